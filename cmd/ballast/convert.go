@@ -44,6 +44,9 @@ With --referrer, the image that nodes make of SRC is written into the repository
 its manifest. REF@DIGEST then works on every node, also where the tag was never seen, and can be signed.
 Omit DST, or use another tag of the same repository.
 
+A tag of DST is replaced if ballast wrote what it has, and that is not SRC. SRC itself, what another program
+wrote, and an existing FILE.carton are replaced with --force only.
+
 In a directory, symbolic links are followed. Executable files get mode 0755, others 0644. Owners are not
 kept.
 
@@ -100,6 +103,7 @@ func (a *app) convertCommand() *cobra.Command {
 	f.StringVar(&compress, "compress", "", "for ballast and image: compress files in chunks: "+strings.Join(export.Compressions(), ", "))
 	f.BoolVar(&o.Referrer, "referrer", false, "for ballast: write the image that nodes make of SRC beside it, as a referrer of its manifest")
 	f.StringVar(&key, "sign", "", "sign with a private key, a `file` in PEM: the manifest as cosign does, the files as model-signing does")
+	f.BoolVar(&o.Force, "force", false, "replace what DST has, also SRC itself and what ballast did not write")
 	f.BoolVar(&o.DryRun, "dry-run", false, "show what would be sent")
 	f.StringVar(&o.TempDir, "temp-dir", "", "directory for unpacking archives (default: $TMPDIR)")
 	for name, values := range map[string][]string{"as": forms, "compress": export.Compressions()} {
@@ -111,7 +115,7 @@ func (a *app) convertCommand() *cobra.Command {
 		}
 		if f := formats.All().Get(form); f.Writer != nil {
 			if plain := o; key != "" || compress != "" || plain.Tar || plain.NoChunks || plain.Referrer || plain.DryRun || len(args) < 2 {
-				return usage("--as %s writes FILE%s, and takes --runner, --runner-framework and --temp-dir only", f.Name, f.Writer.Extension)
+				return usage("--as %s writes FILE%s, and takes --runner, --runner-framework, --temp-dir and --force only", f.Name, f.Writer.Extension)
 			}
 			return a.pack(cmd.Context(), f, args[0], args[1], choice, o, facts, *out)
 		}

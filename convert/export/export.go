@@ -87,6 +87,9 @@ type Options struct {
 	// the model.
 	Referrer bool
 
+	// Force replaces what has the name of the target, whatever it is.
+	Force bool
+
 	// DryRun sends nothing, and reads only what is needed to report what would be sent.
 	DryRun bool
 
@@ -165,9 +168,10 @@ func (o Options) Check() error {
 	return fmt.Errorf("%s: %w", text, errdefs.ErrInvalidArgument)
 }
 
-// Run writes a model to a target, which may be nil in a dry run: then it is empty. The manifest is written last: after an error, nothing new has the
-// name of the target. It returns *verify.Error if the source has wrong bytes,
-// errdefs.ErrPermissionDenied or errdefs.ErrUnauthenticated if the source or the target refuses
+// Run writes a model to a target, which may be nil in a dry run: then it is empty. The manifest is
+// written last: after an error, nothing new has the name of the target. It returns
+// errdefs.ErrAlreadyExists if the name has something that Run does not replace, *verify.Error if
+// the source has wrong bytes, errdefs.ErrPermissionDenied or errdefs.ErrUnauthenticated if the source or the target refuses
 // access, errdefs.ErrInvalidArgument if Check does, and errdefs.ErrResourceExhausted if there is no
 // space for unpacking.
 func Run(ctx context.Context, src *resolve.Source, dst Target, o Options) (res *Result, err error) {
@@ -181,11 +185,15 @@ func Run(ctx context.Context, src *resolve.Source, dst Target, o Options) (res *
 	}
 	j := newJob(src, o)
 	defer func() { err = errors.Join(err, j.close()) }()
+	w := &writer{j, dst}
+	if err := w.replaceable(ctx, ""); err != nil {
+		return nil, err
+	}
 	p, err := planners[o.Form](j, ctx)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", src.Name, err)
 	}
-	return (&writer{j, dst}).run(ctx, p)
+	return w.run(ctx, p)
 }
 
 // Files calls fn with the verified files of a model, sorted by path: symbolic links are files with the

@@ -277,6 +277,15 @@ func (l *Layout) put(ctx context.Context, d digest.Digest, size int64, open func
 	return d, err
 }
 
+// Named returns the manifest with the tag; nil if there is none.
+func (l *Layout) Named(context.Context) ([]byte, error) {
+	p, err := l.find()
+	if errdefs.IsNotFound(err) {
+		return nil, nil
+	}
+	return p, err
+}
+
 // PutManifest writes the manifest, and its tag into the index.
 func (l *Layout) PutManifest(ctx context.Context, mediaType string, p []byte) error {
 	desc := ocispec.Descriptor{MediaType: mediaType, Annotations: map[string]string{mediatype.AnnotationRefName: l.tag}}

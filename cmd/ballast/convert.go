@@ -56,7 +56,6 @@ Forms (--as):
              zstd-chunked (tars) compresses the files in chunks
   modelpack  a ModelPack artifact with a raw layer for each file, or a tar with --tar. "oras pull"
              writes the files
-  cnai       the same as CNAI, the former name of ModelPack
   image      an ordinary image of tars, for any runtime. With --compress zstd-chunked, Podman downloads
              single chunks, and other runtimes read ordinary zstd
   carton     a packed carton, a file. A carton is written as it was; of any other model, --runner and
@@ -98,7 +97,7 @@ func (a *app) convertCommand() *cobra.Command {
 	f.StringVar(&form, "as", string(export.FormBallast), "form: "+strings.Join(forms, ", "))
 	f.StringVar(&facts.Runner, "runner", "", "`name` of the carton runner that loads the files of SRC")
 	f.StringVar(&facts.Framework, "runner-framework", "", "`version` of the framework that this runner needs, such as =1.12.1")
-	f.BoolVar(&o.Tar, "tar", false, "for modelpack and cnai: a tar for each file instead of a raw layer")
+	f.BoolVar(&o.Tar, "tar", false, "for modelpack: a tar for each file instead of a raw layer")
 	f.BoolVar(&o.NoChunks, "no-chunks", false, "for ballast: no chunk digests; the image is byte for byte what nodes make of SRC")
 	f.StringVar(&compress, "compress", "", "for ballast and image: compress files in chunks: "+strings.Join(export.Compressions(), ", "))
 	f.BoolVar(&o.Referrer, "referrer", false, "for ballast: write the image that nodes make of SRC beside it, as a referrer of its manifest")

@@ -26,13 +26,12 @@ type Form string
 const (
 	FormBallast   Form = "ballast"
 	FormModelPack Form = "modelpack"
-	FormCNAI      Form = "cnai"
 	FormImage     Form = "image"
 )
 
 // Forms returns all forms.
 func Forms() []string {
-	return []string{string(FormBallast), string(FormModelPack), string(FormCNAI), string(FormImage)}
+	return []string{string(FormBallast), string(FormModelPack), string(FormImage)}
 }
 
 // ParseForm returns the Form with a name, or errdefs.ErrInvalidArgument.
@@ -69,7 +68,7 @@ func ParseCompression(s string) (Compression, error) {
 type Options struct {
 	Form Form
 
-	// Tar puts each file into a tar; FormModelPack and FormCNAI only.
+	// Tar puts each file into a tar; FormModelPack only.
 	Tar bool
 
 	// NoChunks leaves out the digests of chunks; FormBallast only.
@@ -154,8 +153,8 @@ func (o Options) Check() error {
 	}
 	var text string
 	switch {
-	case o.Tar && form != FormModelPack && form != FormCNAI:
-		text = fmt.Sprintf("tars are for %s and %s", FormModelPack, FormCNAI)
+	case o.Tar && form != FormModelPack:
+		text = fmt.Sprintf("tars are for %s", FormModelPack)
 	case o.NoChunks && form != FormBallast:
 		text = fmt.Sprintf("only the form %s has digests of chunks to leave out", FormBallast)
 	case o.Compress != CompressNone && (form != FormBallast || o.NoChunks) && (form != FormImage || o.Compress != CompressChunked):

@@ -38,20 +38,21 @@ convert/mediatype         : store/filetable
 convert/chunked           : convert/mediatype store/filetable store/verify
 convert                   : convert/chunked convert/mediatype store/filetable store/verify
 convert/contentrange      :
+convert/local             :
 convert/headers           : convert convert/gguf convert/safetensors
 convert/losses            : convert convert/mediatype
 convert/gguf              : convert
 convert/safetensors       : convert
 convert/ollama            : convert convert/format convert/losses convert/mediatype convert/ollama/localstore convert/remote convert/safetensors store/filetable store/verify
-convert/ollama/localstore : convert convert/format store/transfer store/verify
-convert/carton            : convert convert/carton/zipdir convert/contentrange convert/format convert/losses convert/mediatype store/filetable store/transfer store/verify
+convert/ollama/localstore : convert convert/format convert/local store/transfer store/verify
+convert/carton            : convert convert/carton/zipdir convert/contentrange convert/format convert/local convert/losses convert/mediatype store/filetable store/transfer store/verify
 convert/carton/zipdir     : store/filetable
 convert/image             : convert convert/mediatype store/filetable store/verify
 convert/remote            : convert convert/contentrange convert/mediatype store/transfer store/verify
-convert/layout            : convert convert/format convert/mediatype store/durable store/transfer store/verify
+convert/layout            : convert convert/format convert/local convert/mediatype store/durable store/transfer store/verify
 convert/huggingface       : convert convert/format convert/mediatype convert/remote store/filetable store/verify
 convert/resolve           : convert convert/format convert/formats convert/image convert/mediatype convert/remote store/filetable store/transfer
-convert/files             : convert convert/format convert/headers convert/layout convert/mediatype store/filetable store/verify
+convert/files             : convert convert/format convert/headers convert/local convert/mediatype store/filetable store/verify
 convert/format            : convert convert/losses convert/mediatype convert/remote store/filetable store/transfer
 convert/formats           : convert/format FORMATS
 FORMATS                   : convert convert/format convert/losses convert/mediatype store/filetable store/verify
@@ -99,7 +100,6 @@ cmd/ballast               : *
 // formatUsers are the packages besides convert/formats that may import the folder of a format, with the
 // reason. No other package depends on one: a new format is a folder and a line in convert/formats.
 var formatUsers = []struct{ pkg, format, why string }{
-	{"convert/files", "convert/layout", "files are read by sections, whatever they are"},
 	{"convert/export", "convert/layout", "a layout is a target as well"},
 	{"cmd/ballast", "convert/layout", "a layout is a target as well"},
 	{"cmd/ballast", "convert/ollama/localstore", "\"ballast import ollama\" is a command for the store of Ollama"},

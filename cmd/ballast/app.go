@@ -255,6 +255,19 @@ func printable(s string) string {
 	}, s)
 }
 
+// printableText is printable for a message of several lines.
+func printableText(s string) string {
+	lines := strings.Split(s, "\n")
+	for i, line := range lines {
+		cells := strings.Split(line, "\t")
+		for k := range cells {
+			cells[k] = printable(cells[k])
+		}
+		lines[i] = strings.Join(cells, "\t")
+	}
+	return strings.Join(lines, "\n")
+}
+
 // size formats n in SI units.
 func size(n int64) string { return humanize.Bytes(uint64(max(n, 0))) }
 

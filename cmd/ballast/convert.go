@@ -44,6 +44,9 @@ With --referrer, the image that nodes make of SRC is written into the repository
 its manifest. REF@DIGEST then works on every node, also where the tag was never seen, and can be signed.
 Omit DST, or use another tag of the same repository.
 
+A tag of DST is replaced if ballast wrote what it has, and that is not SRC. SRC itself, what another program
+wrote, and an existing FILE.carton are replaced with --force only.
+
 In a directory, symbolic links are followed. Executable files get mode 0755, others 0644. Owners are not
 kept.
 
@@ -53,7 +56,6 @@ Forms (--as):
              zstd-chunked (tars) compresses the files in chunks
   modelpack  a ModelPack artifact with a raw layer for each file, or a tar with --tar. "oras pull"
              writes the files
-  cnai       the same as CNAI, the former name of ModelPack
   image      an ordinary image of tars, for any runtime. With --compress zstd-chunked, Podman downloads
              single chunks, and other runtimes read ordinary zstd
   carton     a packed carton, a file. A carton is written as it was; of any other model, --runner and
@@ -95,11 +97,12 @@ func (a *app) convertCommand() *cobra.Command {
 	f.StringVar(&form, "as", string(export.FormBallast), "form: "+strings.Join(forms, ", "))
 	f.StringVar(&facts.Runner, "runner", "", "`name` of the carton runner that loads the files of SRC")
 	f.StringVar(&facts.Framework, "runner-framework", "", "`version` of the framework that this runner needs, such as =1.12.1")
-	f.BoolVar(&o.Tar, "tar", false, "for modelpack and cnai: a tar for each file instead of a raw layer")
+	f.BoolVar(&o.Tar, "tar", false, "for modelpack: a tar for each file instead of a raw layer")
 	f.BoolVar(&o.NoChunks, "no-chunks", false, "for ballast: no chunk digests; the image is byte for byte what nodes make of SRC")
 	f.StringVar(&compress, "compress", "", "for ballast and image: compress files in chunks: "+strings.Join(export.Compressions(), ", "))
 	f.BoolVar(&o.Referrer, "referrer", false, "for ballast: write the image that nodes make of SRC beside it, as a referrer of its manifest")
 	f.StringVar(&key, "sign", "", "sign with a private key, a `file` in PEM: the manifest as cosign does, the files as model-signing does")
+	f.BoolVar(&o.Force, "force", false, "replace what DST has, also SRC itself and what ballast did not write")
 	f.BoolVar(&o.DryRun, "dry-run", false, "show what would be sent")
 	f.StringVar(&o.TempDir, "temp-dir", "", "directory for unpacking archives (default: $TMPDIR)")
 	for name, values := range map[string][]string{"as": forms, "compress": export.Compressions()} {
@@ -111,7 +114,7 @@ func (a *app) convertCommand() *cobra.Command {
 		}
 		if f := formats.All().Get(form); f.Writer != nil {
 			if plain := o; key != "" || compress != "" || plain.Tar || plain.NoChunks || plain.Referrer || plain.DryRun || len(args) < 2 {
-				return usage("--as %s writes FILE%s, and takes --runner, --runner-framework and --temp-dir only", f.Name, f.Writer.Extension)
+				return usage("--as %s writes FILE%s, and takes --runner, --runner-framework, --temp-dir and --force only", f.Name, f.Writer.Extension)
 			}
 			return a.pack(cmd.Context(), f, args[0], args[1], choice, o, facts, *out)
 		}

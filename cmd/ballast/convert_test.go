@@ -114,6 +114,25 @@ func TestConvertOutput(t *testing.T) {
 	}
 }
 
+// TestConvertKeepsTargets checks that SRC itself and a file are replaced by force only.
+func TestConvertKeepsTargets(t *testing.T) {
+	dir, layout := modelDir(t), "oci:"+filepath.Join(t.TempDir(), "l")+":v1"
+	first := converted(t, dir, layout)
+	if again := converted(t, dir, layout); again.Result.Digest != first.Result.Digest {
+		t.Errorf("again: %s, want %s", again.Result.Digest, first.Result.Digest)
+	}
+	file := filepath.Join(t.TempDir(), "m.carton")
+	pack := append([]string{dir, file, "--as", "carton"}, facts...)
+	converted(t, pack...)
+	for _, args := range [][]string{{layout, layout, "--as", "image"}, pack, {file, file, "--as", "carton"}} {
+		code, stdout, stderr := ballast(t, append([]string{"convert"}, args...)...)
+		if code != exitExists || stdout != "" || !strings.Contains(stderr, "choose another name, or replace it with --force\n") {
+			t.Errorf("%q: code %d, stdout %q, stderr %q", args, code, stdout, stderr)
+		}
+		converted(t, append(args, "--force")...)
+	}
+}
+
 // TestConvertChosen converts chosen files: inspect shows the files that are converted, in any form,
 // and the model differs from the one with all files.
 func TestConvertChosen(t *testing.T) {

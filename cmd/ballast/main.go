@@ -18,6 +18,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process, whatever it waits for
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
@@ -54,11 +55,7 @@ func (a *app) say(ctx context.Context, cmd *cobra.Command, err error) {
 
 // complain prints an error.
 func (a *app) complain(err error) {
-	lines := strings.Split(api.Text(err), "\n")
-	for i := range lines {
-		lines[i] = printable(lines[i])
-	}
-	fmt.Fprintf(a.stderr, "ballast: %s\n", strings.Join(lines, "\n"))
+	fmt.Fprintf(a.stderr, "ballast: %s\n", printableText(strings.TrimRight(api.Text(err), "\n")))
 }
 
 // warn prints an unexpected side effect of a success.
@@ -68,7 +65,7 @@ func (a *app) warn(format string, args ...any) { a.remark("warning", format, arg
 func (a *app) note(format string, args ...any) { a.remark("note", format, args) }
 
 func (a *app) remark(kind, format string, args []any) {
-	fmt.Fprintf(a.stderr, "ballast: %s: %s\n", kind, printable(fmt.Sprintf(format, args...)))
+	fmt.Fprintf(a.stderr, "ballast: %s: %s\n", kind, printableText(fmt.Sprintf(format, args...)))
 }
 
 // detached notes that Ctrl-C has ended only the display, not the download.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/formats"
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store/durable"
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -43,6 +45,9 @@ func (a *app) pack(ctx context.Context, f *format.Format, from, to string, choic
 	if !strings.HasSuffix(strings.ToLower(to), f.Writer.Extension) {
 		return usage("%s: --as %s writes a file, whose name ends in %s", to, f.Name, f.Writer.Extension)
 	}
+	if err := vacant(to, o.Force); err != nil {
+		return err
+	}
 	start := time.Now()
 	_, src, closeSrc, err := a.source(ctx, from, o.TempDir, choice)
 	if err != nil {
@@ -59,7 +64,7 @@ func (a *app) pack(ctx context.Context, f *format.Format, from, to string, choic
 	o.Log, o.Progress = a.log(), follow(p)
 	res := &export.Result{Form: export.Form(f.Name)}
 	res.Losses, err = export.Files(ctx, src, o, func(files []format.File) (err error) {
-		res.Digest, res.Size, err = writeFile(to, f.Writer.Extension, func(w *os.File) (digest.Digest, error) {
+		res.Digest, res.Size, err = writeFile(to, f.Writer.Extension, o.Force, func(w *os.File) (digest.Digest, error) {
 			return f.Writer.Pack(ctx, w, files, src.Model.Config, facts)
 		})
 		return err
@@ -69,15 +74,27 @@ func (a *app) pack(ctx context.Context, f *format.Format, from, to string, choic
 		return fmt.Errorf("convert %s: %w", from, err)
 	}
 	for _, l := range res.Losses {
-		fmt.Fprintf(a.stderr, "ballast: not kept: %s\n", printable(l))
+		a.warn("not kept: %s", l)
 	}
 	res.Sent = res.Size
 	return a.converted(conversion{Source: from, Target: to, Origin: src.Model.Table.Origin, Result: res}, out, time.Since(start))
 }
 
+// vacant returns errdefs.ErrAlreadyExists for a file that is there, unless it is to be replaced.
+func vacant(name string, force bool) error {
+	_, err := os.Lstat(name)
+	switch {
+	case force, errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	}
+	return fmt.Errorf("%s exists; choose another name, or replace it with --force: %w", name, errdefs.ErrAlreadyExists)
+}
+
 // writeFile writes a file under a temporary name and renames it when it is complete. It returns the
 // result of write, and the size of the file in bytes.
-func writeFile(name, extension string, write func(w *os.File) (digest.Digest, error)) (d digest.Digest, n int64, err error) {
+func writeFile(name, extension string, force bool, write func(w *os.File) (digest.Digest, error)) (d digest.Digest, n int64, err error) {
 	f, err := os.CreateTemp(filepath.Dir(name), ".ballast-*"+extension)
 	if err != nil {
 		return "", 0, err
@@ -103,6 +120,9 @@ func writeFile(name, extension string, write func(w *os.File) (digest.Digest, er
 		return "", 0, err
 	}
 	defer dir.Close()
+	if err = vacant(name, force); err != nil { // again: packing takes long
+		return "", 0, err
+	}
 	if err = errors.Join(os.Rename(f.Name(), name), f.Close()); err == nil {
 		err = durable.Sync(dir, ".")
 	}

@@ -6,14 +6,18 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
 )
 
 // An error about the command line has the usage line, and no message ends in the name of a
@@ -70,9 +74,50 @@ func TestWarningsHavePrefixes(t *testing.T) {
 	var out strings.Builder
 	a := &app{stderr: &out}
 	a.warn("left alone: %s", "a\x1b[2J")
-	a.note("it is %d", 1)
-	if got, want := out.String(), "ballast: warning: left alone: a\ufffd[2J\nballast: note: it is 1\n"; got != want {
+	a.note("it is %d:\n\tx\r", 1)
+	if got, want := out.String(), "ballast: warning: left alone: a\ufffd[2J\nballast: note: it is 1:\n\tx\ufffd\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
+	}
+	if _, _, stderr := ballast(t, "lss"); !strings.Contains(stderr, "\n\tls\nusage: ") {
+		t.Errorf("a suggestion: %q", stderr)
+	}
+}
+
+// TestSecondSignal checks that Ctrl-C ends a command that waits where it cannot be cancelled: in the
+// opening of a pipe.
+func TestSecondSignal(t *testing.T) {
+	const key = "BALLAST_TEST_PIPE"
+	if pipe := os.Getenv(key); pipe != "" {
+		os.Args = []string{"ballast", "convert", "./model", "oci:out", "--sign", pipe}
+		main()
+	}
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^TestSecondSignal$")
+	cmd.Env = append(os.Environ(), key+"="+pipe)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Process.Kill()
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	limit := time.After(2 * time.Minute)
+	for {
+		select {
+		case <-ended:
+			if s, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || s.Signal() != syscall.SIGINT {
+				t.Errorf("it ended by itself: %v", cmd.ProcessState)
+			}
+			return
+		case <-limit:
+			t.Fatal("it does not end")
+		case <-time.After(100 * time.Millisecond):
+			if err := cmd.Process.Signal(os.Interrupt); err != nil && !errors.Is(err, os.ErrProcessDone) {
+				t.Fatal(err)
+			}
+		}
 	}
 }
 
@@ -168,7 +213,7 @@ func TestModelsInOutputAndCompletion(t *testing.T) {
 		{[]string{"rm", one, ""}, []string{two}},
 		{[]string{"unpin", ""}, []string{one}},
 		{[]string{"ls", "-o", ""}, []string{"table", "json"}},
-		{[]string{"convert", "--as", ""}, []string{"ballast", "modelpack", "cnai", "image", "carton"}},
+		{[]string{"convert", "--as", ""}, []string{"ballast", "modelpack", "image", "carton"}},
 		{[]string{"convert", "--compress", ""}, []string{"zstd-seekable", "zstd-chunked"}},
 	} {
 		got := s.complete(t, tt.args...)

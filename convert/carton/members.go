@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/ballast-dev/ballast/convert/carton/zipdir"
+	"github.com/ballast-dev/ballast/convert/local"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 )
@@ -99,7 +100,7 @@ func IsFolder(dir string) bool {
 // MANIFEST can be in LINKS only. It returns errdefs.ErrInvalidArgument for anything but regular
 // files, symbolic links and directories.
 func OpenFolder(ctx context.Context, dir string, o Options) (*Carton, error) {
-	root, err := os.OpenRoot(dir)
+	root, err := local.OpenRoot(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrNotFound)
 	}
@@ -141,14 +142,14 @@ func (f folder) open(ctx context.Context, e *zipdir.Entry) (io.ReadCloser, error
 }
 
 func (f folder) section(_ context.Context, e *zipdir.Entry, off, n int64) (io.ReadCloser, error) {
-	if have, err := f.lookup(e.Name); err != nil || have == nil || *have != *e { // opening a pipe would block
+	if have, err := f.lookup(e.Name); err != nil || have == nil || *have != *e {
 		return nil, fmt.Errorf("%q has changed: %w", e.Name, errors.Join(err, errdefs.ErrFailedPrecondition))
 	}
-	file, err := f.Open(e.Name)
+	file, _, err := local.Open(f.Root, e.Name)
 	if err != nil {
 		return nil, err
 	}
-	return readCloser{io.NewSectionReader(file, off, n), file}, nil
+	return local.Section(file, off, n), nil
 }
 
 // Private returns false: the files are local.

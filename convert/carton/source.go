@@ -7,6 +7,7 @@ import (
 	"os"
 	"sync/atomic"
 
+	"github.com/ballast-dev/ballast/convert/local"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -31,16 +32,10 @@ type Source interface {
 // OpenFile returns the archive in a local file. It returns errdefs.ErrInvalidArgument for anything
 // but a regular file, and errdefs.ErrNotFound if it does not exist.
 func OpenFile(name string) (Source, error) {
-	info, err := os.Stat(name) // opening a pipe would block
-	switch {
-	case os.IsNotExist(err):
+	f, info, err := local.OpenFile(name)
+	if os.IsNotExist(err) {
 		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrNotFound)
-	case err != nil:
-		return nil, err
-	case !info.Mode().IsRegular():
-		return nil, invalid("%s is not a regular file", name)
 	}
-	f, err := os.Open(name)
 	if err != nil {
 		return nil, err
 	}

@@ -74,16 +74,32 @@ func (j *job) merged(files []file) (convert.Model, error) {
 		model.Layers = append(model.Layers, l)
 	}
 	if n := len(model.Layers); n > maxImageBlobs {
-		return model, tooManyFiles(n, string(FormModelPack))
+		return model, tooManyFiles(n, CompressNone)
 	}
 	return model, nil
 }
 
 // tooManyFiles returns the error for a model with more files than a converted image can have layers
 // for.
-func tooManyFiles(n int, instead string) error {
-	return fmt.Errorf("the model has %d files, and a converted image has layers for %d; as %s it has room: %w", n, maxImageBlobs, instead, errdefs.ErrNotImplemented)
+func tooManyFiles(n int, how Compression) error {
+	var instead string
+	switch {
+	case how == CompressSeekable:
+		instead = "write it with --compress " + string(CompressChunked)
+	case n <= manyFiles:
+		instead = fmt.Sprintf("write it --as %s or --as %s", FormModelPack, FormImage)
+	default:
+		instead = fmt.Sprintf("write it --as %s", FormImage)
+	}
+	return fmt.Errorf("the model has %d files, and a converted image has layers for %d; %s, or %s: %w", n, maxImageBlobs, instead, takeFewer, errdefs.ErrNotImplemented)
 }
+
+// manyFiles is a number of files that the manifest of a ModelPack has room for: it needs about 430
+// bytes for each.
+const manyFiles = 8000
+
+// takeFewer is advice for models with too many files.
+const takeFewer = "take fewer files with --include and --exclude"
 
 // watchedImage returns the converted image of a model, with the chunks of its blobs, and with facts
 // from the headers of files read during the transfer. All blobs are transferred and verified.

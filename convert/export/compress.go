@@ -72,7 +72,7 @@ func (j *job) planCompressed(ctx context.Context) (*plan, error) {
 		}
 	}
 	if n := len(bundles); n > maxImageBlobs {
-		return nil, tooManyFiles(n, string(CompressChunked))
+		return nil, tooManyFiles(n, j.o.Compress)
 	}
 	if len(bundles) == 0 && !j.o.DryRun {
 		return nil, fmt.Errorf("the model has no content: %w", errdefs.ErrInvalidArgument)

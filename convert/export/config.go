@@ -7,14 +7,12 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/headers"
-	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/store/filetable"
-	"github.com/opencontainers/go-digest"
 )
 
 // config returns the config of the model as the specification allows it, with facts from the
 // headers of its files where the origin has none.
-func (j *job) config(said headers.Report, d dialect) convert.Config {
+func (j *job) config(said headers.Report) convert.Config {
 	cfg := convert.MergeConfig(j.src.Model.Config, said.Config)
 	cfg.Descriptor.CreatedAt = convert.RFC3339(cfg.Descriptor.CreatedAt)
 	if s := cfg.Config.ParamSize; s != "" && !paramSize.MatchString(s) {
@@ -29,9 +27,6 @@ func (j *job) config(said headers.Report, d dialect) convert.Config {
 		clean.Languages = j.allowed("language", k.Languages, language.MatchString)
 		clean.KnowledgeCutoff = convert.RFC3339(k.KnowledgeCutoff)
 		cfg.Config.Capabilities = &clean
-	}
-	if d.format == mediatype.FormatCNAI {
-		j.loseForCNAI(cfg)
 	}
 	return cfg
 }
@@ -70,57 +65,4 @@ func describe(ctx context.Context, files []file) headers.Report {
 		}
 	}
 	return headers.Read(ctx, list)
-}
-
-// The config of CNAI v0.0.6, which has other names for some members.
-// https://github.com/modelpack/model-spec/blob/v0.0.6/specs-go/v1/config.go
-type (
-	cnaiConfig struct {
-		Descriptor convert.ModelDescriptor `json:"descriptor"`
-		ModelFS    cnaiFS                  `json:"modelfs"`
-		Config     cnaiModel               `json:"config"`
-	}
-	cnaiFS struct {
-		Type    string          `json:"type"`
-		DiffIDs []digest.Digest `json:"diff_ids"`
-	}
-	cnaiModel struct {
-		Architecture string            `json:"architecture,omitempty"`
-		Format       string            `json:"format,omitempty"`
-		ParamSize    string            `json:"paramSize,omitempty"`
-		Precision    string            `json:"precision,omitempty"`
-		Quantization string            `json:"quantization,omitempty"`
-		Capabilities *cnaiCapabilities `json:"capabilities,omitempty"`
-	}
-	cnaiCapabilities struct {
-		InputTypes      []string `json:"input_types,omitempty"`
-		OutputTypes     []string `json:"output_types,omitempty"`
-		KnowledgeCutoff string   `json:"knowledge_cutoff,omitempty"`
-		Reasoning       *bool    `json:"reasoning,omitempty"`
-		ToolUsage       *bool    `json:"tool_usage,omitempty"`
-	}
-)
-
-// loseForCNAI records the facts that CNAI has no member for.
-func (j *job) loseForCNAI(cfg convert.Config) {
-	if len(cfg.Descriptor.DatasetsURL) > 0 {
-		j.lose("datasetsURL, which %s does not have", mediatype.FormatCNAI)
-	}
-	if k := cfg.Config.Capabilities; k != nil && (k.Reward != nil || len(k.Languages) > 0) {
-		j.lose("the languages and reward of the capabilities, which %s does not have", mediatype.FormatCNAI)
-	}
-}
-
-func encodeCNAI(cfg convert.Config) []byte {
-	cfg.Descriptor.DatasetsURL = nil
-	m := cfg.Config
-	out := cnaiConfig{
-		Descriptor: cfg.Descriptor,
-		ModelFS:    cnaiFS{cfg.ModelFS.Type, cfg.ModelFS.DiffIDs},
-		Config:     cnaiModel{m.Architecture, m.Format, m.ParamSize, m.Precision, m.Quantization, nil},
-	}
-	if k := m.Capabilities; k != nil {
-		out.Config.Capabilities = &cnaiCapabilities{k.InputTypes, k.OutputTypes, k.KnowledgeCutoff, k.Reasoning, k.ToolUsage}
-	}
-	return encode(out)
 }

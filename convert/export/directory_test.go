@@ -3,6 +3,7 @@ package export_test
 import (
 	"archive/tar"
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -234,6 +235,43 @@ func TestLinks(t *testing.T) {
 		}
 		if !strings.Contains(strings.Join(res.Losses, " "), "link.bin") {
 			t.Errorf("%s: losses %q", form.name, res.Losses)
+		}
+	}
+}
+
+// TestAdviceForManyFiles checks that the error for too many files names what has room for them, and comes
+// before anything is sent.
+func TestAdviceForManyFiles(t *testing.T) {
+	dir, made := t.TempDir(), 0
+	for _, tt := range []struct {
+		files int
+		o     export.Options
+		want  string // "" if there is room
+	}{
+		{300, export.Options{}, "write it --as modelpack or --as image, or take fewer files with --include and --exclude"},
+		{300, export.Options{Compress: export.CompressSeekable}, "write it with --compress zstd-chunked, or take fewer files"},
+		{300, export.Options{Compress: export.CompressChunked}, ""},
+		{300, export.Options{Form: export.FormModelPack}, ""},
+		{12000, export.Options{}, "write it --as image, or take fewer files"},
+		{12000, export.Options{Form: export.FormModelPack}, "for 12000 files, and registries take 4194304; write it --as image, or take fewer files"},
+		{12000, export.Options{Form: export.FormImage}, ""},
+	} {
+		for ; made < tt.files; made++ {
+			if err := os.WriteFile(fmt.Sprintf("%s/a-name-of-ordinary-length-%05d.json", dir, made), fmt.Append(nil, made), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		src, err := (&resolve.Resolver{}).Open(t.Context(), dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tt.o.DryRun = true
+		_, err = export.Run(t.Context(), src, nil, tt.o)
+		if tt.want == "" && err != nil || tt.want != "" && (!errdefs.IsNotImplemented(err) || !strings.Contains(err.Error(), tt.want)) {
+			t.Errorf("%d files, %+v: got %v, want %q", tt.files, tt.o, err, tt.want)
+		}
+		if err := src.Close(); err != nil {
+			t.Error(err)
 		}
 	}
 }

@@ -17,8 +17,6 @@
 //	           table also has digests of the chunks of raw files and of those in plain tars, so its
 //	           digest differs from that of the facade; without chunks it is the same
 //	modelpack  a ModelPack artifact: a raw layer, or a tar, for each file
-//	cnai       the same with the names of CNAI before ModelPack, whose specification has raw layers
-//	           for weights only: each other file is in a tar
 //	image      an OCI image of plain tars that any runtime unpacks
 //
 // # Chunks
@@ -71,7 +69,7 @@
 // # Documents of the origin
 //
 // The manifest and the config of the origin are kept: with --as ballast as in convert/image, and
-// with --as modelpack and cnai in annotations if they are small, otherwise as documents, unless a
+// with --as modelpack in annotations if they are small, otherwise as documents, unless a
 // file of the model has the same content. So the origin can be restored byte for byte, as long as
 // its blobs are files too. Result.Losses lists what the form has no place for.
 package export

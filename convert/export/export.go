@@ -26,13 +26,12 @@ type Form string
 const (
 	FormBallast   Form = "ballast"
 	FormModelPack Form = "modelpack"
-	FormCNAI      Form = "cnai"
 	FormImage     Form = "image"
 )
 
 // Forms returns all forms.
 func Forms() []string {
-	return []string{string(FormBallast), string(FormModelPack), string(FormCNAI), string(FormImage)}
+	return []string{string(FormBallast), string(FormModelPack), string(FormImage)}
 }
 
 // ParseForm returns the Form with a name, or errdefs.ErrInvalidArgument.
@@ -69,7 +68,7 @@ func ParseCompression(s string) (Compression, error) {
 type Options struct {
 	Form Form
 
-	// Tar puts each file into a tar; FormModelPack and FormCNAI only.
+	// Tar puts each file into a tar; FormModelPack only.
 	Tar bool
 
 	// NoChunks leaves out the digests of chunks; FormBallast only.
@@ -86,6 +85,9 @@ type Options struct {
 	// a referrer of its manifest; FormBallast with NoChunks only. The target must have all blobs of
 	// the model.
 	Referrer bool
+
+	// Force replaces what has the name of the target, whatever it is.
+	Force bool
 
 	// DryRun sends nothing, and reads only what is needed to report what would be sent.
 	DryRun bool
@@ -151,8 +153,8 @@ func (o Options) Check() error {
 	}
 	var text string
 	switch {
-	case o.Tar && form != FormModelPack && form != FormCNAI:
-		text = fmt.Sprintf("tars are for %s and %s", FormModelPack, FormCNAI)
+	case o.Tar && form != FormModelPack:
+		text = fmt.Sprintf("tars are for %s", FormModelPack)
 	case o.NoChunks && form != FormBallast:
 		text = fmt.Sprintf("only the form %s has digests of chunks to leave out", FormBallast)
 	case o.Compress != CompressNone && (form != FormBallast || o.NoChunks) && (form != FormImage || o.Compress != CompressChunked):
@@ -165,9 +167,10 @@ func (o Options) Check() error {
 	return fmt.Errorf("%s: %w", text, errdefs.ErrInvalidArgument)
 }
 
-// Run writes a model to a target, which may be nil in a dry run: then it is empty. The manifest is written last: after an error, nothing new has the
-// name of the target. It returns *verify.Error if the source has wrong bytes,
-// errdefs.ErrPermissionDenied or errdefs.ErrUnauthenticated if the source or the target refuses
+// Run writes a model to a target, which may be nil in a dry run: then it is empty. The manifest is
+// written last: after an error, nothing new has the name of the target. It returns
+// errdefs.ErrAlreadyExists if the name has something that Run does not replace, *verify.Error if
+// the source has wrong bytes, errdefs.ErrPermissionDenied or errdefs.ErrUnauthenticated if the source or the target refuses
 // access, errdefs.ErrInvalidArgument if Check does, and errdefs.ErrResourceExhausted if there is no
 // space for unpacking.
 func Run(ctx context.Context, src *resolve.Source, dst Target, o Options) (res *Result, err error) {
@@ -181,11 +184,15 @@ func Run(ctx context.Context, src *resolve.Source, dst Target, o Options) (res *
 	}
 	j := newJob(src, o)
 	defer func() { err = errors.Join(err, j.close()) }()
+	w := &writer{j, dst}
+	if err := w.replaceable(ctx, ""); err != nil {
+		return nil, err
+	}
 	p, err := planners[o.Form](j, ctx)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", src.Name, err)
 	}
-	return (&writer{j, dst}).run(ctx, p)
+	return w.run(ctx, p)
 }
 
 // Files calls fn with the verified files of a model, sorted by path: symbolic links are files with the

@@ -12,7 +12,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -56,8 +55,6 @@ var forms = []struct {
 	{"ballast-chunked", export.Options{Form: export.FormBallast, Compress: export.CompressChunked}},
 	{"modelpack", export.Options{Form: export.FormModelPack}},
 	{"modelpack-tar", export.Options{Form: export.FormModelPack, Tar: true}},
-	{"cnai", export.Options{Form: export.FormCNAI}},
-	{"cnai-tar", export.Options{Form: export.FormCNAI, Tar: true}},
 	{"image", export.Options{Form: export.FormImage}},
 	{"image-chunked", export.Options{Form: export.FormImage, Compress: export.CompressChunked}},
 }
@@ -262,9 +259,6 @@ func (s *server) missing(t testing.TB, repository string, manifest []byte) (out 
 	return out
 }
 
-// cnaiLayers matches the types of layers that CNAI lists.
-var cnaiLayers = regexp.MustCompile(`^application/vnd\.cnai\.model\.(weight\.v1|(weight|weight\.config|doc|code|dataset)\.v1\.tar(\+gzip|\+zstd)?)$`)
-
 // checkForm checks the properties of the form.
 func checkForm(t *testing.T, o export.Options, src *resolve.Source, res *export.Result, dir string) {
 	t.Helper()
@@ -282,15 +276,6 @@ func checkForm(t *testing.T, o export.Options, src *resolve.Source, res *export.
 			path, title := l.Annotations["org.cncf.model.filepath"], l.Annotations[ocispec.AnnotationTitle]
 			if !o.Tar && title != path || o.Tar && title != path+".tar" {
 				t.Errorf("%s: title %q", path, title)
-			}
-		}
-	case export.FormCNAI:
-		if m.ArtifactType != "application/vnd.cnai.model.manifest.v1+json" || !bytes.Contains(cfg, []byte(`"diff_ids"`)) || bytes.Contains(res.Manifest, []byte("cncf")) {
-			t.Errorf("other names than those of CNAI: %s %s", res.Manifest, cfg)
-		}
-		for _, l := range m.Layers { // the specification has no others
-			if !cnaiLayers.MatchString(l.MediaType) || o.Tar && l.MediaType == mediatype.CNAIWeight {
-				t.Errorf("a layer of type %s", l.MediaType)
 			}
 		}
 	case export.FormImage:

@@ -43,7 +43,7 @@ func TestHeaders(t *testing.T) {
 		converttest.KitOps(converttest.Files(weights)),
 	} {
 		ref := s.add("from/"+b.Name, "1", b)
-		for _, o := range []export.Options{{}, {NoChunks: true}, {Form: export.FormModelPack}, {Form: export.FormCNAI}} {
+		for _, o := range []export.Options{{}, {NoChunks: true}, {Form: export.FormModelPack}} {
 			from := fromServer(t, c, ref)
 			known := from.Model.Config
 			cfg, m := result(t, s, c, from, "to/"+b.Name, o)

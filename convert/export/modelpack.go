@@ -25,28 +25,13 @@ const maxInlineOrigin = 4 << 10
 // originDir is the directory of larger documents of the origin among the files.
 const originDir = "origin/"
 
-// A dialect is a variant of the ModelPack names.
-type dialect struct {
-	format             mediatype.Format
-	manifest, config   string // media types
-	filepath, metadata string // annotation keys
-	encode             func(convert.Config) []byte
-}
-
-var (
-	modelPack = dialect{mediatype.FormatModelPack, mediatype.ModelPackManifest, mediatype.ModelPackConfig,
-		mediatype.AnnotationFilepath, mediatype.AnnotationMetadata, func(c convert.Config) []byte { return encode(c) }}
-	cnai = dialect{mediatype.FormatCNAI, mediatype.CNAIManifest, mediatype.CNAIConfig,
-		mediatype.CNAIFilepath, mediatype.CNAIMetadata, encodeCNAI}
-)
-
 // kindOrder is the order of layers.
 var kindOrder = []mediatype.Kind{
 	mediatype.KindWeightConfig, mediatype.KindWeight, mediatype.KindCode, mediatype.KindDoc, mediatype.KindDataset,
 }
 
-// planArtifact plans a ModelPack or CNAI artifact.
-func (j *job) planArtifact(ctx context.Context, d dialect) (*plan, error) {
+// planModelPack plans a ModelPack artifact.
+func (j *job) planModelPack(ctx context.Context) (*plan, error) {
 	files, err := j.files(ctx)
 	if err != nil {
 		return nil, err
@@ -62,45 +47,49 @@ func (j *job) planArtifact(ctx context.Context, d dialect) (*plan, error) {
 	})
 	p := &plan{items: j.hidden()}
 	for _, f := range files {
-		it, err := d.item(f, j.o.Tar)
+		it, err := itemOf(f, j.o.Tar)
 		if err != nil {
 			return nil, err
 		}
 		p.items = append(p.items, it)
 	}
+	size := 0
+	for _, it := range p.items {
+		size += len(encode(it.desc))
+	}
+	if err := checkManifest(size, len(p.items)); err != nil { // before anything is sent
+		return nil, err
+	}
 	if len(p.items) == 0 {
 		return nil, fmt.Errorf("the model has no files: %w", errdefs.ErrInvalidArgument)
 	}
 	said := describe(ctx, files)
-	cfg := j.config(said, d)
+	cfg := j.config(said)
 	image.Annotate(annotations, cmp.Or(j.src.Model.ContextLength, said.ContextLength), j.src.Model.Runner)
 	j.archivesLost()
 	p.documents = func(all []*item) (documents, error) {
-		docs, err := d.documents(cfg, all, annotations)
-		if d.format == mediatype.FormatModelPack && !j.o.Tar {
-			docs.files = func() ([]filetable.File, error) { return d.files(all), nil }
+		docs, err := artifactDocuments(cfg, all, annotations)
+		if !j.o.Tar {
+			docs.files = func() ([]filetable.File, error) { return rawFiles(all), nil }
 		}
 		return docs, err
 	}
 	return p, nil
 }
 
-// item returns the item of one file.
-func (d dialect) item(f file, packed bool) (it *item, err error) {
+// itemOf returns the item of one file.
+func itemOf(f file, packed bool) (it *item, err error) {
 	kind, title := cmp.Or(f.kind, convert.KindByPath(f.Path)), f.Path
-	if packed || f.Type != filetable.TypeReg || d.format == mediatype.FormatCNAI && kind != mediatype.KindWeight {
-		title += ".tar" // CNAI has a type for raw weights, but none for other raw files
-		if it, err = tarItem(f.Path, []file{f}, mediatype.Layer(d.format, kind, filetable.ArchiveTar, filetable.CodecNone)); err != nil {
+	if packed || f.Type != filetable.TypeReg {
+		title += ".tar"
+		if it, err = tarItem(f.Path, []file{f}, mediatype.Layer(mediatype.FormatModelPack, kind, filetable.ArchiveTar, filetable.CodecNone)); err != nil {
 			return nil, err
 		}
 	} else {
 		it = &item{name: f.Path, open: f.open, fromBlob: f.fromBlob, desc: ocispec.Descriptor{
-			MediaType: mediatype.Layer(d.format, kind, filetable.ArchiveNone, filetable.CodecNone), Digest: f.Digest, Size: f.Size}}
-		if d.format == mediatype.FormatCNAI {
-			it.desc.MediaType = mediatype.CNAIWeight
-		}
+			MediaType: mediatype.Layer(mediatype.FormatModelPack, kind, filetable.ArchiveNone, filetable.CodecNone), Digest: f.Digest, Size: f.Size}}
 	}
-	it.desc.Annotations = map[string]string{d.filepath: f.Path, d.metadata: string(encode(metadataOf(f))),
+	it.desc.Annotations = map[string]string{mediatype.AnnotationFilepath: f.Path, mediatype.AnnotationMetadata: string(encode(metadataOf(f))),
 		mediatype.AnnotationTitle: title} // the file name for tools without model support
 	return it, nil
 }
@@ -218,29 +207,35 @@ func (j *job) archivesLost() {
 	}
 }
 
-// documents returns the manifest and the config of an artifact.
-func (d dialect) documents(cfg convert.Config, all []*item, annotations map[string]string) (documents, error) {
+// artifactDocuments returns the manifest and the config of an artifact.
+func artifactDocuments(cfg convert.Config, all []*item, annotations map[string]string) (documents, error) {
 	m := ocispec.Manifest{
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: mediatype.OCIManifest,
-		ArtifactType: d.manifest, Annotations: annotations,
+		ArtifactType: mediatype.ModelPackManifest, Annotations: annotations,
 	}
 	cfg.ModelFS = convert.ModelFS{Type: "layers"}
 	for _, s := range all {
 		m.Layers = append(m.Layers, s.desc)
 		cfg.ModelFS.DiffIDs = append(cfg.ModelFS.DiffIDs, s.desc.Digest)
 	}
-	docs := describedBy(m, d.config, d.encode(cfg))
-	if n := len(docs.manifest); n > maxManifest {
-		return documents{}, fmt.Errorf("the manifest has %d bytes, and registries take %d: %w", n, maxManifest, errdefs.ErrNotImplemented)
-	}
-	return docs, nil
+	docs := describedBy(m, mediatype.ModelPackConfig, encode(cfg))
+	return docs, checkManifest(len(docs.manifest), len(all))
 }
 
-// files returns the files that are raw layers, by path.
-func (d dialect) files(all []*item) (files []filetable.File) {
+// checkManifest returns an error for a manifest that registries refuse.
+func checkManifest(size, files int) error {
+	if size <= maxManifest {
+		return nil
+	}
+	return fmt.Errorf("the manifest would have %d bytes for %d files, and registries take %d; write it --as %s, or %s: %w",
+		size, files, maxManifest, FormImage, takeFewer, errdefs.ErrNotImplemented)
+}
+
+// rawFiles returns the files that are raw layers, by path.
+func rawFiles(all []*item) (files []filetable.File) {
 	for _, s := range all {
 		if t, err := mediatype.Parse(s.desc.MediaType); err == nil && t.Archive == filetable.ArchiveNone {
-			files = append(files, filetable.File{Path: s.desc.Annotations[d.filepath], Type: filetable.TypeReg, Size: s.desc.Size, Digest: s.desc.Digest})
+			files = append(files, filetable.File{Path: s.desc.Annotations[mediatype.AnnotationFilepath], Type: filetable.TypeReg, Size: s.desc.Size, Digest: s.desc.Digest})
 		}
 	}
 	slices.SortFunc(files, func(a, b filetable.File) int { return cmp.Compare(a.Path, b.Path) })

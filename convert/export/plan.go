@@ -103,8 +103,7 @@ func (d *documents) desc() ocispec.Descriptor {
 // planners make the plan of each form.
 var planners = map[Form]func(*job, context.Context) (*plan, error){
 	FormBallast:   (*job).planBallast,
-	FormModelPack: func(j *job, ctx context.Context) (*plan, error) { return j.planArtifact(ctx, modelPack) },
-	FormCNAI:      func(j *job, ctx context.Context) (*plan, error) { return j.planArtifact(ctx, cnai) },
+	FormModelPack: (*job).planModelPack,
 	FormImage:     (*job).planImage,
 }
 

@@ -68,6 +68,16 @@ func (s *server) blob(repository string) map[digest.Digest][]byte {
 	return s.blobs[repository]
 }
 
+// alias serves a tag by its digest too, and returns that.
+func (s *server) alias(repository, tag string) string {
+	p := s.manifest(repository + ":" + tag)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := digest.FromBytes(p).String()
+	s.manifests[repository+":"+d] = p
+	return d
+}
+
 // requests returns the number of requests since the last call that begin with prefix.
 func (s *server) requests(prefix string) (n int) {
 	s.mu.Lock()

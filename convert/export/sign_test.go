@@ -46,7 +46,6 @@ func TestSign(t *testing.T) {
 		{"ballast, compressed", raw, export.Options{Compress: export.CompressSeekable}, true, true},
 		{"modelpack", raw, export.Options{Form: export.FormModelPack}, true, true},
 		{"modelpack of an archive", packed, export.Options{Form: export.FormModelPack}, false, true},
-		{"cnai, with small files in tars", raw, export.Options{Form: export.FormCNAI}, true, false},
 		{"ballast of an archive", packed, export.Options{}, true, false},
 		{"tars", raw, export.Options{Form: export.FormModelPack, Tar: true}, true, false},
 		{"image", raw, export.Options{Form: export.FormImage}, false, false},

@@ -6,6 +6,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert/layout"
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
@@ -27,6 +28,10 @@ type Target interface {
 
 	// PutStream writes bytes whose digest is not known before, and returns it.
 	PutStream(ctx context.Context, size int64, open Opener) (digest.Digest, error)
+
+	// Named returns the manifest that has the name of the target; nil if there is none, or the
+	// target has no name.
+	Named(ctx context.Context) ([]byte, error)
 
 	// PutManifest writes the manifest, under the name of the target.
 	PutManifest(ctx context.Context, mediaType string, p []byte) error
@@ -56,6 +61,18 @@ func NewRegistry(repo *remote.Repository, ref remote.Ref) *Registry { return &Re
 
 // String returns the reference.
 func (r *Registry) String() string { return r.ref.String() }
+
+// Named returns the manifest with the tag; nil if the registry has none, or the reference has no tag.
+func (r *Registry) Named(ctx context.Context) ([]byte, error) {
+	if r.ref.Tag == "" {
+		return nil, nil
+	}
+	m, err := r.Tagged(ctx, r.ref.Tag)
+	if errdefs.IsNotFound(err) {
+		return nil, nil
+	}
+	return m.Bytes, err
+}
 
 // PutManifest uploads the manifest under the tag, or under its digest if the reference has none.
 func (r *Registry) PutManifest(ctx context.Context, mediaType string, p []byte) error {

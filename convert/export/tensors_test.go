@@ -58,7 +58,7 @@ func TestTooManyFiles(t *testing.T) {
 		out := t.TempDir()
 		_, err = export.Run(t.Context(), src, toLayout(t, out, "1"), form.o)
 		if form.o.Form == export.FormBallast && form.o.Compress != export.CompressChunked {
-			if !errdefs.IsNotImplemented(err) || !strings.Contains(err.Error(), "it has room") {
+			if !errdefs.IsNotImplemented(err) {
 				t.Errorf("%s: got %v", form.name, err)
 			}
 			continue

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/image"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/store"
@@ -84,11 +85,40 @@ func (w *writer) finish(ctx context.Context, docs documents, res *Result) error 
 		}
 		res.Losses = append(res.Losses, losses...)
 	}
-	err := w.dst.PutManifest(ctx, mediatype.OCIManifest, docs.manifest)
+	err := w.replaceable(ctx, res.Digest) // again: sending takes hours
+	if err == nil {
+		err = w.dst.PutManifest(ctx, mediatype.OCIManifest, docs.manifest)
+	}
 	if err == nil && w.o.Referrer {
 		res.Referrer, err = w.refer(ctx, docs)
 	}
 	return err
+}
+
+// replaceable returns errdefs.ErrAlreadyExists if the name of the target has a manifest that must
+// not be replaced: that of the source, or one that ballast did not write. by is the digest of the new
+// manifest, if it is known.
+func (w *writer) replaceable(ctx context.Context, by digest.Digest) error {
+	if w.o.Force || w.dst == nil {
+		return nil
+	}
+	p, err := w.dst.Named(ctx)
+	if err != nil || p == nil {
+		return err
+	}
+	d, what := digest.FromBytes(p), ""
+	m, err := convert.ParseManifest(p)
+	switch {
+	case d == by:
+	case d == w.src.Manifest:
+		what = "is the source itself"
+	case err != nil || m.Annotations[mediatype.AnnotationOriginDigest] == "":
+		what = "has " + d.String() + ", which ballast did not write"
+	}
+	if what == "" {
+		return nil
+	}
+	return fmt.Errorf("%s %s; choose another name, or replace it with --force: %w", w.dst, what, errdefs.ErrAlreadyExists)
 }
 
 // refer writes the index with which the converted image refers to its origin. The image itself

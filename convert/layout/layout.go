@@ -17,6 +17,7 @@ import (
 	"sync"
 
 	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/local"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/store/durable"
 	"github.com/ballast-dev/ballast/store/transfer"
@@ -105,7 +106,7 @@ func Create(dir, tag string) (*Layout, error) {
 }
 
 func openDir(dir, tag string) (*Layout, error) {
-	root, err := os.OpenRoot(dir)
+	root, err := local.OpenRoot(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +127,7 @@ func (l *Layout) String() string {
 // index reads index.json; a new layout has an empty one.
 func (l *Layout) index() (ocispec.Index, error) {
 	idx := ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: mediatype.OCIIndex, Manifests: []ocispec.Descriptor{}}
-	f, err := l.root.Open(ocispec.ImageIndexFile)
+	f, _, err := local.Open(l.root, ocispec.ImageIndexFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return idx, nil
 	}
@@ -203,16 +204,11 @@ func (l *Layout) open(d digest.Digest) (*os.File, error) {
 	if _, err := verify.ParseDigest(d.String()); err != nil {
 		return nil, err
 	}
-	info, err := l.root.Stat(blobPath(d))
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	f, _, err := local.Open(l.root, blobPath(d))
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s: %w", blobPath(d), errdefs.ErrNotFound)
-	case err != nil:
-		return nil, err
-	case !info.Mode().IsRegular(): // opening a pipe would block
-		return nil, fmt.Errorf("%s is not a regular file: %w", blobPath(d), errdefs.ErrInvalidArgument)
 	}
-	return l.root.Open(blobPath(d))
+	return f, err
 }
 
 // Fetch reads a range of a blob; see store.Fetcher.
@@ -221,15 +217,7 @@ func (l *Layout) Fetch(_ context.Context, d digest.Digest, size, off, n int64) (
 	if err != nil {
 		return nil, 0, err
 	}
-	return Section(f, off, n), off, nil
-}
-
-// Section returns a range of a file, and closes the file with it.
-func Section(f *os.File, off, n int64) io.ReadCloser {
-	return struct {
-		io.Reader
-		io.Closer
-	}{io.NewSectionReader(f, off, n), f}
+	return local.Section(f, off, n), off, nil
 }
 
 // Has reports whether the layout has a blob of that size.
@@ -275,6 +263,15 @@ func (l *Layout) put(ctx context.Context, d digest.Digest, size int64, open func
 		return blobPath(d), verify.Compare(d, got, size, n)
 	})
 	return d, err
+}
+
+// Named returns the manifest with the tag; nil if there is none.
+func (l *Layout) Named(context.Context) ([]byte, error) {
+	p, err := l.find()
+	if errdefs.IsNotFound(err) {
+		return nil, nil
+	}
+	return p, err
 }
 
 // PutManifest writes the manifest, and its tag into the index.

@@ -30,7 +30,7 @@ func (r *Repository) PutReferrer(ctx context.Context, subject digest.Digest, des
 // list adds a referrer to the fallback tag.
 func (r *Repository) list(ctx context.Context, subject digest.Digest, desc ocispec.Descriptor) error {
 	index := ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: mediatype.OCIIndex, Manifests: []ocispec.Descriptor{}}
-	had, err := r.Manifest(ctx, ReferrersTag(subject))
+	had, err := r.Tagged(ctx, ReferrersTag(subject))
 	if err != nil && !errdefs.IsNotFound(err) {
 		return err
 	}

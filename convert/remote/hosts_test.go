@@ -76,6 +76,19 @@ func TestMirrors(t *testing.T) {
 	}
 }
 
+// TestTaggedAsksNoMirror checks that a tag is read where it would be written.
+func TestTaggedAsksNoMirror(t *testing.T) {
+	t.Parallel()
+	mirror, server := newUpstream(t), newUpstream(t)
+	mirror.before = func(w http.ResponseWriter, r *http.Request) bool { w.Write([]byte(`{"mirror":1}`)); return true }
+	server.before = func(w http.ResponseWriter, r *http.Request) bool { w.Write([]byte(`{"server":1}`)); return true }
+	dir := hostsDir(t, "registry.example", "server = \""+server.URL+"\"\n[host.\""+mirror.URL+"\"]\n")
+	r := repositoryOf(t, newClient(t, remote.Options{HostsDir: dir}), exampleRef(t, "x"), nil)
+	if m, err := r.Tagged(t.Context(), "v1"); err != nil || string(m.Bytes) != `{"server":1}` {
+		t.Errorf("got %s, %v", m.Bytes, err)
+	}
+}
+
 // TestMirrorsGetNoCredentials checks that credentials for the registry are not sent to its mirrors.
 func TestMirrorsGetNoCredentials(t *testing.T) {
 	t.Parallel()

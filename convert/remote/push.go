@@ -63,6 +63,29 @@ func (r *Repository) Has(ctx context.Context, d digest.Digest, _ int64) (bool, e
 	return true, nil
 }
 
+// Tagged returns the manifest that the registry itself, not a mirror, has under a tag. Its errors
+// are those of Manifest.
+func (r *Repository) Tagged(ctx context.Context, tag string) (m Manifest, err error) {
+	ref, err := NewRef(r.ref.Host, r.ref.Repository, tag)
+	if err != nil {
+		return Manifest{}, err
+	}
+	e, err := r.pushEndpoint()
+	if err != nil {
+		return Manifest{}, err
+	}
+	again := retry
+	again.Final = func(err error) bool { return !errdefs.IsUnavailable(err) }
+	err = again.Do(ctx, func() error {
+		m, err = r.manifest(ctx, e, ref)
+		return transfer.Foreign(ctx, err)
+	})
+	if err != nil {
+		return Manifest{}, fmt.Errorf("manifest %s: %w", ref, r.advise(err))
+	}
+	return m, nil
+}
+
 // Mount asks the registry to mount a blob from another of its repositories; those of other hosts
 // cannot be mounted. If it returns false, the blob must be uploaded; Put uses the upload session
 // that the registry started.

@@ -14,6 +14,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 )
 
 // A Source is a model with the source of its bytes.
@@ -23,6 +24,9 @@ type Source struct {
 
 	// Origin is nil if the model is not in an artifact: files, and archives that are not layers.
 	Origin *Origin
+
+	// Manifest is the digest of the manifest of the artifact; empty without one. Choose keeps it.
+	Manifest digest.Digest
 
 	// Model is nil if Origin is not a model; see NotModel.
 	Model *convert.Model
@@ -188,7 +192,7 @@ func mapped(ref remote.Ref, address string, err error) error {
 // open makes s a source of o, whose blobs f reads. Files of an archive that is a layer are read
 // from the archive.
 func (r *Resolver) open(ctx context.Context, s *Source, o *Origin, f transfer.Fetcher) (err error) {
-	s.Origin, s.Fetcher = o, f
+	s.Origin, s.Manifest, s.Fetcher = o, o.Served.Digest, f
 	if r.WantsTitled(o) {
 		o.AsFiles()
 	}

@@ -53,7 +53,6 @@ var forms = []struct {
 	{"ballast-chunked", []string{"--compress", "zstd-chunked"}, false, false},
 	{"modelpack", []string{"--as", "modelpack"}, false, true},
 	{"modelpack-tar", []string{"--as", "modelpack", "--tar"}, false, false},
-	{"cnai", []string{"--as", "cnai"}, false, false},
 	{"image", []string{"--as", "image"}, true, false},
 	{"image-chunked", []string{"--as", "image", "--compress", "zstd-chunked"}, true, false},
 }

@@ -101,7 +101,7 @@ any = [{type = "oms", key = "` + public + `"}, {type = "cosign", key = "` + publ
 		t.Error("no metric counts what was refused")
 	}
 	var signed []string
-	for _, as := range []string{"modelpack", "ballast", "cnai"} {
+	for _, as := range []string{"modelpack", "ballast"} {
 		ref := convert("signed-"+as, as, team)
 		mustPull(t, n, "ballast", ref)
 		wantFiles(t, n, ref, states(b))

@@ -208,7 +208,6 @@ func TestMirrors(t *testing.T) {
 		{"ballast, as nodes make it", "", export.Options{NoChunks: true}},
 		{"ballast, compressed", "", export.Options{Compress: export.CompressChunked}},
 		{"modelpack", "", export.Options{Form: export.FormModelPack}},
-		{"cnai", "", export.Options{Form: export.FormCNAI}},
 		{"image", "", export.Options{Form: export.FormImage}},
 	}
 	for _, form := range forms {

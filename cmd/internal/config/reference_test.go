@@ -108,9 +108,13 @@ func kind(t reflect.Type) string {
 	return "string"
 }
 
-var tomlBlock = regexp.MustCompile("(?ms)^```toml\n(.*?)^```$")
+var (
+	tomlBlock = regexp.MustCompile("(?ms)^```toml\n(.*?)^```$")
+	tomlFile  = regexp.MustCompile(`^# /etc/ballast/(config\.toml|conf\.d/[a-z0-9-]+\.toml)\n`)
+)
 
-// TestDocumentedSettings reads the settings shown in the documentation.
+// TestDocumentedSettings loads each example of the documentation as the file that it names in its first
+// line: a reader copies it as it is.
 func TestDocumentedSettings(t *testing.T) {
 	pages, err := filepath.Glob("../../../contrib/docs/*.md")
 	if err != nil {
@@ -124,12 +128,18 @@ func TestDocumentedSettings(t *testing.T) {
 		}
 		for _, m := range tomlBlock.FindAllStringSubmatch(string(p), -1) {
 			n++
-			text, c := m[1], Default()
-			if !strings.Contains(text, "version = ") {
-				text = "version = 1\n" + text
+			name := tomlFile.FindStringSubmatch(m[1])
+			if name == nil {
+				t.Errorf("%s: an example that does not name its file in the first line:\n%s", page, m[1])
+				continue
 			}
-			if err := errors.Join(decode(page, []byte(text), c), c.validate()); err != nil {
-				t.Errorf("%v, in:\n%s", err, m[1])
+			dir := t.TempDir()
+			err := errors.Join(os.Mkdir(filepath.Join(dir, "conf.d"), 0o755), os.WriteFile(filepath.Join(dir, name[1]), []byte(m[1]), 0o644))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := LoadHost(filepath.Join(dir, "config.toml"), nil); err != nil {
+				t.Errorf("%s: %v, in:\n%s", page, err, m[1])
 			}
 		}
 	}

@@ -11,9 +11,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/local"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -50,7 +50,7 @@ func Open(dir string) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	root, err := os.OpenRoot(dir)
+	root, err := local.OpenRoot(dir)
 	if err != nil {
 		return nil, fmt.Errorf("ollama store: %w", category(err))
 	}
@@ -148,12 +148,7 @@ func (s *Store) readDir(dir string, top bool) ([]fs.DirEntry, error) {
 		}
 		return nil, nil
 	}
-	f, err := s.root.Open(dir)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return f.ReadDir(-1)
+	return local.ReadDir(s.root, dir)
 }
 
 // Artifact returns the model with a name, as Ollama users write it. It can be a manifest list.
@@ -246,17 +241,12 @@ func (s *Store) open(at string) (*os.File, error) {
 	if !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s is no regular file: %w", at, errdefs.ErrInvalidArgument)
 	}
-	f, err := s.root.OpenFile(at, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	f, opened, err := local.Open(s.root, at)
 	if err != nil {
 		return nil, category(err)
 	}
-	opened, err := f.Stat()
-	if err == nil && !os.SameFile(info, opened) {
-		err = fmt.Errorf("%s was replaced while it was opened: %w", at, errdefs.ErrUnavailable)
-	}
-	if err != nil {
-		f.Close()
-		return nil, err
+	if !os.SameFile(info, opened) {
+		return nil, errors.Join(fmt.Errorf("%s was replaced while it was opened: %w", at, errdefs.ErrUnavailable), f.Close())
 	}
 	return f, nil
 }

@@ -88,7 +88,7 @@ test-fuzz: ## About a minute of fuzzing; counts runs, not seconds, so that a bus
 
 .PHONY: e2e
 e2e: build tools-all test-images ## Tests with a real containerd; RUN=TestX for one, BALLAST_KEEP=1 keeps its files
-	cd test && go test -count=1 -timeout 1h -run '$(value RUN)' ./e2e/...
+	cd test && go test -count=1 -timeout 1h -parallel 6 -run '$(value RUN)' ./e2e/...
 
 .PHONY: kubelet
 kubelet: build tools ## Tests of pods with a real kubelet, which is built first; RUN and BALLAST_KEEP as for e2e

@@ -103,7 +103,7 @@ func TestHydrateStarts(t *testing.T) {
 // awaitState waits until ls prints words.
 func (s *site) awaitState(t *testing.T, words string) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !strings.Contains(s.ok(t, "ls"), words); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); !strings.Contains(s.ok(t, "ls"), words); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("no %q in ls:\n%s", words, s.ok(t, "ls"))
 		}
@@ -130,7 +130,7 @@ func TestLazyUnmounted(t *testing.T) {
 	if h, err = cl.Health(t.Context()); err != nil || h.Lazy.Mounted {
 		t.Errorf("without the mount: %+v, %v", h.Lazy, err)
 	}
-	for deadline := time.Now().Add(30 * time.Second); !h.Lazy.Mounted; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); !h.Lazy.Mounted; time.Sleep(10 * time.Millisecond) {
 		if h, err = cl.Health(t.Context()); err != nil || time.Now().After(deadline) {
 			t.Fatalf("afterwards: %+v, %v", h.Lazy, err)
 		}
@@ -141,7 +141,7 @@ func TestLazyUnmounted(t *testing.T) {
 	if err := unix.Unmount(dir, 0); err != nil { // now nothing keeps it alive
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		if _, err := os.Stat(filepath.Join(dir, "sha256")); err == nil {
 			break
 		}

@@ -109,7 +109,7 @@ holder = "none" # a holder is a copy of this program, which is the test
 		}
 	})
 	t.Cleanup(s.stop)
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for {
 		c, err := net.Dial("unix", s.address)
 		if err == nil {

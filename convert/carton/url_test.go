@@ -430,7 +430,7 @@ func TestLinksErrorCategories(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		d := digest.FromBytes(weights)
 		body, _, err := x.Fetcher().Fetch(ctx, d, m.Table.Blobs[indexOf(m.Table.Blobs, d)].Size, 0, int64(len(weights)))

@@ -352,7 +352,7 @@ func TestStalledRegistry(t *testing.T) {
 		done <- err
 	}()
 	<-arrived
-	ctx2, cancel2 := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx2, cancel2 := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel2()
 	if _, err := f.h.Convert(ctx2, good.ref(t, "org/model", "v1")); err != nil {
 		t.Errorf("from another registry: %v", err)

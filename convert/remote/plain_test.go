@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/containerd/errdefs"
@@ -148,7 +147,7 @@ func TestDoStall(t *testing.T) {
 		<-r.Context().Done()
 		return true
 	}
-	c := newClient(t, remote.Options{NamedURLs: []string{u.URL}, Stall: 50 * time.Millisecond})
+	c := newClient(t, remote.Options{NamedURLs: []string{u.URL}, Stall: stall})
 	resp, err := c.Do(plainRequest(t, "GET", u.URL+"/x"))
 	if err != nil {
 		t.Fatal(err)

@@ -50,7 +50,7 @@ func TestPassthrough(t *testing.T) {
 	a.Close()
 	b.Close()
 	c := open(t, p.path(file))
-	for deadline := time.Now().Add(10 * time.Second); d.stats().PassthroughOpens == 0 && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(2 * time.Minute); d.stats().PassthroughOpens == 0 && time.Now().Before(deadline); {
 		c.Close() // the kernel reports a close later
 		c = open(t, p.path(file))
 	}

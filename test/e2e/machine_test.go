@@ -174,7 +174,7 @@ func (m *machine) mountsBelow(dir string) []string {
 }
 
 func (m *machine) ctr(args ...string) node.Result {
-	return node.Command(context.Background(), nil, append([]string{node.Tool(m.t, "ctr")}, args...)...)
+	return node.Command(context.Background(), nil, append([]string{node.Tool(m.t, "ctr")}, node.WithCgroup(args)...)...)
 }
 
 // ballast runs a downloaded program.

@@ -37,5 +37,5 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	os.Exit(node.Main(m.Run))
+	os.Exit(node.Suite{}.Main(m))
 }

@@ -19,13 +19,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	os.Exit(node.Main(func() int {
-		if err := isolate(); err != nil {
-			fmt.Fprintln(os.Stderr, "kubelet:", err)
-			return 1
-		}
-		return m.Run()
-	}))
+	os.Exit(node.Suite{Prepare: isolate}.Main(m))
 }
 
 // diskSize is the size of the file system for all files, in bytes.

@@ -147,7 +147,7 @@ func (p *testPort) wantRefused(t *testing.T, why metrics.Refusal, want float64) 
 // waitFor waits until fact returns true.
 func waitFor(t *testing.T, what string, fact func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !fact(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); !fact(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited too long for %s", what)
 		}

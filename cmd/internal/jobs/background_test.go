@@ -155,7 +155,7 @@ func TestRestartCompletesWhatIsNotReadable(t *testing.T) {
 	}()
 	select {
 	case <-done:
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("the model is not complete")
 	}
 }

@@ -121,14 +121,14 @@ func (r *pullRig) begin(t *testing.T, ctx context.Context, req api.PrefetchReque
 	case <-begun:
 	case err := <-done:
 		t.Fatalf("ended before it began: %v", err)
-	case <-time.After(10 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("no progress")
 	}
 	return func() error {
 		select {
 		case err := <-done:
 			return err
-		case <-time.After(30 * time.Second):
+		case <-time.After(2 * time.Minute):
 			return errors.New("does not end")
 		}
 	}
@@ -176,7 +176,7 @@ func TestJobOutlivesAllClients(t *testing.T) {
 	_ = end()
 	time.Sleep(20 * time.Millisecond) // longer than the store continues without a caller
 	close(r.gate)
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for {
 		if _, err := r.Store.Files(t.Context(), r.table); err == nil {
 			return
@@ -328,7 +328,7 @@ func TestMetrics(t *testing.T) {
 // waitFor waits for a fact.
 func waitFor(t *testing.T, what string, fact func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !fact(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); !fact(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited too long for %s", what)
 		}

@@ -10,6 +10,9 @@
 // removes all mounts. Nodes can therefore use paths of the machine's containerd, such as /run/containerd, and
 // nothing must be cleaned up by name.
 //
+// A [Suite] does so for each test function, with a network namespace in addition: tests run at the same time
+// without seeing each other. What they share is the kernel's: the processors, the disk and the cgroups.
+//
 // Each [Node] has a directory with a short path, because containerd creates sockets below it and the path of a
 // socket has at most 107 bytes.
 //

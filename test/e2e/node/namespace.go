@@ -29,43 +29,44 @@ const passable = 0o755
 func Main(f func() int) int {
 	switch os.Getenv(stageVar) {
 	case "":
-		return outer()
+		return outer(again("init", os.Args[1:]), 0)
 	case "init":
 		return initProcess()
 	}
 	return f()
 }
 
-// outer starts process 1 and forwards signals to it.
-func outer() int {
+// outer runs process 1 in new namespaces, of which more are flags of clone, and forwards signals to it.
+func outer(cmd *exec.Cmd, more uintptr) int {
 	if os.Getuid() != 0 {
-		fmt.Fprintln(os.Stderr, "node: mounts and containers need root")
+		fmt.Fprintln(cmd.Stderr, "node: mounts and containers need root")
 		return 1
 	}
 	// One directory for all temporary files, so that nothing is left if the program is killed.
 	dir, err := os.MkdirTemp("", "b")
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "node:", err)
+		fmt.Fprintln(cmd.Stderr, "node:", err)
 		return 1
 	}
 	if os.Getenv("BALLAST_KEEP") == "" {
 		defer os.RemoveAll(dir)
 	}
 	if err := os.Chmod(dir, passable); err != nil {
-		fmt.Fprintln(os.Stderr, "node:", err)
+		fmt.Fprintln(cmd.Stderr, "node:", err)
 		return 1
 	}
 	runtime.LockOSThread() // Pdeathsig is sent when the starting thread ends
-	cmd := again("init")
+	defer runtime.UnlockOSThread()
 	cmd.Env = append(cmd.Env, "TMPDIR="+dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID,
+		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | more,
 		Pdeathsig:  syscall.SIGKILL,
 	}
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT)
+	defer signal.Stop(signals)
 	if err := cmd.Start(); err != nil {
-		fmt.Fprintln(os.Stderr, "node: new namespaces:", err)
+		fmt.Fprintln(cmd.Stderr, "node: new namespaces:", err)
 		return 1
 	}
 	done := make(chan error, 1)
@@ -89,7 +90,11 @@ func initProcess() int {
 		fmt.Fprintln(os.Stderr, "node:", err)
 		return 1
 	}
-	cmd := again("run")
+	if err := loopbackUp(); err != nil {
+		fmt.Fprintln(os.Stderr, "node: start the loopback device:", err)
+		return 1
+	}
+	cmd := again("run", os.Args[1:])
 	if err := cmd.Start(); err != nil {
 		fmt.Fprintln(os.Stderr, "node:", err)
 		return 1
@@ -132,9 +137,27 @@ func privateMounts() error {
 	return nil
 }
 
-// again returns a command that runs this program with the same arguments.
-func again(stage string) *exec.Cmd {
-	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+// loopbackUp starts the loopback device of a new network namespace.
+func loopbackUp() error {
+	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(s)
+	r, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	if err := unix.IoctlIfreq(s, unix.SIOCGIFFLAGS, r); err != nil || r.Uint16()&unix.IFF_UP != 0 {
+		return err
+	}
+	r.SetUint16(r.Uint16() | unix.IFF_UP)
+	return unix.IoctlIfreq(s, unix.SIOCSIFFLAGS, r)
+}
+
+// again returns a command that runs this program with arguments.
+func again(stage string, args []string) *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Args[0] = os.Args[0]
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Env = append(slices.Clone(os.Environ()), stageVar+"="+stage)

@@ -285,7 +285,7 @@ func (n *Node) write(t TB, name, content string) {
 // Ctr runs ctr with the node's containerd.
 func (n *Node) Ctr(args ...string) Result {
 	n.declare(args)
-	argv := append([]string{n.Tool("ctr"), "-a", n.Socket()}, args...)
+	argv := append([]string{n.Tool("ctr"), "-a", n.Socket()}, WithCgroup(args)...)
 	r := Command(context.Background(), nil, argv...)
 	r.Stderr = cgroupWarning.ReplaceAllString(r.Stderr, "")
 	return r

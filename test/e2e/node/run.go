@@ -1,9 +1,11 @@
 package node
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 )
 
 // FileState describes a file as seen in a container.
@@ -70,7 +72,17 @@ func (n *Node) Start(snapshotter, ref, id string) Result {
 		ref, id, "/.bin/busybox", "sleep", "100000")
 }
 
-var containers int
+// containers numbers the containers of this program.
+var containers atomic.Int64
+
+// WithCgroup adds a cgroup to the arguments of "ctr run": by default it is named after the container, and
+// machines share the cgroups of the kernel.
+func WithCgroup(args []string) []string {
+	if len(args) == 0 || args[0] != "run" {
+		return args
+	}
+	return append([]string{"run", "--cgroup", "/ballast-test-" + rand.Text()}, args[1:]...)
+}
 
 // RunIn runs a shell script in a new container with the image as its root, and again in another one
 // if ctr lost output. busybox is mounted at /.bin and its path is in $B, for images without a shell.
@@ -81,8 +93,7 @@ func (n *Node) RunIn(snapshotter, ref, script string, args ...string) Result {
 // RunAs is RunIn with additional flags of `ctr run`, such as those of another user.
 func (n *Node) RunAs(flags []string, snapshotter, ref, script string, args ...string) Result {
 	return whole(func() Result {
-		containers++
-		id := fmt.Sprintf("run%d", containers)
+		id := fmt.Sprintf("run%d", containers.Add(1))
 		argv := append([]string{"run", "--rm", "--snapshotter", snapshotter, "--mount", BusyboxMount,
 			"--env", "B=/.bin/busybox"}, flags...)
 		argv = append(argv, ref, id, "/.bin/busybox", "sh", "-c", "trap 'echo "+listEnd+"' EXIT\n"+script, "sh")
@@ -93,8 +104,7 @@ func (n *Node) RunAs(flags []string, snapshotter, ref, script string, args ...st
 // Exec runs a command in a running container of Start, and again if ctr lost output.
 func (n *Node) Exec(container string, argv ...string) Result {
 	return whole(func() Result {
-		containers++
-		return n.Ctr(append([]string{"tasks", "exec", "--exec-id", fmt.Sprintf("exec%d", containers), container,
+		return n.Ctr(append([]string{"tasks", "exec", "--exec-id", fmt.Sprintf("exec%d", containers.Add(1)), container,
 			"/.bin/busybox", "sh", "-c", `"$@" && echo ` + listEnd, "sh"}, argv...)...)
 	})
 }

@@ -140,7 +140,7 @@ func (b *builder) remove(found *record, busy []string) error {
 		return nil
 	}
 	if len(units) > 0 && b.systemd {
-		b.step(Disable, socketName+" "+serviceName, "it is no longer needed")
+		b.step(Disable, b.installed(), "it is no longer needed")
 	}
 	if d := filepath.Join(b.o.BinDir, "ballastd"); b.exists(d) {
 		b.step(Unmount, d, "the lazy mount")
@@ -275,7 +275,7 @@ func (v *view) discover() (*record, error) {
 	}
 	dir := filepath.Dir(v.distro.config)
 	candidates := []string{
-		filepath.Join(unitDir, serviceName), filepath.Join(unitDir, socketName),
+		filepath.Join(unitDir, serviceName), filepath.Join(unitDir, socketName), filepath.Join(unitDir, holderName),
 		filepath.Join(DefaultBinDir, "ballast"), filepath.Join(DefaultBinDir, "ballastd"),
 	}
 	for _, d := range append(at.globDirs(dir), filepath.Join(dir, "conf.d")) {

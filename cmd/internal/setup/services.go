@@ -116,7 +116,7 @@ func (v *view) containerdAnswers(ctx context.Context) error {
 }
 
 // units returns the units for this host; there is no socket unit without a facade.
-func (b *builder) units() (service, socket string) {
+func (b *builder) units() map[string]string {
 	before := make([]string, len(b.distro.services))
 	for i, s := range b.distro.services {
 		before[i] = s + ".service"
@@ -125,12 +125,22 @@ func (b *builder) units() (service, socket string) {
 		"ExecStart="+DefaultBinDir+"/", "ExecStart="+b.o.BinDir+"/",
 		"Before=containerd.service", "Before="+strings.Join(before, " "),
 		"ListenStream=127.0.0.1:5757\n", "ListenStream="+b.config.Facade.Listen+"\n",
+		"--socket=/run/ballast/", "--socket="+filepath.Dir(b.config.Address)+"/",
 	)
-	service = r.Replace(systemd.Service)
-	if b.config.Facade.Listen != "" {
-		socket = r.Replace(systemd.Socket)
+	units := map[string]string{}
+	for name, text := range systemd.Units {
+		if name != socketName || b.config.Facade.Listen != "" {
+			units[name] = r.Replace(text)
+		}
 	}
-	return service, socket
+	return units
+}
+
+// installed returns the units of ballast on this host, in the order in which they are stopped: the
+// daemon leaves its mount to the holder.
+func (b *builder) installed() string {
+	units := []string{socketName, serviceName, holderName}
+	return strings.Join(slices.DeleteFunc(units, func(u string) bool { return !b.exists(filepath.Join(unitDir, u)) }), " ")
 }
 
 // enabled reports whether units start at boot.

@@ -9,9 +9,9 @@
 //	ballastd holder --fd N --socket PATH
 //	ballastd holder --stay --socket PATH
 //
-// The holder is a process that keeps the lazy mount alive while the daemon is down. The daemon
-// starts it. In a container, child processes end with the daemon; there, a container beside it runs
-// the last line.
+// The holder is a process that keeps the lazy mount alive while the daemon is down. A unit, or a
+// container beside that of the daemon, runs the last line: child processes of the daemon can end with
+// it. If there is none, the daemon starts the line before.
 //
 // The exit code is 0 after a signal, 2 if the command line or the configuration is wrong, and 1 for
 // any other error.
@@ -152,7 +152,7 @@ func holder(stderr io.Writer) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log := slog.New(slog.NewTextHandler(stderr, nil))
 			if stay {
-				if err := fdstore.ServeHolder(cmd.Context(), socket, log); err != nil {
+				if err := serveHolder(cmd.Context(), socket, log); err != nil {
 					return &runError{err}
 				}
 				return nil
@@ -165,8 +165,18 @@ func holder(stderr io.Writer) *cobra.Command {
 	}
 	c.Flags().IntVar(&fd, "fd", 3, "file descriptor of the listening socket")
 	c.Flags().StringVar(&socket, "socket", "", "path of the socket")
-	c.Flags().BoolVar(&stay, "stay", false, "make the socket, and stay until SIGTERM; in a container beside that of the daemon")
+	c.Flags().BoolVar(&stay, "stay", false, "make the socket, and stay until SIGTERM; as a unit, or in a container beside that of the daemon")
 	return c
+}
+
+// serveHolder runs a holder that the service manager or a container runs.
+func serveHolder(ctx context.Context, socket string, log *slog.Logger) error {
+	m := config.Manager()
+	held, err := fdstore.Passed(m.ListenPID, m.ListenFDs, m.ListenNames)
+	if err != nil {
+		return fmt.Errorf("files of the service manager: %w", err)
+	}
+	return fdstore.ServeHolder(ctx, fdstore.Stay{Socket: socket, NotifySocket: m.NotifySocket, Held: held}, log)
 }
 
 // serve runs the daemon until ctx ends.

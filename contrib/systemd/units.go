@@ -3,12 +3,21 @@ package systemd
 
 import _ "embed"
 
-// Service is ballastd.service.
-//
-//go:embed ballastd.service
-var Service string
+var (
+	//go:embed ballastd.service
+	service string
+	//go:embed ballastd.socket
+	socket string
+	//go:embed ballastd-holder.service
+	holder string
+)
 
-// Socket is ballastd.socket.
-//
-//go:embed ballastd.socket
-var Socket string
+// The names of the units.
+const (
+	Service = "ballastd.service"
+	Socket  = "ballastd.socket"
+	Holder  = "ballastd-holder.service"
+)
+
+// Units are all units, by name. Each has an [Install] section.
+var Units = map[string]string{Service: service, Socket: socket, Holder: holder}

@@ -2,6 +2,7 @@ package lazy
 
 import (
 	"bytes"
+	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -12,6 +13,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/ballast-dev/ballast/snapshotter/lazy/fdstore"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
 )
@@ -23,6 +25,8 @@ type manager struct {
 	conn    *net.UnixConn
 	done    sync.WaitGroup
 
+	ready chan struct{} // has a value for each service that is ready
+
 	mu     sync.Mutex
 	stored map[string]*os.File
 	polled []string // names to be polled
@@ -30,7 +34,7 @@ type manager struct {
 
 func startManager(t *testing.T) *manager {
 	t.Helper()
-	m := &manager{address: filepath.Join(t.TempDir(), "notify"), stored: map[string]*os.File{}}
+	m := &manager{address: filepath.Join(t.TempDir(), "notify"), stored: map[string]*os.File{}, ready: make(chan struct{}, 100)}
 	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: m.address})
 	if err != nil {
 		t.Fatal(err)
@@ -79,7 +83,10 @@ func (m *manager) run() {
 				f.Close()
 				delete(m.stored, name)
 			}
-		default: // for example a barrier
+		default:
+			if vars["READY"] == "1" {
+				m.ready <- struct{}{}
+			}
 			for _, fd := range fds {
 				unix.Close(fd)
 			}
@@ -88,12 +95,12 @@ func (m *manager) run() {
 	}
 }
 
-// start starts the daemon as a service.
-func (m *manager) start(t *testing.T, p place, args ...string) *daemon {
+// files returns copies of what is stored, and the arguments that describe them.
+func (m *manager) files(t *testing.T) (copies []*os.File, args []string) {
 	t.Helper()
-	var copies []*os.File
 	var names []string
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	for name, f := range m.stored {
 		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
@@ -101,10 +108,14 @@ func (m *manager) start(t *testing.T, p place, args ...string) *daemon {
 		}
 		copies, names = append(copies, os.NewFile(uintptr(fd), name)), append(names, name)
 	}
-	m.mu.Unlock()
-	args = append([]string{"serve", "--root", p.dir, "--notify", m.address,
-		"--count", strconv.Itoa(len(names)), "--listen", strings.Join(names, ":")}, args...)
-	d := &daemon{t: t, cmd: exec.Command("/proc/self/exe", args...), log: &bytes.Buffer{}}
+	return copies, []string{"--notify", m.address, "--count", strconv.Itoa(len(names)), "--listen", strings.Join(names, ":")}
+}
+
+// start starts the daemon as a service that has stored files itself.
+func (m *manager) start(t *testing.T, p place) *daemon {
+	t.Helper()
+	copies, args := m.files(t)
+	d := &daemon{t: t, cmd: exec.Command("/proc/self/exe", append(append([]string{"serve"}, p.args()...), args...)...), log: &bytes.Buffer{}}
 	d.cmd.Stderr = d.log
 	d.cmd.ExtraFiles = copies
 	d.run()
@@ -112,6 +123,28 @@ func (m *manager) start(t *testing.T, p place, args ...string) *daemon {
 		f.Close()
 	}
 	return d
+}
+
+// startHolder starts the holder of a place as a service and waits until it is ready. The returned
+// function kills it.
+func (m *manager) startHolder(t *testing.T, p place) (kill func()) {
+	t.Helper()
+	copies, args := m.files(t)
+	cmd := exec.Command("/proc/self/exe", append([]string{"holder", "--stay", "--socket", p.socket}, args...)...)
+	cmd.ExtraFiles, cmd.Stderr = copies, os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range copies {
+		f.Close()
+	}
+	kill = sync.OnceFunc(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	t.Cleanup(kill)
+	<-m.ready
+	return kill
 }
 
 func (m *manager) names() (names []string) {
@@ -123,24 +156,36 @@ func (m *manager) names() (names []string) {
 	return names
 }
 
-// TestServiceManager keeps the connection with the service manager.
-func TestServiceManager(t *testing.T) {
+// TestHolderService kills the daemon, the holder that the service manager runs, and both: a read
+// that waits goes on each time, because the manager stores the connection too.
+func TestHolderService(t *testing.T) {
 	p := newPlace(t)
 	file := p.add(t, 1, 1<<20, 0)
 	m := startManager(t)
-	d := m.start(t, p)
+	kill := m.startHolder(t, p)
+	d := startDaemon(t, p.args()...)
 	f := open(t, p.path(file))
 	done := make(chan error, 1)
 	go func() { done <- readAt(f, 1, 0, 1<<20) }()
-	for range 3 {
+	for _, killed := range []string{"daemon", "holder", "both", "both again"} {
 		eventually(t, "a read waits", func() bool { return d.stats().Waiting > 0 })
-		if names := m.names(); len(names) != 1 || !strings.HasPrefix(names[0], namePrefix) {
-			t.Fatalf("stored: %q\n%s", names, d.log)
+		eventually(t, "the manager stores the connection", func() bool {
+			names := m.names()
+			return len(names) == 1 && strings.HasPrefix(names[0], namePrefix)
+		})
+		if killed != "holder" {
+			d.kill()
 		}
-		d.kill()
-		d = m.start(t, p)
+		if killed != "daemon" {
+			kill()
+			kill = m.startHolder(t, p)
+		}
+		if killed == "holder" {
+			continue
+		}
+		d = startDaemon(t, p.args()...)
 		if s := d.stats(); s.Takeovers != 1 {
-			t.Fatalf("%+v\n%s", s, d.log)
+			t.Fatalf("%s: %+v\n%s", killed, s, d.log)
 		}
 	}
 	p.set(t, file, ".have", 1<<20)
@@ -150,19 +195,70 @@ func TestServiceManager(t *testing.T) {
 	if len(m.polled) != 0 {
 		t.Errorf("the manager is to wake up for every request: %q", m.polled)
 	}
-	// From the manager to a holder, as after a change of its configuration.
-	d.kill()
-	names := m.names()
-	d = m.start(t, p, "--notify", "", "--socket", p.socket)
-	if s := d.stats(); s.Takeovers != 1 {
-		t.Errorf("%+v\n%s", s, d.log)
-	}
-	d.kill()
-	d = m.start(t, p, "--socket", p.socket)
 	d.tell("unmount")
-	if left := m.names(); len(left) != 0 || len(names) != 1 {
-		t.Errorf("still stored: %q", left)
+	eventually(t, "nothing is stored", func() bool { return len(m.names()) == 0 })
+	kill()
+}
+
+// TestHolderReplaced starts the service of the holder under a daemon that has started a holder of its
+// own, as an upgrade does: the service takes the connection, and the other holder ends.
+func TestHolderReplaced(t *testing.T) {
+	p := newPlace(t)
+	file := p.add(t, 1, 1<<20, 0)
+	d := startDaemon(t, p.args()...)
+	f := open(t, p.path(file))
+	done := make(chan error, 1)
+	go func() { done <- readAt(f, 1, 0, 1<<20) }()
+	own := holderPid(p.socket)
+	kill := startManager(t).startHolder(t, p)
+	eventually(t, "the first holder ends", func() bool { return unix.Kill(own, 0) != nil })
+	d.kill()
+	d = startDaemon(t, p.args()...)
+	if s := d.stats(); s.Takeovers != 1 {
+		t.Fatalf("%+v\n%s", s, d.log)
 	}
+	p.set(t, file, ".have", 1<<20)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	kill()
+	eventually(t, "the daemon starts a holder again", func() bool { return holderPid(p.socket) != 0 })
+	d.tell("unmount")
+}
+
+// TestStoredForDaemon takes over a connection that the service manager stored for the daemon itself,
+// as daemons of earlier versions had it: it goes to the holder, and the manager drops it.
+func TestStoredForDaemon(t *testing.T) {
+	p := newPlace(t)
+	file := p.add(t, 1, 1<<20, 0)
+	d := startDaemon(t, p.args()...)
+	f := open(t, p.path(file))
+	done := make(chan error, 1)
+	go func() { done <- readAt(f, 1, 0, 1<<20) }()
+	eventually(t, "a read waits", func() bool { return d.stats().Waiting > 0 })
+	m := startManager(t)
+	m.stored = fdstore.New(fdstore.Options{Socket: p.socket}, namePrefix, slog.New(slog.DiscardHandler)).Take()
+	first := holderPid(p.socket)
+	d.cmd.Process.Signal(unix.SIGSTOP) // so that it does not replace the holder
+	if err := unix.Kill(first, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	d.kill()
+	d = m.start(t, p)
+	if s := d.stats(); s.Takeovers != 1 {
+		t.Fatalf("%+v\n%s", s, d.log)
+	}
+	eventually(t, "nothing is stored", func() bool { return len(m.names()) == 0 })
+	d.kill()
+	d = startDaemon(t, p.args()...)
+	if s := d.stats(); s.Takeovers != 1 {
+		t.Errorf("from the holder: %+v\n%s", s, d.log)
+	}
+	p.set(t, file, ".have", 1<<20)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	d.tell("unmount")
 }
 
 // TestHolderStaysClean checks the process that keeps the connection.

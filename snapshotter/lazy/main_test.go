@@ -234,8 +234,18 @@ func serveRole(args []string) error {
 func holderRole(args []string) error {
 	set := flag.NewFlagSet("holder", flag.ContinueOnError)
 	fd, socket := set.Int("fd", 0, ""), set.String("socket", "", "")
+	stay, manager := set.Bool("stay", false, ""), set.String("notify", "", "")
+	listen, count := set.String("listen", "", "LISTEN_FDNAMES"), set.String("count", "0", "LISTEN_FDS")
 	if err := set.Parse(args); err != nil {
 		return err
+	}
+	if *stay {
+		held, err := fdstore.Passed(strconv.Itoa(os.Getpid()), *count, *listen)
+		if err != nil {
+			return err
+		}
+		log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+		return fdstore.ServeHolder(context.Background(), fdstore.Stay{Socket: *socket, NotifySocket: *manager, Held: held}, log)
 	}
 	return fdstore.RunHolder(context.Background(), os.NewFile(uintptr(*fd), "listener"), *socket, slog.New(slog.DiscardHandler))
 }

@@ -137,7 +137,7 @@ func (m *machine) stop() {
 	for _, id := range strings.Fields(m.ctr("tasks", "ls", "-q").Stdout) {
 		m.ctr("tasks", "rm", "-f", id)
 	}
-	for _, u := range []string{"ballastd.service", "containerd.service"} {
+	for _, u := range []string{"ballastd.service", "ballastd-holder.service", "containerd.service"} {
 		if m.t.Failed() {
 			if p, err := os.ReadFile(filepath.Join(stateOf, u+".log")); err == nil {
 				lines := strings.Split(string(p), "\n")

@@ -16,8 +16,8 @@ import (
 )
 
 // systemctlArg makes the test program a systemctl without systemd: it does what "ballast setup" needs,
-// with real programs and units. It emulates start, stop and restart (ExecStart, Type=notify,
-// KillMode=process), is-active, enable and disable (the links), daemon-reload and clean. A socket unit
+// with real programs and units. It emulates start, stop and restart (ExecStart, Type=notify, Wants of
+// services, KillMode=process), is-active, enable and disable (the links), daemon-reload and clean. A socket unit
 // is only marked as active: the daemon binds its port itself. Programs that end are not restarted.
 const systemctlArg = "systemctl-without-systemd"
 
@@ -109,18 +109,30 @@ func oneUnit(verb, u string, now bool) error {
 	return errors.New("not emulated")
 }
 
-// setting returns a setting of a unit.
-func setting(u, key string) (string, error) {
+// settings returns the values of a setting of a unit.
+func settings(u, key string) (values []string, err error) {
 	p, err := os.ReadFile(filepath.Join(unitsDir, u))
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	for line := range strings.Lines(string(p)) {
 		if v, ok := strings.CutPrefix(strings.TrimSpace(line), key+"="); ok {
-			return v, nil
+			values = append(values, v)
 		}
 	}
-	return "", fmt.Errorf("no %s in %s", key, u)
+	return values, nil
+}
+
+// setting returns the first value of a setting of a unit.
+func setting(u, key string) (string, error) {
+	values, err := settings(u, key)
+	if err == nil && len(values) == 0 {
+		err = fmt.Errorf("no %s in %s", key, u)
+	}
+	if err != nil {
+		return "", err
+	}
+	return values[0], nil
 }
 
 func pidFile(u string) string { return filepath.Join(stateOf, u+".pid") }
@@ -176,6 +188,18 @@ func startUnit(u string) error {
 	}
 	if strings.HasSuffix(u, ".socket") {
 		return os.WriteFile(pidFile(u), nil, 0o644)
+	}
+	wants, err := settings(u, "Wants")
+	if err != nil {
+		return err
+	}
+	for _, other := range wants {
+		if _, err := os.Stat(filepath.Join(unitsDir, other)); err != nil || strings.HasSuffix(other, ".socket") {
+			continue
+		}
+		if err := startUnit(other); err != nil {
+			return fmt.Errorf("%s: %w", other, err)
+		}
 	}
 	line, err := setting(u, "ExecStart")
 	if err != nil {

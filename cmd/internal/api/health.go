@@ -111,7 +111,7 @@ type LazyHealth struct {
 	// Takeover reports whether the mount was taken over from an earlier daemon.
 	Takeover bool `json:"takeover"`
 
-	// Keeper is what keeps the mount while the daemon is down: "service manager", "process", or
+	// Keeper is what keeps the mount while the daemon is down: "process", or
 	// "none". Kept reports whether it answers.
 	Keeper string `json:"keeper,omitempty"`
 	Kept   bool   `json:"kept"`

@@ -101,7 +101,7 @@ type Lazy struct {
 	Rate        Size       `toml:"rate" comment:"Limit for background downloads, in bytes per second. 0: no limit. Reads are never limited."`
 	Passthrough bool       `toml:"passthrough" comment:"Let the kernel read complete files directly, also in mounts that were made before the files were\ncomplete (Linux 6.9)."`
 	IDMap       bool       `toml:"idmap" comment:"Let pods in user namespaces read models that are not complete (Linux 6.12). If false, such pods start\nwhen the model is complete. A change takes effect when the lazy mount is made again."`
-	Holder      string     `toml:"holder" comment:"What keeps the lazy mount while ballastd is down. auto: the service manager if it can, otherwise a\nseparate process; process: a separate process; outside: \"ballastd holder --stay\", started by somebody\nelse, as in a container; none: reads of incomplete files fail while ballastd is down."`
+	Holder      string     `toml:"holder" comment:"What keeps the lazy mount while ballastd is down. auto: \"ballastd holder\", which ballastd-holder.service\nruns; if it does not run, ballastd starts one; process: the same as auto; outside: \"ballastd holder --stay\",\nstarted by something else, as in a container; none: reads of incomplete files fail while ballastd is down."`
 	Rule        []LazyRule `toml:"rule,omitempty" comment:"A mode for some models."`
 }
 

@@ -114,13 +114,9 @@ func (d *Daemon) noLazy(err error) {
 // newHolder returns what keeps the mount while the daemon is down.
 func (d *Daemon) newHolder() (h fdstore.Options, err error) {
 	c := d.config
-	m := config.Manager()
-	h.Files = d.passed
+	h.Files, h.NotifySocket = d.passed, config.Manager().NotifySocket
 	if c.Lazy.Holder == config.HolderNone {
 		return h, nil
-	}
-	if c.Lazy.Holder == config.HolderAuto && m.Stores {
-		h.NotifySocket = m.NotifySocket // also for the process below, which may already be running
 	}
 	h.Socket = filepath.Join(filepath.Dir(c.Address), dirs.Holder)
 	if c.Lazy.Holder == config.HolderOutside {

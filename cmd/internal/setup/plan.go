@@ -284,21 +284,23 @@ func (b *builder) daemon() error {
 	}
 	if b.o.NoService {
 		if _, had := b.old[filepath.Join(unitDir, serviceName)]; had {
-			b.step(Disable, socketName+" "+serviceName, "the daemon runs elsewhere")
+			b.step(Disable, strings.Join(b.installed(), " "), "the daemon runs elsewhere")
 		}
 		return b.stale(daemonGroup)
 	}
 	if err := b.program("ballastd"); err != nil {
 		return err
 	}
-	service, socket := b.units()
-	if err := b.want(filepath.Join(unitDir, serviceName), []byte(service), 0o644, daemonGroup, "the unit of ballastd"); err != nil {
-		return err
-	}
-	units := []string{serviceName}
-	if socket != "" {
-		units = append(units, socketName)
-		if err := b.want(filepath.Join(unitDir, socketName), []byte(socket), 0o644, daemonGroup, "holds the port of the facade"); err != nil {
+	texts, units := b.units(), []string(nil)
+	for _, u := range []struct{ name, why string }{
+		{serviceName, "the unit of ballastd"}, {socketName, "holds the port of the facade"}, {holderName, "keeps the lazy mount while ballastd is down"},
+	} {
+		text, ok := texts[u.name]
+		if !ok {
+			continue
+		}
+		units = append(units, u.name)
+		if err := b.want(filepath.Join(unitDir, u.name), []byte(text), 0o644, daemonGroup, u.why); err != nil {
 			return err
 		}
 	}

@@ -99,7 +99,7 @@ func (b *builder) remove(ctx context.Context, found *record, busy []string) erro
 		return nil
 	}
 	if len(units) > 0 && b.Systemd {
-		b.step(Disable, socketName+" "+serviceName, "it is no longer needed")
+		b.step(Disable, strings.Join(b.installed(), " "), "it is no longer needed")
 	}
 	if len(busy) > 0 { // the programs are needed to complete it
 		b.note("%s stays, because it is in use; run this command again when that has ended: %s", b.Config.Root, strings.Join(busy, ", "))

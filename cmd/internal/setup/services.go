@@ -27,19 +27,15 @@ func (p *Plan) service(ctx context.Context, s Step) error {
 		_, err := p.view.Run(ctx, s.Target, "unmount")
 		return err
 	}
-	return p.disable(ctx)
+	return p.disable(ctx, units)
 }
 
-// disable stops the units of ballast that exist, and has them not start at boot: the socket first, which would
-// start the service again.
-func (p *Plan) disable(ctx context.Context) error {
-	if !p.view.Systemd {
+// disable stops units, and has them not start at boot.
+func (p *Plan) disable(ctx context.Context, units []string) error {
+	if !p.view.Systemd || len(units) == 0 {
 		return nil
 	}
-	for _, u := range []string{socketName, serviceName} {
-		if !p.view.Exists(filepath.Join(unitDir, u)) {
-			continue
-		}
+	for _, u := range units {
 		if err := p.systemctl(ctx, "disable", "--now", u); err != nil {
 			return err
 		}
@@ -68,7 +64,7 @@ func (p *Plan) start(ctx context.Context) error {
 }
 
 // units returns the units for this host; there is no socket unit without a facade.
-func (b *builder) units() (service, socket string) {
+func (b *builder) units() map[string]string {
 	before := make([]string, len(b.Distro.Services))
 	for i, s := range b.Distro.Services {
 		before[i] = s + ".service"
@@ -77,12 +73,22 @@ func (b *builder) units() (service, socket string) {
 		"ExecStart="+DefaultBinDir+"/", "ExecStart="+b.o.BinDir+"/",
 		"Before=containerd.service", "Before="+strings.Join(before, " "),
 		"ListenStream=127.0.0.1:5757\n", "ListenStream="+b.Config.Facade.Listen+"\n",
+		"--socket=/run/ballast/", "--socket="+filepath.Dir(b.Config.Address)+"/",
 	)
-	service = r.Replace(systemd.Service)
-	if b.Config.Facade.Listen != "" {
-		socket = r.Replace(systemd.Socket)
+	units := map[string]string{}
+	for name, text := range systemd.Units {
+		if name != socketName || b.Config.Facade.Listen != "" {
+			units[name] = r.Replace(text)
+		}
 	}
-	return service, socket
+	return units
+}
+
+// installed returns the units of ballast on this host, in the order in which they are stopped: the socket would
+// start the service again, and the daemon leaves its mount to the holder.
+func (v *view) installed() []string {
+	units := []string{socketName, serviceName, holderName}
+	return slices.DeleteFunc(units, func(u string) bool { return !v.Exists(filepath.Join(unitDir, u)) })
 }
 
 // enabled reports whether units start at boot.

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/ballast-dev/ballast/contrib/systemd"
 )
 
 // Options are the choices of a set-up. The zero value sets up this machine, for all pods.
@@ -75,8 +77,9 @@ const (
 	configFile  = configDir + "/config.toml"
 	ownConfig   = configDir + "/conf.d/00-setup.toml"
 	unitDir     = "/etc/systemd/system"
-	serviceName = "ballastd.service"
-	socketName  = "ballastd.socket"
+	serviceName = systemd.Service
+	socketName  = systemd.Socket
+	holderName  = systemd.Holder
 )
 
 // An Action is what a step does.

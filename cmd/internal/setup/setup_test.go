@@ -142,7 +142,7 @@ func (r *root) files() map[string]string {
 }
 
 const (
-	units          = "write /etc/systemd/system/ballastd.service|write /etc/systemd/system/ballastd.socket|enable ballastd.service ballastd.socket"
+	units          = "write /etc/systemd/system/ballastd.service|write /etc/systemd/system/ballastd.socket|write /etc/systemd/system/ballastd-holder.service|enable ballastd.service ballastd.socket ballastd-holder.service"
 	install        = "copy /usr/local/bin/ballast|copy /usr/local/bin/ballastd|" + units
 	rancherInstall = "copy /usr/local/bin/ballast|write /etc/ballast/conf.d/00-setup.toml|copy /usr/local/bin/ballastd|" + units
 )

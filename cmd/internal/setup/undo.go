@@ -180,8 +180,12 @@ func (p *Plan) undo(ctx context.Context, why string) error {
 	}
 	var changed [3]bool
 	for _, g := range []group{noGroup, containerdGroup, daemonGroup} {
-		if g == daemonGroup && !b.Enabled {
-			if err := p.disable(ctx); err != nil {
+		if g == daemonGroup {
+			fresh := slices.DeleteFunc(p.view.installed(), func(u string) bool {
+				mode, changed := b.Files[filepath.Join(unitDir, u)]
+				return b.Enabled && (!changed || mode != 0)
+			})
+			if err := p.disable(ctx, fresh); err != nil {
 				return err
 			}
 		}

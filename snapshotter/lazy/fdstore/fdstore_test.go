@@ -68,7 +68,9 @@ func TestHolder(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	ended := make(chan error, 1)
-	go func() { ended <- runHolder(ctx, file, socket, slog.New(slog.DiscardHandler)) }()
+	go func() {
+		ended <- runHolder(ctx, file, socket, &holder{log: slog.New(slog.DiscardHandler), held: map[string]int{}})
+	}()
 
 	k := New(Options{Socket: socket}, "x-", slog.New(slog.DiscardHandler))
 	dev, err := os.Open(os.DevNull)

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -22,6 +23,7 @@ import (
 //	keep <name>  with the descriptor   → ok
 //	drop <name>                        → ok
 //	take                               → held <name>, with the descriptor; …; ok
+//	leave                              → ok, and the holder ends: a successor has what it kept
 //	                                   → error <text>
 //
 // It ends when it keeps nothing, because descriptors were dropped or are dead, and no daemon is
@@ -37,9 +39,11 @@ const (
 // A holder is the state of the holder process.
 type holder struct {
 	log          *slog.Logger
+	manager      string        // socket of the service manager that stores the descriptors too; "" is none
 	disconnected chan struct{} // a client disconnected
+	leave        func()        // ends the holder
 
-	mu      sync.Mutex
+	mu      sync.Mutex     // guards the fields below
 	held    map[string]int // file descriptors by name
 	clients int
 }
@@ -47,20 +51,43 @@ type holder struct {
 // RunHolder keeps descriptors until there are none left, or ctx ends. listener is the socket that
 // the daemon created at the path socket. RunHolder closes listener and removes socket at the end.
 func RunHolder(ctx context.Context, listener *os.File, socket string, log *slog.Logger) error {
+	keepFromKiller(log)
+	return runHolder(ctx, listener, socket, &holder{log: log, held: map[string]int{}})
+}
+
+// keepFromKiller makes the kernel kill this process last when memory is low.
+func keepFromKiller(log *slog.Logger) {
 	if err := os.WriteFile("/proc/self/oom_score_adj", []byte("-999"), 0); err != nil {
 		log.Warn("the holder may be killed when memory is low", "err", err)
 	}
-	return runHolder(ctx, listener, socket, log)
 }
 
-// ServeHolder is RunHolder for a holder that runs before the daemon does: it creates the socket,
-// replacing an existing one, and runs until ctx ends. It is for daemons whose child processes end
-// with them, as in a container.
-func ServeHolder(ctx context.Context, socket string, log *slog.Logger) error {
-	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
+// Stay are the options of ServeHolder.
+type Stay struct {
+	// Socket is the path of the socket. A holder that answers there hands over what it keeps.
+	Socket string
+	// NotifySocket is the address ($NOTIFY_SOCKET) of the service manager, which is told when the
+	// holder is ready and stores the descriptors too: it passes them to the next holder when this
+	// one was killed or restarted. Empty means that there is none.
+	NotifySocket string
+	// Held are the descriptors that the manager passed; see Passed.
+	Held map[string]int
+}
+
+// ServeHolder is RunHolder for a holder that runs before the daemon does: it creates the socket and
+// runs until ctx ends. It is for daemons whose child processes end with them, as in a container or
+// with a control group that is killed as a whole.
+func ServeHolder(ctx context.Context, o Stay, log *slog.Logger) error {
+	keepFromKiller(log)
+	if err := os.MkdirAll(filepath.Dir(o.Socket), 0o700); err != nil {
 		return err
 	}
-	l, err := listenPacket(socket)
+	h := &holder{log: log, manager: o.NotifySocket, held: o.Held}
+	if h.held == nil {
+		h.held = map[string]int{}
+	}
+	before := h.inherit(o.Socket)
+	l, err := listenPacket(o.Socket)
 	if err != nil {
 		return err
 	}
@@ -70,16 +97,66 @@ func ServeHolder(ctx context.Context, socket string, log *slog.Logger) error {
 		return err
 	}
 	// With this client it is never idle.
-	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Net: "unixpacket", Name: socket})
+	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Net: "unixpacket", Name: o.Socket})
 	if err != nil {
 		return errors.Join(err, file.Close())
 	}
 	defer c.Close()
-	return RunHolder(ctx, file, socket, log)
+	if before != nil {
+		h.replace(before)
+	}
+	if err := h.tell("READY=1"); err != nil {
+		log.Warn("the service manager does not know that the holder is ready", "err", err)
+	}
+	return runHolder(ctx, file, o.Socket, h)
+}
+
+// inherit takes the descriptors of the holder at a socket. It returns a connection to it, or nil if
+// there is none.
+func (h *holder) inherit(socket string) *net.UnixConn {
+	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Net: "unixpacket", Name: socket})
+	if err != nil {
+		return nil
+	}
+	theirs, err := exchange(c, "take", nil)
+	if err != nil {
+		h.log.Warn("the earlier holder does not answer", "err", err)
+		_ = c.Close() // unusable
+		return nil
+	}
+	for name, fd := range theirs {
+		if err := h.keep(name, fd); err != nil {
+			h.log.Error("a descriptor of the earlier holder is lost", "name", name, "err", err)
+		}
+	}
+	return c
+}
+
+// replace ends an earlier holder, from which all is taken. Its daemon connects to this one then. A
+// holder of an earlier version does not know the request: without descriptors it ends with its
+// daemon.
+func (h *holder) replace(c *net.UnixConn) {
+	if _, err := exchange(c, "leave", nil); err != nil {
+		for name := range h.held {
+			if _, err := exchange(c, "drop "+name, nil); err != nil {
+				h.log.Warn("the earlier holder does not end", "err", err)
+				break
+			}
+		}
+	}
+	_ = c.Close() // nothing left to ask
+}
+
+// tell sends a state to the service manager, if there is one.
+func (h *holder) tell(state string, fds ...int) error {
+	if h.manager == "" {
+		return nil
+	}
+	return notify(h.manager, state, fds...)
 }
 
 // runHolder is RunHolder without the settings of the process.
-func runHolder(ctx context.Context, listener *os.File, socket string, log *slog.Logger) error {
+func runHolder(ctx context.Context, listener *os.File, socket string, h *holder) error {
 	generic, err := net.FileListener(listener)
 	if err := errors.Join(err, listener.Close()); err != nil {
 		return fmt.Errorf("holder: %w", err)
@@ -92,9 +169,10 @@ func runHolder(ctx context.Context, listener *os.File, socket string, log *slog.
 	if err != nil {
 		return errors.Join(fmt.Errorf("holder: %w", err), l.Close())
 	}
-	h := &holder{log: log, disconnected: make(chan struct{}, 1), held: map[string]int{}}
+	h.disconnected = make(chan struct{}, 1)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
+	h.leave = stop
 	var running sync.WaitGroup
 	running.Go(func() {
 		h.untilIdle(ctx, l)
@@ -151,8 +229,7 @@ func (h *holder) idle(l *net.UnixListener) bool {
 	defer h.mu.Unlock()
 	for name, fd := range h.held {
 		if Dead(fd) {
-			_ = unix.Close(fd) // dead
-			delete(h.held, name)
+			h.forget(name)
 		}
 	}
 	return len(h.held) == 0 && h.clients == 0 && !waits(l)
@@ -196,6 +273,10 @@ func (h *holder) client(ctx context.Context, c *net.UnixConn) {
 		} else if send(c, "ok", nil) != nil {
 			return
 		}
+		if message == "leave" {
+			h.leave()
+			return
+		}
 	}
 }
 
@@ -210,11 +291,10 @@ func (h *holder) request(c *net.UnixConn, message string, fds []int) error {
 	case "drop":
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		if fd, ok := h.held[name]; ok {
-			delete(h.held, name)
-			return unix.Close(fd)
-		}
+		h.forget(name)
 		return nil
+	case "leave":
+		return nil // after the answer
 	case "take":
 		h.mu.Lock()
 		held := maps.Clone(h.held)
@@ -233,13 +313,29 @@ func (h *holder) request(c *net.UnixConn, message string, fds []int) error {
 func (h *holder) keep(name string, fd int) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if old, ok := h.held[name]; ok {
-		_ = unix.Close(old) // another copy
-	} else if len(h.held) >= maxHeld {
+	if _, ok := h.held[name]; !ok && len(h.held) >= maxHeld {
 		return errors.Join(errors.New("too many descriptors"), unix.Close(fd))
 	}
+	h.forget(name) // another copy
 	h.held[name] = fd
+	// FDPOLL=0: otherwise the manager wakes up for every request of a mount.
+	if err := h.tell("FDSTORE=1\nFDNAME="+name+"\nFDPOLL=0", fd); err != nil {
+		h.log.Warn("the service manager does not store a descriptor: it is lost if the holder is killed", "name", name, "err", err)
+	}
 	return nil
+}
+
+// forget closes a descriptor, if there is one of that name. The caller has h.mu.
+func (h *holder) forget(name string) {
+	fd, ok := h.held[name]
+	if !ok {
+		return
+	}
+	delete(h.held, name)
+	if err := h.tell("FDSTOREREMOVE=1\nFDNAME=" + name); err != nil {
+		h.log.Warn("the service manager does not drop a descriptor", "name", name, "err", err)
+	}
+	_ = unix.Close(fd) // only kept
 }
 
 // checkPeer returns an error if the peer is neither root nor the own user.
@@ -261,20 +357,18 @@ func checkPeer(c *net.UnixConn) error {
 	return nil
 }
 
-// exchange sends a request and returns the descriptors in the answer.
-func exchange(c *net.UnixConn, message string, fds []int) (_ map[string]*os.File, err error) {
+// exchange sends a request and returns the descriptors in the answer, which the caller owns.
+func exchange(c *net.UnixConn, message string, fds []int) (_ map[string]int, err error) {
 	if err := errors.Join(checkPeer(c), c.SetDeadline(time.Now().Add(keeperTimeout))); err != nil {
 		return nil, err
 	}
 	if err := send(c, message, fds); err != nil {
 		return nil, err
 	}
-	got := map[string]*os.File{}
+	got := map[string]int{}
 	defer func() {
 		if err != nil {
-			for _, f := range got {
-				_ = f.Close() // not returned
-			}
+			closeAll(slices.Collect(maps.Values(got)))
 		}
 	}()
 	for {
@@ -283,9 +377,10 @@ func exchange(c *net.UnixConn, message string, fds []int) (_ map[string]*os.File
 			return nil, err
 		}
 		verb, rest, _ := strings.Cut(answer, " ")
+		_, twice := got[rest]
 		switch {
-		case verb == "held" && len(fds) == 1 && got[rest] == nil && len(got) < maxHeld:
-			got[rest] = os.NewFile(uintptr(fds[0]), rest)
+		case verb == "held" && len(fds) == 1 && !twice && len(got) < maxHeld:
+			got[rest] = fds[0]
 			continue
 		case verb == "ok" && len(fds) == 0:
 			return got, c.SetDeadline(time.Time{})

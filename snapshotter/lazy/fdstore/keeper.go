@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -21,26 +20,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Options configure where descriptors are kept while the daemon does not run. The service manager
-// is preferred to a holder process. If both are given, descriptors are taken from both. The zero
-// value means that descriptors are not kept.
+// Options configure where descriptors are kept while the daemon does not run. The zero value means
+// that they are not kept.
 type Options struct {
-	// NotifySocket is the address ($NOTIFY_SOCKET) of a service manager that stores descriptors for
-	// this service: $FDSTORE is above 0. Empty means none.
-	NotifySocket string
-	// Files are the descriptors that the service manager stored; see ListenFiles. A Keeper closes
-	// those with its prefix and leaves the others alone.
-	Files map[string]*os.File
 	// Socket is the path of the holder's socket. Empty means that there is no holder.
 	Socket string
-	// Command starts a holder process that calls RunHolder. "--fd 3 --socket <path>" is appended;
-	// file 3 is the listening socket.
+	// Command starts a holder process that calls RunHolder, if no holder answers. "--fd 3 --socket
+	// <path>" is appended; file 3 is the listening socket. Empty means that the holder is started by
+	// something else.
 	Command []string
+	// Files are the descriptors that the service manager stored for the daemon itself, as daemons
+	// of earlier versions made it do; see ListenFiles. A Keeper closes those with its prefix, makes
+	// the manager at NotifySocket ($NOTIFY_SOCKET) drop them when a holder has them, and leaves the
+	// others alone.
+	Files        map[string]*os.File
+	NotifySocket string
 }
 
 // Who keeps descriptors; see Keeper.Status.
 const (
-	ByManager = "service manager"
 	ByProcess = "process"
 	ByNobody  = "none"
 )
@@ -61,6 +59,7 @@ type Keeper struct {
 	done   sync.WaitGroup     // the watch
 	kept   atomic.Bool        // the descriptor of Keep is kept
 	old    []string           // names of descriptors kept at the start
+	stored []string           // those of them that the service manager stored
 }
 
 // New returns a Keeper for descriptors whose names begin with prefix.
@@ -79,12 +78,15 @@ func (k *Keeper) Take() map[string]*os.File {
 		case err != nil:
 			k.log.Info("holder does not answer", "socket", k.Socket, "err", err)
 		}
-		maps.Copy(all, held)
+		for name, fd := range held {
+			all[name] = os.NewFile(uintptr(fd), name)
+		}
 	}
 	for name, f := range k.Files {
 		if !strings.HasPrefix(name, k.prefix) {
 			continue
 		}
+		k.stored = append(k.stored, name)
 		if other := all[name]; other != nil {
 			_ = other.Close() // another copy
 		}
@@ -133,7 +135,7 @@ func Dead(fd int) bool {
 // Keep hands over a descriptor and makes sure that it stays kept until Unwatch: a dead holder is
 // replaced, and failed attempts are repeated. The error is that of the first attempt.
 func (k *Keeper) Keep(name string, raw syscall.RawConn) error {
-	if k.NotifySocket == "" && k.Socket == "" {
+	if k.Socket == "" {
 		return errors.New("no holder is configured")
 	}
 	c, err := k.hand(name, raw)
@@ -146,7 +148,7 @@ func (k *Keeper) Keep(name string, raw syscall.RawConn) error {
 // KeepNow makes a last attempt, after Unwatch, to hand over a descriptor that is not kept, and
 // reports whether it is kept.
 func (k *Keeper) KeepNow(name string, raw syscall.RawConn) bool {
-	if !k.kept.Load() && (k.NotifySocket != "" || k.Socket != "") {
+	if !k.kept.Load() && k.Socket != "" {
 		c, err := k.hand(name, raw)
 		if err != nil {
 			k.log.Error("descriptor is not kept", "name", name, "err", err)
@@ -185,19 +187,13 @@ func (k *Keeper) watch(ctx context.Context, c *net.UnixConn, name string, raw sy
 				k.log.Warn("descriptor is kept again")
 			}
 		}
-		if c == nil { // the service manager has it and does not die
-			return
-		}
 	}
 }
 
 // Status returns the keeper of the descriptor of Keep, one of the constants above, and whether the
 // descriptor is kept.
 func (k *Keeper) Status() (by string, kept bool) {
-	switch {
-	case k.NotifySocket != "":
-		return ByManager, k.kept.Load()
-	case k.Socket == "":
+	if k.Socket == "" {
 		return ByNobody, false
 	}
 	c, err := k.dial()
@@ -207,18 +203,16 @@ func (k *Keeper) Status() (by string, kept bool) {
 	return ByProcess, err == nil && k.kept.Load()
 }
 
-// hand gives a descriptor to the service manager if there is one, otherwise to the holder, which it
-// starts if needed. The returned connection ends with the holder.
+// hand gives a descriptor to the holder, which it starts if needed. The returned connection ends
+// with the holder.
 func (k *Keeper) hand(name string, raw syscall.RawConn) (c *net.UnixConn, err error) {
-	defer func() { k.kept.Store(err == nil) }()
-	if k.NotifySocket != "" {
-		cerr := raw.Control(func(fd uintptr) {
-			// FDPOLL=0: otherwise the manager wakes up for every request. The manager then does not
-			// remove dead descriptors; Drop does.
-			err = notify(k.NotifySocket, "FDSTORE=1\nFDNAME="+name+"\nFDPOLL=0", int(fd))
-		})
-		return nil, errors.Join(cerr, err)
-	}
+	defer func() {
+		k.kept.Store(err == nil)
+		if err == nil {
+			k.unstore(k.stored...)
+			k.stored = nil
+		}
+	}()
 	if c, err = k.dial(); err == nil {
 		if err = handOver(c, name, raw); err == nil {
 			return c, nil
@@ -254,7 +248,7 @@ func (k *Keeper) dial() (*net.UnixConn, error) {
 }
 
 // ask sends one request on a new connection.
-func (k *Keeper) ask(message string) (map[string]*os.File, error) {
+func (k *Keeper) ask(message string) (map[string]int, error) {
 	c, err := k.dial()
 	if err != nil {
 		return nil, err
@@ -323,17 +317,24 @@ func listenPacket(path string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// Drop makes the service manager and the holder drop a descriptor.
+// Drop makes the holder and the service manager drop a descriptor.
 func (k *Keeper) Drop(name string) {
 	k.Unwatch()
-	if k.NotifySocket != "" {
-		if err := notify(k.NotifySocket, "FDSTOREREMOVE=1\nFDNAME="+name); err != nil {
-			k.log.Warn("the service manager did not drop a descriptor", "name", name, "err", err)
-		}
+	if slices.Contains(k.stored, name) {
+		k.unstore(name)
 	}
 	if k.Socket != "" {
 		if _, err := k.ask("drop " + name); err != nil {
 			k.log.Debug("no holder to drop a descriptor", "name", name, "err", err)
+		}
+	}
+}
+
+// unstore makes the service manager drop descriptors that it stored for the daemon.
+func (k *Keeper) unstore(names ...string) {
+	for _, name := range names {
+		if err := notify(k.NotifySocket, "FDSTOREREMOVE=1\nFDNAME="+name); err != nil {
+			k.log.Warn("the service manager did not drop a descriptor", "name", name, "err", err)
 		}
 	}
 }

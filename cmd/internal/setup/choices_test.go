@@ -353,8 +353,8 @@ func TestWithoutRecord(t *testing.T) {
 	r.write(hosts, "server = \"https://ghcr.io\"\n[host.\"https://127.0.0.1:5757\"]\n[host.\"https://mirror.example\"]\n")
 	before := r.files()
 	for name, plan := range map[string]func() (*Plan, error){
-		"fix":    func() (*Plan, error) { return NewFix(t.Context(), Options{Host: r.dir}) },
-		"open":   func() (*Plan, error) { return NewOpen(t.Context(), Options{Host: r.dir}, []string{"ghcr.io"}) },
+		"fix":  func() (*Plan, error) { return NewFix(t.Context(), Options{Host: r.dir}) },
+		"open": func() (*Plan, error) { return NewOpen(t.Context(), Options{Host: r.dir}, []string{"ghcr.io"}) },
 	} {
 		_, err := plan()
 		t.Log(name)

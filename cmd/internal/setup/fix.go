@@ -40,7 +40,7 @@ func NewFix(ctx context.Context, o Options) (*Plan, error) {
 }
 
 // private returns the directories of ballast, which only root may access. A directory that is shared with
-// others is refused before (judge), so none of these is.
+// others is refused before, so none of these is.
 func (b *builder) private() []string {
 	return []string{b.Config.Root, filepath.Dir(b.Config.Address), stateDir}
 }

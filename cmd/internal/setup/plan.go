@@ -15,6 +15,7 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
+	"github.com/ballast-dev/ballast/cmd/internal/dirs"
 	"github.com/ballast-dev/ballast/cmd/internal/node"
 	"github.com/ballast-dev/ballast/cmd/internal/snippet"
 	"github.com/containerd/errdefs"
@@ -81,6 +82,9 @@ func (b *builder) build(ctx context.Context) (*Plan, error) {
 		return b.talos()
 	}
 	if err := b.check(); err != nil {
+		return nil, err
+	}
+	if err := dirs.Check(b.Config, b.Root); err != nil {
 		return nil, err
 	}
 	for _, f := range []func() error{b.settings, b.daemon, b.containerd, b.registries} {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ballast-dev/ballast/cmd/internal/dirs"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -111,8 +112,15 @@ func (b *builder) remove(ctx context.Context, found *record, busy []string) erro
 	if err := b.undoAll(units, noGroup, "the unit of ballastd"); err != nil {
 		return err
 	}
-	b.purgeStep(b.Config.Root, "models")
-	b.purgeStep(filepath.Dir(b.Config.Address), "sockets")
+	for _, d := range dirs.All(b.Config) {
+		own, _, err := d.Names(b.Root)
+		if err != nil {
+			return err
+		}
+		if len(own) > 0 || b.empties(d.Path) {
+			b.step(Purge, d.Path, "what ballastd made there")
+		}
+	}
 	if err := b.undoAll(settings, noGroup, "settings"); err != nil {
 		return err
 	}
@@ -150,10 +158,10 @@ func (b *builder) removeImages(ctx context.Context) error {
 	return nil
 }
 
-func (b *builder) purgeStep(p, why string) {
-	if b.Exists(p) {
-		b.step(Purge, p, why)
-	}
+// empties reports whether a path is an empty directory.
+func (b *builder) empties(p string) bool {
+	names, err := b.List(p)
+	return err == nil && len(names) == 0 && b.IsDir(p)
 }
 
 // undoAll adds the steps that undo files, and the removal of directories created for them.
@@ -322,5 +330,21 @@ func (p *Plan) purgeState() error {
 	return nil
 }
 
-// empty is replaced by the package of the daemon's directories.
-func (p *Plan) empty(dir string) error { return p.view.disk().purge(dir) }
+// empty removes from a directory of the daemon what the daemon made, and the directory if nothing is left.
+func (p *Plan) empty(path string) error {
+	for _, d := range dirs.All(p.view.Config) {
+		if d.Path != path {
+			continue
+		}
+		e, err := d.Empty(p.view.Root)
+		if err != nil {
+			return err
+		}
+		if len(e.Left) > 0 {
+			p.Notes = append(p.Notes, fmt.Sprintf("%s stays: ballast did not make %s", path, strings.Join(e.Left, ", ")))
+		} else if e.Kept != "" {
+			p.Notes = append(p.Notes, fmt.Sprintf("%s is empty and stays: %s", path, e.Kept))
+		}
+	}
+	return nil
+}

@@ -91,8 +91,9 @@ func (r *root) read(p string) string {
 	return string(b)
 }
 
-// keys creates the keys of a daemon that has run.
+// keys creates the keys of a daemon that has run, and its database.
 func (r *root) keys() {
+	r.write("var/lib/ballast/store.db", "")
 	for _, k := range []string{"ca.pem", "client.pem"} {
 		r.write("var/lib/ballast/tls/"+k, "")
 	}

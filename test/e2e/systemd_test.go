@@ -179,7 +179,10 @@ func (g *guest) must(argv ...string) string {
 	return out.Stdout
 }
 
-func (g *guest) systemctl(args ...string) { g.t.Helper(); g.must(append([]string{"systemctl"}, args...)...) }
+func (g *guest) systemctl(args ...string) {
+	g.t.Helper()
+	g.must(append([]string{"systemctl"}, args...)...)
+}
 
 func (g *guest) ballast(args ...string) string {
 	g.t.Helper()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -157,7 +158,13 @@ func (v *View) version(ctx context.Context, o Options) (err error) {
 func (v *View) program(ctx context.Context) (containerdversion.Version, error) {
 	ctx, cancel := context.WithTimeout(ctx, AskTimeout)
 	defer cancel()
-	text, err := v.Run(ctx, "containerd", "--version")
+	name := "containerd"
+	if v.Root == "/" { // it can be anywhere in the PATH
+		if found, err := exec.LookPath(name); err == nil {
+			name = found
+		}
+	}
+	text, err := v.Run(ctx, name, "--version")
 	if err != nil {
 		return containerdversion.Version{}, err
 	}

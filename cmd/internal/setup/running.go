@@ -14,6 +14,7 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/node"
 	"github.com/ballast-dev/ballast/cmd/internal/snippet"
 	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/store/filetable"
 	containersapi "github.com/containerd/containerd/api/services/containers/v1"
 	imagesapi "github.com/containerd/containerd/api/services/images/v1"
 	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
@@ -213,7 +214,7 @@ func contentsOf(ctx context.Context, conn *grpc.ClientConn) (contents, error) {
 			if !unpacked[m.Config.Digest] {
 				continue
 			}
-			if slices.ContainsFunc(m.Layers, func(l ocispec.Descriptor) bool { return slices.Contains(mediatype.OwnLayers(), l.MediaType) }) {
+			if slices.ContainsFunc(m.Layers, func(l ocispec.Descriptor) bool { return onlyOurs(l.MediaType) }) {
 				model, models[m.Config.Digest] = true, true
 				continue
 			}
@@ -239,6 +240,11 @@ func contentsOf(ctx context.Context, conn *grpc.ClientConn) (contents, error) {
 	}
 	slices.Sort(c.ordinary)
 	return c, nil
+}
+
+// onlyOurs reports whether nobody but ballast can unpack layers of a type.
+func onlyOurs(mediaType string) bool {
+	return mediaType == filetable.MediaTypeTableLayer || mediaType == filetable.MediaTypeBlobLayer || slices.Contains(mediatype.OwnLayers(), mediaType)
 }
 
 // The limits of an image that is read: its documents, and how deep indexes are nested.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -204,14 +205,48 @@ func TestKubernetesDaemonSet(t *testing.T) {
 	}
 }
 
-// TestKubernetesPod checks that the example runs on a node with the default setup.
+// TestKubernetesPod checks that the example runs on a node that the chart or install.md sets up, and that
+// the pages show the same pod.
 func TestKubernetesPod(t *testing.T) {
 	o, text := readObject(t, "pod.yaml")
 	class, _ := readObject(t, "runtimeclass.yaml")
-	if o.Kind != "Pod" || o.Spec.RuntimeClassName != "" || len(o.Spec.Volumes) != 1 || o.Spec.Volumes[0].Image.Reference == "" {
+	if o.Kind != "Pod" || o.Spec.RuntimeClassName != class.Metadata.Name || len(o.Spec.Volumes) != 1 || o.Spec.Volumes[0].Image.Reference == "" {
 		t.Errorf("got %+v", o)
 	}
-	if !strings.Contains(text, "# runtimeClassName: "+class.Metadata.Name+"\n") || !strings.Contains(text, "--runtime-handler "+class.Handler) {
+	if !strings.Contains(text, "remove if setup ran without --runtime-handler") || !strings.Contains(text, "--runtime-handler "+class.Handler) {
 		t.Error("it does not explain when the RuntimeClass is needed")
+	}
+	for _, page := range []string{"../README.md", "../contrib/docs/kubernetes.md"} {
+		m := regexp.MustCompile("(?ms)^```yaml\n(.*?kind: Pod.*?)^```$").FindStringSubmatch(read(t, page))
+		if m == nil {
+			t.Errorf("%s shows no pod", page)
+			continue
+		}
+		shown, err := parseObject([]byte(m[1]))
+		if err != nil {
+			t.Errorf("%s: %v", page, err)
+		}
+		if d := cmp.Diff(o, shown, cmp.AllowUnexported(spec{}, podSpec{})); d != "" || !strings.Contains(m[1], "remove if setup ran without --runtime-handler") {
+			t.Errorf("%s shows another pod than contrib/kubernetes (-there +page):\n%s", page, d)
+		}
+	}
+}
+
+// TestInstallSetsLabels checks that the sections about nodes of Kubernetes that are set up by hand end with
+// nodes that pods of the RuntimeClass are scheduled to.
+func TestInstallSetsLabels(t *testing.T) {
+	class, _ := readObject(t, "runtimeclass.yaml")
+	for _, section := range []string{"### Plain, and kubeadm\n", "### kind\n"} {
+		_, text, ok := strings.Cut(read(t, "../contrib/docs/install.md"), section)
+		text, _, _ = strings.Cut(text, "\n### ")
+		want := []string{"--runtime-handler " + class.Handler, "kubectl apply -f contrib/kubernetes/runtimeclass.yaml"}
+		for key, value := range class.Scheduling.NodeSelector {
+			want = append(want, "kubectl label node NODE "+key+"="+value)
+		}
+		for _, w := range want {
+			if !ok || !strings.Contains(text, w) {
+				t.Errorf("%q has no %q", section, w)
+			}
+		}
 	}
 }

@@ -104,6 +104,13 @@ func (h *Handler) unnamed(ctx context.Context, images []store.Image, refs []stor
 	for _, im := range images {
 		known[im.Table] = true
 	}
+	work = slices.DeleteFunc(slices.Clone(work), func(j api.Job) bool { return !j.Ended.IsZero() })
+	names := map[digest.Digest][]string{} // that models had
+	for _, j := range work {
+		if j.Ref != j.Table.String() {
+			names[j.Table] = []string{j.Ref}
+		}
+	}
 	var out []api.Image
 	add := func(table digest.Digest, since time.Time, sources []string) error {
 		if known[table] {
@@ -121,7 +128,9 @@ func (h *Handler) unnamed(ctx context.Context, images []store.Image, refs []stor
 			im.Size += f.Size
 		}
 		v, _ := h.state(ctx, im, refs)
-		v.Sources = sources
+		if v.Sources = names[table]; v.Sources == nil {
+			v.Sources = sources
+		}
 		out = append(out, v)
 		return nil
 	}
@@ -133,14 +142,7 @@ func (h *Handler) unnamed(ctx context.Context, images []store.Image, refs []stor
 		}
 	}
 	for _, j := range work {
-		if !j.Ended.IsZero() {
-			continue
-		}
-		var sources []string
-		if j.Ref != j.Table.String() {
-			sources = []string{j.Ref}
-		}
-		if err := add(j.Table, j.Started, sources); err != nil {
+		if err := add(j.Table, j.Started, nil); err != nil {
 			return nil, err
 		}
 	}

@@ -18,18 +18,37 @@
 //	remove    hosts.toml → images → drop-in, import → containerd restarts → the daemon ends
 //	          → units, models, settings, programs, record
 //
-// Every file is replaced by a rename. If containerd does not start with its new configuration, the
-// old one is restored.
+// Every file is replaced by a rename.
+//
+// # Checks and proof
+//
+// A plan is made on a node.View. Before it has a step, the configuration of containerd that it leads to is
+// checked by node.Checker, as doctor checks the one that is there, and compared with the one without
+// ballast: a plan that changes a setting of others is refused (judge). After containerd's restart, its
+// plugins and CRI's conditions are compared with before (prove).
+//
+//	look → plan ──conflict──▶ refused
+//	        │
+//	        ▼
+//	     journal → steps → restart → proof → done
+//	                 └───────┴─────────┴──▶ undo → as before
+//
+// The journal has every file that the plan changes, and is in place until the plan is done or undone. A
+// crash before the undoing has begun is followed by a run that completes the steps, a crash in the undoing
+// by one that completes that.
 //
 // # Record
 //
-//	/var/lib/ballast-setup/setup.json   the choices, the files written, the services to restart
-//	/var/lib/ballast-setup/originals/   files that were there before, by their path
+//	/var/lib/ballast-setup/setup.json   the choices, the files written with their digests, the services to
+//	                                    restart, and the node before a run that has not ended
+//	/var/lib/ballast-setup/originals/   files of others that were replaced, by their path
 //	/var/lib/ballast-setup/previous/    what the last upgrade replaced, by its path
+//	/var/lib/ballast-setup/undo/        what the run that has not ended has replaced, by its path
 //
 // It is written before the first step, with all that is about to be written and restarted, and
-// after the last. Files are never compared with it to decide what to do: only the host counts.
-// Restarts are: a correct file does not show whether the service that reads it has done so.
+// after the last. It decides what belongs to ballast: a file that is not in it, or has another digest, was
+// made or edited by others, and stays. What is missing is decided by the host alone, except for restarts: a
+// correct file does not show whether the service that reads it has done so.
 //
 // # What is edited
 //

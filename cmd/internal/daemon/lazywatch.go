@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -117,10 +116,7 @@ func (d *Daemon) lazyHealth(ctx context.Context) (api.LazyHealth, error) {
 // that keeps it. It reports whether there was one. It returns errdefs.ErrUnavailable if a daemon
 // runs.
 func Unmount(c *config.Config, o lazy.Options) (was bool, err error) {
-	if err := checkDirs(c); err != nil {
-		return false, err
-	}
-	if _, err := os.Stat(c.Root); errors.Is(err, os.ErrNotExist) {
+	if !store.Made(c.Root) { // no daemon has run
 		return false, nil
 	}
 	// The process that has the database open is the daemon of this root.

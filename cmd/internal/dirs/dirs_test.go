@@ -156,6 +156,7 @@ func TestCheck(t *testing.T) {
 		{"models mounted on the host", func(s *site) { s.mkdir("/run/ballast/models/" + strings.Repeat("a", 64)) }, ""},
 		{"run directory of others", func(s *site) { s.write("/run/ballast/other.pid") },
 			"address: /run/ballast has files that are not ballast's (other.pid); use a directory of its own, such as /run/ballast"},
+		{"run directory of root alone, with a file of others", func(s *site) { s.write("/run/ballast/other.pid"); s.ok(os.Chmod(s.at("/run/ballast"), 0o700)) }, ""},
 		{"link to /run", func(s *site) { s.link("..", "/run/x"); s.c.Address = "/run/x/run/b.sock" }, "address: /run/x/run is /run, which is used by other programs"},
 		{"writable sockets", func(s *site) { s.mkdir("/run/ballast"); s.ok(os.Chmod(s.at("/run/ballast"), 0o770)) }, "address: other users can change /run/ballast"},
 		{"run directory of others for admin", func(s *site) { s.c.AdminAddress = "/run/mine/a.sock"; s.write("/run/mine/x") }, "admin_address: /run/mine has"},

@@ -162,3 +162,57 @@ func TestRemovalKeepsImages(t *testing.T) {
 	m.mustSetup("--registry", m.registry.Host) // the mount is a root again
 	m.checkSet(model, b)
 }
+
+// TestRuntimeOfHandler has a runtime beside runc, as that of NVIDIA: pods of ballast's handler run with it, where it is the default and
+// where --like names it.
+func TestRuntimeOfHandler(t *testing.T) {
+	for _, tt := range []struct {
+		name, isDefault string
+		flags           []string
+	}{
+		{"default handler", "[plugins.\"io.containerd.cri.v1.runtime\".containerd]\n  default_runtime_name = \"gpu\"\n", nil},
+		{"handler beside the default", "", []string{"--like", "gpu"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir, err := os.MkdirTemp("", "gpu")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { os.RemoveAll(dir) })
+			wrapper, calls := filepath.Join(dir, "gpu-runtime"), filepath.Join(dir, "calls")
+			script := "#!/bin/sh\necho \"$@\" >>" + calls + "\nexec " + node.Runc(t) + " \"$@\"\n"
+			if err := os.WriteFile(wrapper, []byte(script), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			n, cri, _ := startPods(t, node.Options{Containerd: tt.isDefault + `
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.gpu]
+  runtime_type = "io.containerd.runc.v2"
+  [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.gpu.options]
+    BinaryName = "` + wrapper + `"
+`})
+			n.ConfigureContainerd(t, append([]string{"--runtime-handler", "models"}, tt.flags...)...)
+			n.Containerd.Stop(t)
+			n.StartContainerd(t)
+			if err := os.RemoveAll(calls); err != nil {
+				t.Fatal(err)
+			}
+			b := converttest.ModelPackRaw(converttest.Files(weights(31, 1<<20)))
+			model, err := cri.Pull(push(t, n, b), "models")
+			if err != nil {
+				t.Fatal(err)
+			}
+			busybox, err := cri.Pull(n.Registry.Ref("busybox", "1"), "models")
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, err := cri.RunPod(t, "models").Run(busybox, node.ImageMount{Image: model, Path: "/model"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantVolume(t, cri, c, "/model", states(b))
+			if got, err := os.ReadFile(calls); err != nil || !strings.Contains(string(got), "create") {
+				t.Errorf("the runtime was not called: %q, %v", got, err)
+			}
+		})
+	}
+}

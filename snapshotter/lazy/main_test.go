@@ -392,7 +392,9 @@ func newPlace(t testing.TB) place {
 	root := t.TempDir()
 	p := place{disk{root}, filepath.Join(root, "holder.sock")}
 	t.Cleanup(func() {
-		if err := detachAll([]string{p.mount(), p.apart()}, slog.New(slog.DiscardHandler)); err != nil {
+		// Not only an unmount: a copy of the mount namespace, of any process, would keep the holder.
+		o := Options{Dir: p.mount(), Apart: p.apart(), StateDir: filepath.Join(p.dir, "lazy.state"), Holder: fdstore.Options{Socket: p.socket}}
+		if _, err := Detach(o); err != nil {
 			t.Error(err)
 		}
 		eventually(t, "the holder is gone", func() bool { return holderPid(p.socket) == 0 })

@@ -19,6 +19,14 @@ func (n *Node) LazyApart() string { return filepath.Join(n.Dir, "lazy") }
 // KillHolder kills the holder of the lazy mount.
 func (n *Node) KillHolder(t TB) {
 	t.Helper()
+	if !n.killHolder(t) {
+		t.Fatalf("no holder runs for %s", n.Dir)
+	}
+}
+
+// killHolder reports whether there was a holder to kill.
+func (n *Node) killHolder(t TB) bool {
+	t.Helper()
 	socket := []byte(filepath.Join(n.Dir, "holder.sock"))
 	found, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
@@ -41,9 +49,9 @@ func (n *Node) KillHolder(t TB) {
 				t.Fatalf("the holder, process %d, is still there %v after SIGKILL", pid, limit)
 			}
 		}
-		return
+		return true
 	}
-	t.Fatalf("no holder runs for %s", n.Dir)
+	return false
 }
 
 // AdminClient returns a client of ballastd's admin socket, for URLs with any host.

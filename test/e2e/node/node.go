@@ -319,7 +319,7 @@ func (n *Node) collect() {
 
 // clean removes the node's files. Clean-ups registered later have stopped the daemons.
 func (n *Node) clean(t TB) {
-	// A daemon leaves the lazy mount to its successor. Without the mount, the holder ends too.
+	n.killHolder(t) // a daemon leaves the lazy mount to it, for its successor
 	for _, lazy := range []string{filepath.Join(n.Root(), "lazy"), n.LazyApart()} {
 		if err := unix.Unmount(lazy, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 			t.Errorf("unmount %s: %v", lazy, err)

@@ -42,7 +42,7 @@ func (m *Mount) Abandon() error {
 }
 
 // Detach unmounts what a stopped process left, drops the connection from the holder, which then
-// ends, and removes the state. It reports whether something was mounted. It uses only Dir, Apart,
+// ends, and removes the state. It reports whether there was a mount. It uses only Dir, Apart,
 // StateDir, Holder and Log of the options. A service manager drops the connection itself, or on
 // request.
 func Detach(o Options) (was bool, err error) {
@@ -55,6 +55,7 @@ func Detach(o Options) (was bool, err error) {
 	}
 	k := fdstore.New(o.Holder, namePrefix, o.Log)
 	for _, f := range k.Take() {
+		was = true
 		_ = f.Close() // a copy
 	}
 	dirs := at.all(o.StateDir)

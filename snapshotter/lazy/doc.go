@@ -21,9 +21,14 @@
 //
 // # Restarts
 //
-//	absent → mounted → serving ──Close, SIGKILL──▶ kept → serving (takeover)
+//	absent → mounted → serving ──Close──▶ hidden, kept → serving (takeover)
+//	                      ├──────SIGKILL──────────▶ kept → serving (takeover)
 //	                      │                          │
 //	                      └──Unmount──▶ absent       └──keeper dies──▶ dead → replaced by Start
+//
+// Close also gives the mount itself to the keeper and unmounts its directory, because df, find and rm
+// would hang there until the next Start, which mounts it there again. Overlays and open files use the
+// same file system all the time.
 //
 // While the connection is kept, reads block and none fails. The next Start takes the connection over:
 // it feeds the saved first message of the kernel (INIT) to the protocol code, and asks the kernel to

@@ -149,6 +149,9 @@ func resume(at places, o Options, k *fdstore.Keeper) (*Mount, error) {
 	if f == nil {
 		return nil, fmt.Errorf("the connection of mount %s was not kept", rec.ID)
 	}
+	if err := show(kept[name+fdstore.MountSuffix], rec); err != nil {
+		return nil, err
+	}
 	if err := isAlive(f, rec); err != nil {
 		return nil, err
 	}
@@ -247,11 +250,14 @@ func (m *Mount) IDMap() bool { return m.state.rec.idMappable() }
 // it was unmounted.
 func (m *Mount) Done() <-chan struct{} { return m.conn.done }
 
-// Close stops serving and leaves the connection to the keeper; reads block until the next Start. If
-// no keeper takes the connection, Close unmounts like Unmount.
+// Close stops serving and leaves the connection and the mount to the keeper; reads block until the
+// next Start. If no keeper takes the connection, Close unmounts like Unmount.
 func (m *Mount) Close() error {
 	return m.stop(func() error {
 		if m.keeper.KeepNow(m.state.rec.name(), m.conn.raw) {
+			if err := m.hide(); err != nil {
+				m.log.Warn("the lazy mount stays at its directory; programs that look into it wait for the next daemon", "dir", m.dir, "err", err)
+			}
 			return nil
 		}
 		return m.unmount()

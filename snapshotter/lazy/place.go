@@ -102,6 +102,39 @@ func (m *Mount) settle(p places) error {
 	return nil
 }
 
+// hide gives the mount to the keeper and removes it from its directory, where programs that look into
+// all mounts, as df and find do, would wait for the next daemon. Those that use it are not affected.
+func (m *Mount) hide() error {
+	if mi, ok, err := findMount(m.dir); err != nil || !ok || mi.dev != m.state.rec.Dev {
+		return err
+	}
+	fd, err := unix.OpenTree(unix.AT_FDCWD, m.dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("open the mount: %w", err)
+	}
+	if err = m.keeper.KeepMount(m.state.rec.name(), fd); err == nil {
+		err = unix.Unmount(m.dir, unix.MNT_DETACH)
+	}
+	return errors.Join(err, unix.Close(fd))
+}
+
+// show puts a mount that hide has given to the keeper at its directory. A nil mount was not hidden.
+func show(mount *os.File, rec *record) error {
+	if mount == nil {
+		return nil
+	}
+	if mi, ok, err := findMount(rec.Dir); err != nil || ok && mi.dev == rec.Dev { // the process was killed before the unmount
+		return err
+	}
+	if err := os.MkdirAll(rec.Dir, 0o700); err != nil {
+		return err
+	}
+	if err := unix.MoveMount(int(mount.Fd()), "", unix.AT_FDCWD, rec.Dir, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("mount at %s again: %w", rec.Dir, err)
+	}
+	return nil
+}
+
 // leave unmounts the same file system at the other directory, where a process that was killed left
 // it.
 func (m *Mount) leave(p places, at string) error {

@@ -21,10 +21,14 @@ import (
 // socket; each request and each answer is one packet:
 //
 //	keep <name>  with the descriptor   → ok
+//	mount <name> with a mount          → ok
 //	drop <name>                        → ok
 //	take                               → held <name>, with the descriptor; …; ok
 //	leave                              → ok, and the holder ends: a successor has what it kept
 //	                                   → error <text>
+//
+// A mount belongs to the descriptor of its name, and is kept and dropped with it under the name and
+// MountSuffix.
 //
 // It ends when it keeps nothing, because descriptors were dropped or are dead, and no daemon is
 // connected.
@@ -35,6 +39,9 @@ const (
 	maxPacket   = 512             // bytes
 	holderCheck = 2 * time.Second // interval of checks for dead descriptors
 )
+
+// MountSuffix follows the name of a descriptor in that of the mount that belongs to it.
+const MountSuffix = ".mount"
 
 // A holder is the state of the holder process.
 type holder struct {
@@ -228,8 +235,8 @@ func (h *holder) idle(l *net.UnixListener) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for name, fd := range h.held {
-		if Dead(fd) {
-			h.forget(name)
+		if !strings.HasSuffix(name, MountSuffix) && Dead(fd) { // mounts cannot be polled
+			h.drop(name)
 		}
 	}
 	return len(h.held) == 0 && h.clients == 0 && !waits(l)
@@ -283,15 +290,18 @@ func (h *holder) client(ctx context.Context, c *net.UnixConn) {
 // request executes a message. It owns fds.
 func (h *holder) request(c *net.UnixConn, message string, fds []int) error {
 	verb, name, _ := strings.Cut(message, " ")
-	if verb == "keep" && len(fds) == 1 && name != "" {
+	switch {
+	case verb == "keep" && len(fds) == 1 && name != "":
 		return h.keep(name, fds[0])
+	case verb == "mount" && len(fds) == 1 && name != "":
+		return h.keep(name+MountSuffix, fds[0])
 	}
 	closeAll(fds)
 	switch verb {
 	case "drop":
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		h.forget(name)
+		h.drop(name)
 		return nil
 	case "leave":
 		return nil // after the answer
@@ -323,6 +333,12 @@ func (h *holder) keep(name string, fd int) error {
 		h.log.Warn("the service manager does not store a descriptor: it is lost if the holder is killed", "name", name, "err", err)
 	}
 	return nil
+}
+
+// drop closes a descriptor and its mount. The caller has h.mu.
+func (h *holder) drop(name string) {
+	h.forget(name + MountSuffix)
+	h.forget(name)
 }
 
 // forget closes a descriptor, if there is one of that name. The caller has h.mu.

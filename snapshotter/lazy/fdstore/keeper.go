@@ -67,7 +67,8 @@ func New(o Options, prefix string, log *slog.Logger) *Keeper {
 	return &Keeper{Options: o, prefix: prefix, log: log, stop: func() {}}
 }
 
-// Take returns non-blocking copies of all kept descriptors, by name. The originals stay kept.
+// Take returns non-blocking copies of all kept descriptors, by name, and their mounts, by name and
+// MountSuffix. The originals stay kept.
 func (k *Keeper) Take() map[string]*os.File {
 	all := map[string]*os.File{}
 	if k.Socket != "" {
@@ -95,6 +96,9 @@ func (k *Keeper) Take() map[string]*os.File {
 	k.Files = nil
 	for name, f := range all {
 		k.old = append(k.old, name)
+		if strings.HasSuffix(name, MountSuffix) {
+			continue // nothing can be read from it
+		}
 		var err error
 		if all[name], err = repoll(f); err != nil {
 			k.log.Warn("kept descriptor cannot be used", "name", name, "err", err)
@@ -158,6 +162,17 @@ func (k *Keeper) KeepNow(name string, raw syscall.RawConn) bool {
 		}
 	}
 	return k.kept.Load()
+}
+
+// KeepMount hands over a mount that belongs to the kept descriptor of a name. It returns an error if
+// the holder is of an earlier version.
+func (k *Keeper) KeepMount(name string, mount int) error {
+	c, err := k.dial()
+	if err != nil {
+		return err
+	}
+	_, err = exchange(c, "mount "+name, []int{mount})
+	return errors.Join(err, c.Close())
 }
 
 // watch replaces a holder that died or could not be reached, until ctx ends. c is the connection to

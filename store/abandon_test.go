@@ -3,6 +3,7 @@ package store_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -73,9 +74,14 @@ func TestRateOfWork(t *testing.T) {
 	s := storetest.Open(t, t.TempDir(), store.Options{Connections: 1})
 	table := storetest.NewBuilder("x").Raw("w", weights, 0o644).Put(t, s)
 	f := storetest.NewFetcher(weights)
+	var stalled atomic.Bool
 	f.Delay = func(ctx context.Context) {
-		if f.Sent(digest.FromBytes(weights)) >= 16<<20 {
+		if sent := f.Sent(digest.FromBytes(weights)); stalled.Load() || sent >= int64(len(weights))/2 {
 			<-ctx.Done()
+		}
+		select { // so that bytes arrive in more than one sample
+		case <-ctx.Done():
+		case <-time.After(300 * time.Millisecond):
 		}
 	}
 	ctx, leave := context.WithCancel(t.Context())
@@ -95,6 +101,7 @@ func TestRateOfWork(t *testing.T) {
 		}
 	}
 	rate(func(n int64) bool { return n > 0 })
+	stalled.Store(true)
 	rate(func(n int64) bool { return n == 0 })
 	leave()
 	if err := <-gone; !errors.Is(err, context.Canceled) {

@@ -20,17 +20,12 @@ import (
 // smallRoot mounts a file system of the given size in bytes as a node's root.
 func smallRoot(t *testing.T, n *node.Node, size int) {
 	t.Helper()
-	n.Ballastd.Stop(t)
-	lazy := filepath.Join(n.Root(), "lazy")
-	if err := unix.Unmount(lazy, unix.MNT_DETACH); err != nil {
-		t.Fatalf("unmount %s: %v", lazy, err)
-	}
+	n.Ballastd.Stop(t) // which unmounts the lazy mount
 	if err := unix.Mount("tmpfs", n.Root(), "tmpfs", 0, fmt.Sprintf("mode=711,size=%d", size)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		err := unix.Unmount(lazy, unix.MNT_DETACH)
-		if err = errors.Join(err, unix.Unmount(n.Root(), unix.MNT_DETACH)); err != nil {
+		if err := unix.Unmount(n.Root(), unix.MNT_DETACH); err != nil {
 			t.Errorf("unmount %s: %v", n.Root(), err)
 		}
 	})

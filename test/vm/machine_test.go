@@ -205,7 +205,7 @@ func (m *machine) journey(t *testing.T, name string, f func(t *testing.T)) bool 
 	ok := t.Run(name, func(t *testing.T) {
 		t.Cleanup(func() {
 			if t.Failed() && m.qemu.Running() {
-				t.Logf("---- the machine ----\n%s", m.try("ballast doctor; systemctl --failed; journalctl -b -n 40 --no-pager -o cat -u ballastd.service -u ballastd.socket -u containerd").Output())
+				t.Logf("---- the machine ----\n%s", m.try("ballast doctor; systemctl --failed; journalctl -b -n 30 --no-pager -o cat -u 'ballastd*'; journalctl -b -u containerd --no-pager -o cat | grep -v level=info | tail -n 20").Output())
 			}
 		})
 		f(t)

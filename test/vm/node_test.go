@@ -25,6 +25,9 @@ const (
 	next     = "/root/next"    // its next version
 )
 
+// nextVersion is the version that build.sh builds for upgrades.
+const nextVersion = "v999.0.0-next"
+
 // newest is the newest version of containerd.
 func newest(t *testing.T) string {
 	t.Helper()
@@ -69,16 +72,28 @@ func startNode(t *testing.T, k kind, kernel, containerd string) *machine {
 	return m
 }
 
-// installContainerd does what containerd's "Getting started" says after unpacking.
+// installContainerd does what containerd's "Getting started" says after unpacking, and what Kubernetes wants: the cgroups of
+// systemd, a sandbox image, CNI plugins, and a network.
 func (m *machine) installContainerd(t *testing.T) {
 	t.Helper()
-	m.sh(t, `mkdir -p /etc/containerd
-containerd config default >/etc/containerd/config.toml
+	m.registries.pushImage(t, "pause")
+	m.sh(t, `mkdir -p /etc/containerd /etc/cni/net.d /opt/cni
+ln -sfn /usr/lib/cni /opt/cni/bin
+containerd config default |
+	sed -e 's/SystemdCgroup = false/SystemdCgroup = true/' -e "s#registry.k8s.io/pause:[0-9.]*#registry.example/pause:1#" >/etc/containerd/config.toml
+cat >/etc/cni/net.d/10-pods.conflist <<'END'
+`+network+`END
 systemctl daemon-reload
 systemctl enable --now containerd`)
 	m.sh(t, "ctr version >/dev/null")
 	m.containerd = strings.Fields(m.sh(t, "containerd --version"))[2]
 }
+
+// network is a network for pods.
+const network = `{"cniVersion": "1.0.0", "name": "pods", "plugins": [
+  {"type": "ptp", "ipam": {"type": "host-local", "dataDir": "/run/cni", "ranges": [[{"subnet": "10.88.0.0/24"}]]}}
+]}
+`
 
 var fence = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
 

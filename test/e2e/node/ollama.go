@@ -18,7 +18,9 @@ type Ollama struct {
 	// Wire records and can disturb requests to the registry, Blobs those to the blob server.
 	Wire, Blobs *Wire
 
-	blobHost string
+	// BlobServer starts the addresses of blobs: "http://127.0.0.1:port", or that of something in front of it.
+	BlobServer string
+
 	registry *Registry
 }
 
@@ -34,7 +36,7 @@ func StartOllama(t TB, r *Registry) *Ollama {
 	t.Helper()
 	o := &Ollama{registry: r}
 	o.Blobs = &Wire{Next: http.HandlerFunc(o.serveBlob)}
-	o.blobHost = Serve(t, o.Blobs)
+	o.BlobServer = "http://" + Serve(t, o.Blobs)
 	o.Wire = &Wire{Next: http.HandlerFunc(o.serve)}
 	o.Host = Serve(t, o.Wire)
 	return o
@@ -50,7 +52,7 @@ func (o *Ollama) serve(w http.ResponseWriter, r *http.Request) {
 	case blobOf(r.URL.Path) != "" && r.Method == http.MethodHead:
 		o.registry.app.ServeHTTP(w, r)
 	case blobOf(r.URL.Path) != "" && r.Method == http.MethodGet:
-		w.Header().Set("Location", "http://"+o.blobHost+r.URL.Path+"?"+signature)
+		w.Header().Set("Location", o.BlobServer+r.URL.Path+"?"+signature)
 		w.WriteHeader(http.StatusTemporaryRedirect)
 	default:
 		http.Error(w, "404 page not found", http.StatusNotFound)

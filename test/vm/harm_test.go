@@ -1,0 +1,63 @@
+//go:build vm
+
+package vm
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// emptied empties the root under a running daemon. Setup restores what is missing, and models can be pulled.
+func (m *machine) emptied(t *testing.T, want model) {
+	t.Helper()
+	m.sh(t, "find /var/lib/ballast -xdev -mindepth 1 -delete 2>/dev/null || true")
+	if out := m.sh(t, "ballast setup 2>&1"); strings.Contains(out, "nothing to change") {
+		t.Errorf("setup does not see that the keys of the facade are gone: %s", out)
+	}
+	m.answers(t)
+	fresh := m.registries.pushOllama(t, "library/fresh", "1b", weights(42, 4<<20))
+	m.mustPull(t, fresh.ref)
+	m.holds(t, fresh)
+	if out := m.pull(want.ref); out.Err != nil {
+		t.Errorf("pull %s, of which containerd has records: %v\n%s", want.ref, out.Err, out.Output())
+	}
+}
+
+// legacy is a configuration that is valid, and not together with a directory of hosts.toml files.
+const legacy = `version = 2
+[plugins."io.containerd.grpc.v1.cri".registry.mirrors."docker.io"]
+  endpoint = ["https://registry.example"]
+`
+
+// mirrors sets up a machine whose containerd has registry.mirrors: setup refuses or rolls back, and CRI works on.
+func (m *machine) mirrors(t *testing.T) {
+	t.Helper()
+	m.sh(t, "cat >/etc/containerd/config.toml <<'END'\n"+legacy+"END\nsystemctl restart containerd")
+	before := m.foreignFiles(t)
+	if !m.cri(t) {
+		t.Fatal("CRI does not work before the setup")
+	}
+	out := m.try(download + "/bin/ballast setup --registry registry.ollama.ai")
+	if !m.cri(t) {
+		t.Errorf("CRI is down after a setup that ended with %v:\n%s", out.Err, out.Output())
+	}
+	if out.Err == nil {
+		t.Logf("setup:\n%s", out.Output())
+		m.healthy(t)
+		m.sh(t, "ballast setup --remove")
+	} else {
+		t.Logf("setup refused: %s", out.Output())
+	}
+	if d := cmp.Diff(before, m.foreignFiles(t)); d != "" {
+		t.Errorf("left (-before +after):\n%s", d)
+	}
+}
+
+// cri reports whether both plugins of CRI have been loaded.
+func (m *machine) cri(t *testing.T) bool {
+	t.Helper()
+	out := m.sh(t, "ctr plugins ls | awk '$1 ~ /^io.containerd.(grpc|cri)/ && $2 ~ /^(cri|images|runtime)$/ { print $NF }'")
+	return out != "" && !strings.Contains(out, "error")
+}

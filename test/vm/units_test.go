@@ -1,0 +1,163 @@
+//go:build vm
+
+package vm
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// startReader starts a container that sees a model at /model. The model is mounted for it by ctr.
+func (m *machine) startReader(t *testing.T, id string, want model, busybox string) {
+	t.Helper()
+	at := "/run/model-" + id
+	m.sh(t, fmt.Sprintf(`mkdir %[1]s
+ctr images mount --snapshotter ballast %[2]s %[1]s >/dev/null
+ctr run -d --snapshotter ballast --mount type=bind,src=%[1]s,dst=/model,options=rbind:ro %[3]s %[4]s`, at, want.ref, busybox, id))
+	m.reads(t, id, want)
+}
+
+// reads checks that a running container reads its model.
+func (m *machine) reads(t *testing.T, id string, want model) {
+	t.Helper()
+	m.sh(t, fmt.Sprintf(`ctr tasks exec --exec-id read$RANDOM$RANDOM %s sh -c 'sha256sum /model/model.gguf | { read sum name; test "$sum" = %s; }'`, id, want.sum))
+}
+
+func (m *machine) stopReader(t *testing.T, id string) {
+	t.Helper()
+	m.sh(t, fmt.Sprintf("ctr tasks rm -f %[1]s\nctr containers rm %[1]s\nctr images unmount --snapshotter ballast --rm /run/model-%[1]s >/dev/null", id))
+}
+
+// units ends the service in every way while a container reads a model: the container reads on, and the service comes back.
+func (m *machine) units(t *testing.T, want model) {
+	t.Helper()
+	comesBack := func(command string) func(t *testing.T) {
+		return func(t *testing.T) {
+			pid := m.mainPID(t)
+			m.sh(t, strings.ReplaceAll(command, "PID", pid))
+			m.replaced(t, pid)
+			m.reads(t, "reader", want)
+			m.healthy(t)
+		}
+	}
+	m.journey(t, "kill -9 of the daemon", comesBack("kill -9 PID"))
+	m.journey(t, "systemctl kill -s KILL", comesBack("systemctl kill -s KILL ballastd"))
+	m.journey(t, "systemctl restart", comesBack("systemctl restart ballastd"))
+	m.journey(t, "SIGHUP", func(t *testing.T) {
+		pid := m.mainPID(t)
+		m.sh(t, "kill -HUP "+pid)
+		m.healthy(t)
+		if now := m.mainPID(t); now != pid {
+			t.Errorf("SIGHUP ended the daemon: process %s, now %s", pid, now)
+		}
+	})
+	m.journey(t, "a daemon that hangs", func(t *testing.T) {
+		if m.sh(t, "systemctl show -P WatchdogUSec ballastd") == "0\n" {
+			t.Fatal("the service has no watchdog")
+		}
+		comesBack("kill -STOP PID")(t)
+	})
+	m.journey(t, "stop, and start by the socket", func(t *testing.T) {
+		m.sh(t, "systemctl stop ballastd.service")
+		m.reads(t, "reader", want)
+		again := m.registries.pushOllama(t, "library/socket", "1b", weights(41, 4<<20))
+		m.mustPull(t, again.ref)
+		m.holds(t, again)
+		m.healthy(t)
+	})
+	m.journey(t, "doctor --fix", func(t *testing.T) {
+		m.sh(t, "systemctl stop ballastd.socket ballastd.service; systemctl disable ballastd.socket ballastd.service 2>/dev/null; rm /etc/containerd/certs.d/registry.ollama.ai/hosts.toml")
+		if out := m.try("ballast doctor"); out.Err == nil {
+			t.Errorf("doctor finds nothing:\n%s", out.Output())
+		}
+		m.sh(t, "ballast doctor --fix")
+		m.healthy(t)
+		if got := m.sh(t, "systemctl is-enabled ballastd.socket ballastd.service"); got != "enabled\nenabled\n" {
+			t.Errorf("the units are %q", got)
+		}
+		m.reads(t, "reader", want)
+	})
+	m.journey(t, "restart of containerd", func(t *testing.T) {
+		m.sh(t, "systemctl restart containerd")
+		m.reads(t, "reader", want)
+		m.healthy(t)
+	})
+}
+
+// lazy reads a model before it is complete, while the service ends in every way.
+func (m *machine) lazy(t *testing.T) {
+	t.Helper()
+	n := 0
+	reader := func(t *testing.T, during func(t *testing.T)) {
+		n++
+		want := m.registries.pushConverted(t, fmt.Sprintf("lazy/model%d", n), weights(byte(50+n), 48<<20))
+		m.readsWhile(t, want, during)
+	}
+	m.journey(t, "lazy read", func(t *testing.T) { reader(t, func(*testing.T) {}) })
+	for _, kill := range []string{"kill -9 PID", "systemctl kill -s KILL ballastd", "systemctl restart ballastd"} {
+		m.journey(t, "lazy read, "+strings.TrimSuffix(kill, " PID"), func(t *testing.T) {
+			reader(t, func(t *testing.T) {
+				pid := m.mainPID(t)
+				m.sh(t, strings.ReplaceAll(kill, "PID", pid))
+				m.replaced(t, pid)
+			})
+		})
+	}
+	m.journey(t, "stop with a lazy mount: df, find, start", func(t *testing.T) {
+		reader(t, func(t *testing.T) {
+			m.sh(t, "systemctl stop ballastd.socket ballastd.service")
+			m.sh(t, `timeout 120 df >/dev/null
+timeout 120 df /var/lib/ballast >/dev/null
+timeout 120 find /var/lib/ballast -xdev >/dev/null
+timeout 120 ls -lR /var/lib/ballast >/dev/null`)
+			m.sh(t, "systemctl start ballastd.socket ballastd.service")
+			m.answers(t)
+		})
+	})
+}
+
+// readsWhile starts to read a model of which little has been downloaded, calls during, and wants the read to end with the right
+// bytes. systemd runs the reader, as a host service.
+func (m *machine) readsWhile(t *testing.T, want model, during func(t *testing.T)) {
+	t.Helper()
+	m.registries.oci.Wire.Reset()
+	m.registries.link(1 << 20)
+	defer m.registries.link(0)
+	m.mustPull(t, want.ref)
+	at := "/run/lazy-model"
+	m.sh(t, fmt.Sprintf(`mkdir -p %[1]s
+rm -f /run/lazy-sum
+ctr images mount --snapshotter ballast %[2]s %[1]s >/dev/null
+systemctl reset-failed reader.service 2>/dev/null || true
+systemd-run --quiet --unit reader.service sh -c 'sha256sum %[1]s/model.gguf >/run/lazy-sum'`, at, want.ref))
+	eventually(t, "bytes for the reader", func() error {
+		if n := m.registries.sent(); n < want.size/8 {
+			return fmt.Errorf("%d", n)
+		}
+		return nil
+	})
+	if n := m.registries.sent(); n > want.size*3/4 {
+		t.Errorf("%d of %d bytes were sent before the read was disturbed", n, want.size)
+	}
+	during(t)
+	m.registries.link(0)
+	eventually(t, "end of the reader", func() error {
+		if s := strings.TrimSpace(m.sh(t, "systemctl show -P ActiveState reader.service")); s == "active" || s == "activating" {
+			return errors.New(s)
+		}
+		return nil
+	})
+	out := m.try("cat /run/lazy-sum; journalctl -b -u reader.service -o cat --no-pager | tail -n 3")
+	if !strings.HasPrefix(out.Stdout, want.sum) {
+		t.Errorf("the reader says %q, want the digest %s", out.Output(), want.sum)
+	}
+	if out := m.try("sha256sum <" + at + "/model.gguf"); !strings.HasPrefix(out.Stdout, want.sum) {
+		t.Errorf("the same mount afterwards: %v\n%s", out.Err, out.Output())
+	}
+	if out := m.try("ctr images unmount --snapshotter ballast --rm " + at); out.Err != nil {
+		t.Errorf("unmount: %v\n%s", out.Err, out.Output())
+	}
+	m.healthy(t)
+}

@@ -95,6 +95,11 @@ kubelet: build tools ## Tests of pods with a real kubelet, which is built first;
 	@test/kubelet/build.sh
 	cd test && go test -count=1 -timeout 1h -parallel 10 -run '$(value RUN)' ./kubelet
 
+.PHONY: vm
+vm: build tools # Tests with whole machines in QEMU, which are made first; RUN for one, VM for flags such as '-cuts 10'
+	@test/vm/build.sh
+	cd test && go test -tags vm -count=1 -timeout 3h -run '$(value RUN)' ./vm -images ../.cache/vm $(VM)
+
 .PHONY: clients
 clients: build tools ## Tests with other clients, which are built or installed first; RUN=TestX for one
 	@test/install.sh skopeo podman

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes what the tests in this directory boot, below .cache/vm: QEMU, kernels with an initial RAM disk, and root file systems.
-# With --all also those for Debian 13, SELinux and arm64. Everything is made from Debian packages of the mirror that this
-# machine's apt uses. What was made from the same inputs is not made again; to have newer packages, remove .cache/vm.
+# Everything is made from Debian packages of the mirror that this machine's apt uses. What was made from the same inputs is not
+# made again; to have newer packages, remove .cache/vm.
 #
 # QEMU is that of Debian 13, because Linux 6.12 does not start with that of Debian 12. It is unpacked, not installed, and
 # runs with the dynamic loader and libraries beside it.
@@ -47,11 +47,6 @@ bootstrap() {
 qemu() {
 	echo "build.sh: unpacking QEMU" >&2
 	bootstrap "$out/qemu" trixie amd64 extract qemu-system-x86,qemu-utils
-}
-
-qemu_arm() {
-	echo "build.sh: unpacking QEMU for arm64" >&2
-	bootstrap "$out/qemu-arm" trixie amd64 extract qemu-system-arm
 }
 
 # packages SUITE ARCH makes apt, in this shell, use that suite alone.

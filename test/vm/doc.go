@@ -1,5 +1,5 @@
 // Package vm runs ballast on whole machines: Debian with its own kernel, systemd, AppArmor and a containerd that was installed
-// as its documentation says, in QEMU without hardware virtualization. `make vm` runs the daily part, `make vm-all` everything.
+// as its documentation says, in QEMU without hardware virtualization. `make vm` makes the machines and runs the tests.
 // The tests have the build tag vm, so that `go test ./...` does not start machines.
 //
 // # Machines

@@ -39,7 +39,7 @@ func image(t *testing.T, name string) string {
 		_, err = os.Stat(p)
 	}
 	if err != nil {
-		t.Fatalf("%v; run `make vm`, or `make vm-all` for all machines", err)
+		t.Fatalf("%v; run `make vm`", err)
 	}
 	return p
 }

@@ -179,10 +179,22 @@ func (s *Snapshotter) Inspect(ctx context.Context) error {
 }
 
 // Verify compares every file of the snapshots of a table with the table, without reading content.
-// An empty table means all snapshots.
+// An empty table means all snapshots, also those that were lost with metadata.
 func (s *Snapshotter) Verify(ctx context.Context, table digest.Digest) ([]Problem, error) {
 	found, err := s.examine(ctx, table, tree.Compare)
-	return problems(found), err
+	all := problems(found)
+	if err != nil || table != "" || !s.unsure {
+		return all, err
+	}
+	unknown, err := s.unknown(ctx)
+	for _, id := range unknown {
+		p := Problem{Snapshot: id, What: "its metadata is lost: remove its image from containerd and pull it again"}
+		if m, err := readMarker(s.snapshotDir(id)); err == nil {
+			p.Table = m.Table
+		}
+		all = append(all, p)
+	}
+	return all, err
 }
 
 // Refresh repairs the snapshots of a table: it replaces the files that differ from the table or the
@@ -214,8 +226,18 @@ func (s *Snapshotter) Health(ctx context.Context) (Health, error) {
 	if d.Aside, err = boltfile.SetAside(filepath.Join(s.root, metadataName)); err != nil {
 		return Health{}, err
 	}
-	d.Unknown, err = s.orphans(ctx, nil)
+	d.Unknown, err = s.unknown(ctx)
 	return d, err
+}
+
+// unknown returns the names of directories without metadata, except those of removed snapshots, which wait
+// for the next Cleanup.
+func (s *Snapshotter) unknown(ctx context.Context) ([]string, error) {
+	all, err := s.orphans(ctx, nil)
+	return slices.DeleteFunc(all, func(id string) bool {
+		r, err := readRecord(s.snapshotDir(id))
+		return err == nil && r.Removed
+	}), err
 }
 
 // examined is a suspect with its problems.

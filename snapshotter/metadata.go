@@ -7,9 +7,10 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
-	"strconv"
+	"slices"
 	"time"
 
 	"github.com/ballast-dev/ballast/store/boltfile"
@@ -33,25 +34,29 @@ var (
 	keyID           = []byte("id")
 	keyKind         = []byte("kind")
 	keyParent       = []byte("parent")
+	keyInodes       = []byte("inodes")
+	keySize         = []byte("size")
 )
 
 // prepareMetadata sets a damaged database aside and makes sure that the id of an existing directory
-// is not assigned again. unsure is true if the database may have lost snapshots: it is new, or
-// older than the directories.
+// is not assigned again. If the database has lost snapshots, because it is new or older than the
+// directories, they are added from their records. unsure is true if some have no record.
 func prepareMetadata(root string, log *slog.Logger) (unsure bool, err error) {
-	largest, err := largestID(filepath.Join(root, snapshotsName))
+	found, err := readRecords(filepath.Join(root, snapshotsName))
 	if err != nil {
 		return false, err
 	}
+	largest := slices.Max(append(slices.Collect(maps.Keys(found)), 0))
 	path := filepath.Join(root, metadataName)
+	_, err = os.Lstat(path)
+	missing := errors.Is(err, fs.ErrNotExist)
 	db, damage, err := openMetadata(path)
+	aside := boltfile.Aside(path)
 	if damage != nil {
-		aside := boltfile.Aside(path)
 		if err := os.Rename(path, aside); err != nil {
 			return false, err
 		}
-		log.Error("metadata of the snapshots is damaged and was set aside; remove the images of this snapshotter from containerd and pull them again",
-			"path", aside, "err", damage)
+		log.Warn("metadata of the snapshots is damaged and was set aside", "path", aside, "err", damage)
 		db, err = bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockTimeout})
 	}
 	if err != nil {
@@ -62,26 +67,34 @@ func prepareMetadata(root string, log *slog.Logger) (unsure bool, err error) {
 		last, err = raiseSequence(tx, largest)
 		return err
 	})
+	if err != nil || largest <= last {
+		return false, errors.Join(err, db.Close())
+	}
+	var added int
+	var lost []uint64
+	err = db.Update(func(tx *bbolt.Tx) error {
+		if added, lost, err = rebuild(tx, found); err != nil {
+			return err
+		}
+		return checkSnapshots(tx)
+	})
 	// A crash can leave a half-made snapshot, one id ahead of the metadata.
-	if unsure = largest > last+1; unsure && damage == nil {
-		log.Error("metadata of the snapshots is missing or older than the snapshots; remove the images of this snapshotter from containerd and pull them again",
-			"path", path, "last", last, "largest", largest)
+	if damage == nil && !missing && slices.Equal(lost, []uint64{last + 1}) {
+		lost = nil
+	}
+	switch {
+	case err != nil || len(lost) > 0:
+		log.Error("metadata of some snapshots is lost; remove the images of this snapshotter from containerd and pull them again",
+			"path", path, "rebuilt", added, "lost", lost, "err", err)
+	case added > 0:
+		log.Warn("metadata of the snapshots was lost and is rebuilt from the records of the snapshots", "path", path, "rebuilt", added)
+	}
+	if unsure = err != nil || len(lost) > 0; !unsure && damage != nil {
+		err = os.Remove(aside) // nothing in it is missing
+	} else {
+		err = nil
 	}
 	return unsure, errors.Join(err, db.Close())
-}
-
-// largestID returns the largest number among the names in dir.
-func largestID(dir string) (largest uint64, err error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return 0, err
-	}
-	for _, e := range entries {
-		if id, err := strconv.ParseUint(e.Name(), 10, 64); err == nil {
-			largest = max(largest, id)
-		}
-	}
-	return largest, nil
 }
 
 // raiseSequence makes new ids larger than largest. It returns the last id that the database had

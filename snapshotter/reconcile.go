@@ -46,7 +46,7 @@ func (s *Snapshotter) Hold(ctx context.Context, id string, table digest.Digest) 
 
 // Reconcile makes the store's references agree with the snapshots: it removes what is left of
 // removed snapshots (Cleanup) and adds missing references, also for directories unknown to the
-// metadata. Call it once before serving.
+// metadata. It writes the records that are missing. Call it once before serving.
 //
 // Nothing is removed if the metadata may have lost snapshots; the next Cleanup does that.
 func (s *Snapshotter) Reconcile(ctx context.Context) error {
@@ -54,6 +54,9 @@ func (s *Snapshotter) Reconcile(ctx context.Context) error {
 		if err := s.Cleanup(ctx); err != nil { // no data is lost
 			s.log.WarnContext(ctx, "files of removed snapshots stay until the next cleanup", "err", err)
 		}
+	}
+	if err := s.keepRecords(ctx); err != nil {
+		return err
 	}
 	refs, err := s.refs(ctx)
 	if err != nil {

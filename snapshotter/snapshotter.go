@@ -47,7 +47,7 @@ type Options struct {
 type Snapshotter struct {
 	snapshots.Snapshotter // overlay, for the methods that are not overridden
 
-	overlay overlaySnapshotter
+	overlay *recorder
 	meta    *storage.MetaStore // of overlay, for ids and parents
 	unsure  bool               // meta may have lost snapshots; set by New
 	store   *store.Store
@@ -115,8 +115,9 @@ func New(root string, st *store.Store, o Options) (*Snapshotter, error) {
 	if !ok {
 		panic("snapshotter: internal error: overlay does not clean up")
 	}
+	rec := &recorder{overlaySnapshotter: ov, meta: meta, dir: filepath.Join(root, "snapshots"), log: o.Log}
 	return &Snapshotter{
-		Snapshotter: ov, overlay: ov, meta: meta, unsure: unsure, store: st,
+		Snapshotter: rec, overlay: rec, meta: meta, unsure: unsure, store: st,
 		root: root, backend: backend, volume: o.Volume, bare: o.Bare,
 		objects: tree.Objects{Dir: objects, Name: store.ObjectName, Size: st.View("").Size}, log: o.Log,
 	}, nil

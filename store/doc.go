@@ -12,7 +12,7 @@
 //	hydrate    : chunkfile meta staging transfer filetable verify
 //	chunkfile  : staging transfer filetable verify
 //	object     : meta filetable verify
-//	meta       : filetable boltfile
+//	meta       : filetable boltfile durable
 //	staging    : filetable
 //	transfer   : offheap
 //	filetable  : verify
@@ -64,6 +64,7 @@
 // # Files
 //
 //	<dir>/store.db                        metadata (bbolt); schema in package meta
+//	<dir>/store.db.schema                 version of its schema, as text
 //	<dir>/store.db.damaged-<time>         a damaged database that was replaced; not read
 //	<dir>/objects/sha256/<2>/<64 hex>     objects; a data-only lower layer of overlayfs
 //	<dir>/views/<reference>/sha256/…      links to the objects of a view

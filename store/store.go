@@ -151,6 +151,11 @@ func (s *Store) open() (err error) {
 
 func (s *Store) dbPath() string { return filepath.Join(s.dir, dbName) }
 
+// Schema returns the version of the schema of the store in dir, which another process may have open. A
+// version of ballast opens stores of its own schema and of earlier ones. It returns errdefs.ErrNotFound if
+// there is no store, or an early version made it.
+func Schema(dir string) (string, error) { return meta.Schema(filepath.Join(dir, "store.db")) }
+
 // Close stops all fetches, keeping their staged bytes, and closes the store.
 func (s *Store) Close() error {
 	s.mu.Lock()

@@ -28,7 +28,7 @@ store/offheap             :
 store/filetable           : store/verify
 store/transfer            : store/offheap
 store/internal/staging    : store/filetable
-store/internal/meta       : store/boltfile store/filetable
+store/internal/meta       : store/boltfile store/durable store/filetable
 store/internal/object     : store/filetable store/internal/meta store/verify
 store/internal/chunkfile  : store/filetable store/internal/staging store/transfer store/verify
 store/internal/hydrate    : store/filetable store/internal/chunkfile store/internal/meta store/internal/staging store/transfer store/verify

@@ -184,6 +184,7 @@ func (d *Daemon) takePassed() (err error) {
 // Run serves until a part fails or ctx ends, which is not an error.
 func (d *Daemon) Run(ctx context.Context) error {
 	limitMemory(d.store.Memory())
+	warnOfDescriptors(d.log)
 	if err := d.snapshotter.Reconcile(ctx); err != nil {
 		return fmt.Errorf("reconcile snapshots: %w", err)
 	}

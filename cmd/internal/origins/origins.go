@@ -1,6 +1,7 @@
 package origins
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -334,18 +335,26 @@ func (o *Origins) Bare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, e := range all {
+	var first *entry
+	var models []string // containerd does not say which of them is mounted
+	for i, e := range all {
 		t, err := o.target(ctx, ns, e.target)
 		if err != nil {
 			return err
 		}
 		if t.model {
-			names := namesOf(all, e.target.Digest)
-			return fmt.Errorf("a snapshot without layers is refused, because it would be an empty directory in the place of a model: %w (then remove the image %s)",
-				o.refuse(ctx, e.target.Digest, names, store.Image{}, "only image volumes of pods show it"), e.name)
+			first, models = cmp.Or(first, &all[i]), append(models, e.name)
 		}
 	}
-	return nil
+	if first == nil {
+		return nil
+	}
+	advice := "then remove the image " + first.name + ", or another image with the same content"
+	if n := len(models); n > 1 {
+		advice = fmt.Sprintf("this is one of %d such images: then remove %s, and other images with the same content", n, strings.Join(models[:min(n, 5)], ", "))
+	}
+	return fmt.Errorf("a snapshot without layers is refused, because it would be an empty directory in the place of a model: %w (%s)",
+		o.refuse(ctx, first.target.Digest, namesOf(all, first.target.Digest), store.Image{}, "only image volumes of pods show it"), advice)
 }
 
 // Settle releases the models of images that containerd no longer has.

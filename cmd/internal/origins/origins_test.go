@@ -284,8 +284,14 @@ func TestBareSnapshotRefused(t *testing.T) {
 		t.Errorf("with an ordinary image: %v", err)
 	}
 	r.containerd.pull(t, "ghcr.io/team/m", model())
-	if err := r.Bare(inPods(t.Context())); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "ghcr.io/team/m") {
+	err = r.Bare(inPods(t.Context()))
+	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "ghcr.io/team/m") || !strings.Contains(err.Error(), "or another image with the same content") {
 		t.Errorf("with a model: got %v, want ErrFailedPrecondition with its name", err)
+	}
+	r.containerd.pull(t, "ghcr.io/team/another", model())
+	err = r.Bare(inPods(t.Context()))
+	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "one of 2 such images") || !strings.Contains(err.Error(), "ghcr.io/team/m@") || !strings.Contains(err.Error(), "ghcr.io/team/another@") {
+		t.Errorf("with two models: got %v, want ErrFailedPrecondition with both names", err)
 	}
 	if err := r.Bare(t.Context()); err != nil {
 		t.Errorf("without a namespace: %v", err)

@@ -30,6 +30,9 @@
 //	ways
 //	  <file>      identity tables wrong
 //
+// The version also stands, as a line of text, in the file <path>.schema: a version of ballast must be able to
+// name the schema of any other, also while a daemon has the database open.
+//
 // A recipe is the digest of the JSON of a Source with parts; its value is the digest of the assembled file. A
 // key in chunks is the 32 bytes of the digest of a chunk; the value is the digest of an object (32 bytes) and
 // the offset of the chunk in it (8 bytes, big endian). Entries may be outdated: copied bytes are verified.

@@ -4,14 +4,17 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ballast-dev/ballast/store/boltfile"
+	"github.com/ballast-dev/ballast/store/durable"
 	"github.com/containerd/errdefs"
 	"go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
@@ -46,7 +49,37 @@ func Open(path string, o Options) (*DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
+	if err := writeSchema(path); err != nil {
+		o.Log.Warn("other versions of ballast cannot tell whether they can open the database", "path", path+schemaSuffix, "err", err)
+	}
 	return db, nil
+}
+
+// schemaSuffix is the suffix of the name of a file beside the database with the version of its schema as
+// a line of text: other versions of ballast, and programs that cannot open the database while a daemon
+// has it, read it.
+const schemaSuffix = ".schema"
+
+func writeSchema(path string) error {
+	if have, err := Schema(path); err == nil && have == schemaVersion {
+		return nil
+	}
+	return durable.WriteFile(path+schemaSuffix, []byte(schemaVersion+"\n"), 0o600)
+}
+
+// Schema returns the version of the schema of the database at path, which may be open. It returns
+// errdefs.ErrNotFound if it is not recorded.
+func Schema(path string) (string, error) {
+	f, err := os.Open(path + schemaSuffix)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("schema of %s: %w", path, errdefs.ErrNotFound)
+	}
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	p, err := io.ReadAll(io.LimitReader(f, 100))
+	return strings.TrimSpace(string(p)), err
 }
 
 func open(path string) (*DB, error) {

@@ -2,6 +2,7 @@ package meta
 
 import (
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"maps"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
 	"go.etcd.io/bbolt"
@@ -94,5 +96,46 @@ func TestSchema(t *testing.T) {
 	}
 	if v, err := get[string](db, bucketMeta, keyVersion); v != schemaVersion || err != nil {
 		t.Errorf("version %q, %v, want %q", v, err, schemaVersion)
+	}
+}
+
+// The version of the schema can be read while the database is open, and is the one that it has then. A
+// database of another version is refused with both versions.
+func TestSchemaIsNamed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "store.db")
+	if v, err := Schema(path); !errdefs.IsNotFound(err) {
+		t.Errorf("no database: %q, %v", v, err)
+	}
+	for _, before := range []string{"", "1\n", schemaVersion + "\n"} {
+		if err := os.RemoveAll(path + schemaSuffix); err != nil {
+			t.Fatal(err)
+		}
+		if before != "" {
+			if err := os.WriteFile(path+schemaSuffix, []byte(before), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		db, err := Open(path, Options{Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v, err := Schema(path); v != schemaVersion || err != nil {
+			t.Errorf("open: %q, %v", v, err)
+		}
+		if err := db.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	db, err := open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = db.update(func(tx *txn) error { return put(tx, bucketMeta, keyVersion, "99") })
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	_, err = Open(path, Options{Log: slog.New(slog.DiscardHandler)})
+	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), `schema version "99", want "`+schemaVersion+`"`) {
+		t.Errorf("another schema: %v", err)
 	}
 }

@@ -7,8 +7,10 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/convert/format"
@@ -29,12 +31,51 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	cmd, err := root.ExecuteContextC(ctx)
-	if err != nil && !a.started {
+	cmd, err := execute(ctx, root, args)
+	if err != nil && ctx.Err() == nil && !a.started {
 		err = &usageError{err} // an unknown flag, argument or command
 	}
 	a.say(ctx, cmd, err)
 	return exitCode(ctx, err)
+}
+
+// endWithin is how long a command may take to end after SIGINT or SIGTERM. It can wait for something
+// that no context ends: the writer of a FIFO, a terminal, a file system that does not answer.
+const endWithin = 2 * time.Second
+
+// execute runs a command until it ends, or until endWithin after the end of ctx, unless the command
+// has something to finish or to remove first.
+func execute(ctx context.Context, root *cobra.Command, args []string) (*cobra.Command, error) {
+	cmd, _, err := root.Find(args)
+	if err != nil || finishes(cmd) {
+		return root.ExecuteContextC(ctx)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := root.ExecuteContextC(ctx)
+		done <- err
+	}()
+	select {
+	case err = <-done:
+		return cmd, err
+	case <-ctx.Done():
+	}
+	select {
+	case err = <-done:
+	case <-time.After(endWithin):
+		err = context.Canceled
+	}
+	return cmd, err
+}
+
+// finishes reports whether a command changes the node itself or has large temporary files.
+func finishes(c *cobra.Command) bool {
+	for ; c.HasParent(); c = c.Parent() {
+		if slices.Contains([]string{"setup", "doctor", "config", "node", "mount", "path", "unmount", "convert"}, c.Name()) {
+			return true
+		}
+	}
+	return false
 }
 
 // say prints the error of a command, unless it is already printed.

@@ -123,7 +123,7 @@ func TestHostMountRefused(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	ref := push(t, n, converttest.ModelPackRaw(converttest.Files(weights(92, 1<<20))))
 	dir := t.TempDir()
-	wantError(t, n.Ballast("mount", ref, dir), "not complete")
+	wantError(t, n.Ballast("mount", ref, dir), "not complete", "download it first: ballast prefetch "+ref)
 	ballast(t, n, "prefetch", ref)
 	wantError(t, n.Ballast("mount", ref, n.Dir), "not empty")
 	wantError(t, n.Ballast("mount", ref, filepath.Join(dir, "x")), "no such file")

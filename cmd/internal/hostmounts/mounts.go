@@ -73,7 +73,7 @@ func (h *Mounts) Prepare(ctx context.Context, im store.Image, ref remote.Ref, r 
 		return api.Mount{}, err
 	}
 	m, made, err := h.Snapshotter.PrepareHost(ctx, snapshotter.HostMount{Dir: r.Dir, Name: r.Name, Table: im.Table}, func(ctx context.Context, id string) error {
-		return h.Differ.ShowReady(ctx, id, im.Table, jobs.Repositories(names), sources)
+		return h.advise(ctx, im, ref, h.Differ.ShowReady(ctx, id, im.Table, jobs.Repositories(names), sources))
 	})
 	if err != nil {
 		return api.Mount{}, err
@@ -83,6 +83,21 @@ func (h *Mounts) Prepare(ctx context.Context, im store.Image, ref remote.Ref, r 
 	out := asMount(m)
 	out.Type, out.Source, out.Options = made.Type, made.Source, made.Options
 	return out, nil
+}
+
+// advise adds to the refusal of a model that is not complete how to download it.
+func (h *Mounts) advise(ctx context.Context, im store.Image, ref remote.Ref, err error) error {
+	if !errdefs.IsFailedPrecondition(err) {
+		return err
+	}
+	if _, ferr := h.Store.Files(ctx, im.Table); !errdefs.IsUnavailable(ferr) {
+		return err
+	}
+	how := "prefetch"
+	if ref == (remote.Ref{}) && len(im.Refs) == 0 {
+		how = "hydrate --wait" // which takes digests
+	}
+	return fmt.Errorf("%s; download it first: ballast %s %s: %w", api.Text(err), how, api.Label(im, ref), errdefs.ErrFailedPrecondition)
 }
 
 // admit checks a model against the rules for signatures.

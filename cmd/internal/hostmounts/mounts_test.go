@@ -2,6 +2,7 @@ package hostmounts
 
 import (
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -133,8 +134,13 @@ func TestMountsIncomplete(t *testing.T) {
 	table := storetest.NewBuilder("other").Raw("model.bin", p, 0o644).Put(t, h.Store)
 	im := store.Image{Manifest: digest.FromString("other"), Table: table, Refs: []string{"good.example/team/other:1"}}
 	_, err := h.prepare(t, im, im.Refs[0], "")
-	if !errdefs.IsFailedPrecondition(err) {
-		t.Errorf("got %v, want failed precondition", err)
+	if !errdefs.IsFailedPrecondition(err) || !strings.HasSuffix(api.Text(err), "; download it first: ballast prefetch good.example/team/other:1") {
+		t.Errorf("got %v, want failed precondition, and what to do", err)
+	}
+	im.Refs = nil
+	_, err = h.Prepare(t.Context(), im, remote.Ref{}, api.MountRequest{Name: im.Manifest.String()})
+	if !errdefs.IsFailedPrecondition(err) || !strings.HasSuffix(api.Text(err), "; download it first: ballast hydrate --wait "+im.Manifest.String()) {
+		t.Errorf("by a digest: got %v", err)
 	}
 	if all, err := h.List(t.Context()); err != nil || len(all) != 0 {
 		t.Errorf("mounts: %v, %v", all, err)

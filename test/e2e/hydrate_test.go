@@ -136,8 +136,16 @@ func testBallastdUnmount(t *testing.T, config string) {
 		t.Errorf("after an unmount that was refused: %v", err)
 	}
 	n.Ballastd.Stop(t)
+	if dir := lazyDir(t, n); dir != "" {
+		t.Errorf("%s is still mounted: who looks into it waits for the next daemon", dir)
+	}
+	n.StartBallastd(t)
 	if lazyDir(t, n) == "" {
-		t.Fatal("the daemon unmounted it itself")
+		t.Error("the next daemon has not mounted it again")
+	}
+	n.Ballastd.Kill()
+	if lazyDir(t, n) == "" {
+		t.Fatal("without a stop it is not hidden")
 	}
 	if out := unmount(); out.Err != nil || out.Stdout != "unmounted\n" {
 		t.Errorf("%v\n%s", out.Err, out.Output())

@@ -265,8 +265,10 @@ func TestSystemd(t *testing.T) {
 				return nil
 			})
 		}
-		if g.show(systemd.Service, "ActiveState") == "inactive" {
-			continue // stopped
+		if g.show(systemd.Service, "ActiveState") == "inactive" { // stopped
+			g.must("timeout", "60", "df", "/var/lib/ballast/lazy")
+			g.must("timeout", "60", "find", "/var/lib/ballast")
+			continue
 		}
 		g.awaitDaemon()
 	}

@@ -64,7 +64,11 @@ func RunHolder(ctx context.Context, listener *os.File, socket string, log *slog.
 
 // keepFromKiller makes the kernel kill this process last when memory is low.
 func keepFromKiller(log *slog.Logger) {
-	if err := os.WriteFile("/proc/self/oom_score_adj", []byte("-999"), 0); err != nil {
+	const file, adj = "/proc/self/oom_score_adj", "-999"
+	if now, err := os.ReadFile(file); err == nil && strings.TrimSpace(string(now)) == adj {
+		return // by the service manager
+	}
+	if err := os.WriteFile(file, []byte(adj), 0); err != nil {
 		log.Warn("the holder may be killed when memory is low", "err", err)
 	}
 }

@@ -103,9 +103,6 @@ func TestWipedRoot(t *testing.T) {
 	ref := push(t, n, b)
 	mustPull(t, n, "ballast", ref)
 	n.Ballastd.Stop(t)
-	if err := unix.Unmount(filepath.Join(n.Root(), "lazy"), unix.MNT_DETACH); err != nil {
-		t.Fatal(err)
-	}
 	if err := os.RemoveAll(n.Root()); err != nil {
 		t.Fatal(err)
 	}
@@ -124,9 +121,6 @@ func TestCopiedRoot(t *testing.T) {
 	ref := push(t, n, b)
 	mustPull(t, n, "ballast", ref)
 	n.Ballastd.Stop(t)
-	if err := unix.Unmount(filepath.Join(n.Root(), "lazy"), unix.MNT_DETACH); err != nil {
-		t.Fatal(err)
-	}
 	old := n.Root() + ".old"
 	if err := os.Rename(n.Root(), old); err != nil {
 		t.Fatal(err)

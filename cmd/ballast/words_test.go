@@ -48,7 +48,7 @@ func TestUsageLine(t *testing.T) {
 		{[]string{"pin", "--ttl", "1h"}, []string{"--ttl needs models to pin", "usage: ballast pin "}},
 		{[]string{"ls", "-o", "yaml"}, []string{"usage: ballast ls [flags]\n"}},
 		{[]string{"config", "hosts", "a/b"}, []string{"usage: ballast config hosts REGISTRY"}},
-		{[]string{"config", "containerd", "--systemd-cgroup"}, []string{"--runtime-handler"}},
+		{[]string{"config", "containerd", "--like", "x"}, []string{"--runtime-handler"}},
 		{[]string{"help", "nothing"}, []string{`there is no command "nothing"`}},
 		{[]string{"help", "ls", "x"}, []string{`there is no command "ls x"`}},
 		{[]string{"--config", "/nowhere/c.toml", "ls"}, []string{"--config: ", "/nowhere/c.toml", "no such file"}},

@@ -349,7 +349,7 @@ func TestFacadeWithoutKeys(t *testing.T) {
 // Keys that are lost while the facade answers are there again when it is asked for its health.
 func TestFacadeKeysLost(t *testing.T) {
 	p, address := serving(t)
-	if err := os.RemoveAll(facadetls.Dir(p.config.Root)); err != nil {
+	if err := removeAll(facadetls.Dir(p.config.Root)); err != nil {
 		t.Fatal(err)
 	}
 	if h := p.Health(); h.Error != "" || h.Keys.Why == "" {
@@ -475,4 +475,14 @@ func (s signal) Write(p []byte) (int, error) {
 	default:
 	}
 	return len(p), nil
+}
+
+// removeAll is os.RemoveAll of a directory to which a daemon may just be writing.
+func removeAll(dir string) (err error) {
+	for range 100 {
+		if err = os.RemoveAll(dir); err == nil {
+			return nil
+		}
+	}
+	return err
 }

@@ -226,7 +226,7 @@ func TestKubernetesPod(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %v", page, err)
 		}
-		if d := cmp.Diff(o, shown); d != "" || !strings.Contains(m[1], "remove if setup ran without --runtime-handler") {
+		if d := cmp.Diff(o, shown, cmp.AllowUnexported(spec{}, podSpec{})); d != "" || !strings.Contains(m[1], "remove if setup ran without --runtime-handler") {
 			t.Errorf("%s shows another pod than contrib/kubernetes (-there +page):\n%s", page, d)
 		}
 	}

@@ -411,8 +411,12 @@ func checkParents(files []placed) error {
 	for _, f := range files {
 		for dir := path.Dir(f.Path); dir != "."; dir = path.Dir(dir) {
 			if d, ok := at[dir]; ok && d.Type != filetable.TypeDir {
+				what := "file"
+				if d.Type == filetable.TypeSymlink {
+					what = "symbolic link"
+				}
 				return fmt.Errorf("layers %d and %d: %q is a %s, but %q is below it: %w",
-					d.layer, f.layer, dir, d.Type, f.Path, errdefs.ErrInvalidArgument)
+					d.layer, f.layer, dir, what, f.Path, errdefs.ErrInvalidArgument)
 			}
 		}
 	}

@@ -240,6 +240,30 @@ func TestNamesInPages(t *testing.T) {
 	}
 }
 
+// TestSpeedInReadme wants the README to have the ratios of the page about performance, and to say which of
+// their targets are missed.
+func TestSpeedInReadme(t *testing.T) {
+	_, speed, _ := strings.Cut(read(t, "../README.md"), "\n## Speed\n")
+	speed, _, _ = strings.Cut(speed, "\n## ")
+	page := read(t, "../contrib/docs/performance.md")
+	for _, row := range []string{
+		"pull to resident and verified", "the same, beside stock containerd", "pull of 1 GiB with states", "the same, 512 MiB",
+		"lazy: sequential read, cold, loopback", "lazy: sequential read, cold, 200 MiB/s, 20 ms", "sequential read, cold", "mmap read, cold",
+	} {
+		m := regexp.MustCompile(`(?m)^\| ` + regexp.QuoteMeta(row) + ` +\|[^|]*\|[^|]*\| ([0-9.]+) \([^|]*\| ([^|]*)\|$`).FindStringSubmatch(page)
+		if m == nil {
+			t.Errorf("the page has no ratio of %q", row)
+			continue
+		}
+		missed := strings.Contains(m[2], "missed")
+		if !slices.ContainsFunc(strings.Split(speed, "\n"), func(line string) bool {
+			return strings.Contains(line, m[1]) && strings.Contains(line, "missed") == missed
+		}) {
+			t.Errorf("the README does not have %s for %q, missed: %v", m[1], row, missed)
+		}
+	}
+}
+
 func read(t *testing.T, path string) string {
 	t.Helper()
 	p, err := os.ReadFile(path)

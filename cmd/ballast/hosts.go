@@ -87,12 +87,15 @@ names of other files that use plain HTTP to the facade, and does not change them
 // them.
 func (o *hostsFlags) complete(c *config.Config) error {
 	with := *c
-	with.Facade.Listen, with.Root = cmp.Or(c.Facade.Listen, o.Facade), cmp.Or(o.root, c.Root)
+	with.Facade.Listen, with.Root = cmp.Or(o.Facade, c.Facade.Listen), cmp.Or(o.root, c.Root)
 	hosts, err := setup.HostsOf(&with)
+	if err != nil && o.Facade != "" {
+		return usage("--facade: %w", err)
+	}
 	if err != nil {
 		return err
 	}
-	o.Facade, o.CA, o.Client = cmp.Or(o.Facade, hosts.Facade), hosts.CA, hosts.Client
+	o.Facade, o.CA, o.Client = hosts.Facade, hosts.CA, hosts.Client
 	return nil
 }
 

@@ -202,6 +202,22 @@ func TestConfigHostsWrite(t *testing.T) {
 	}
 }
 
+// TestConfigHostsFacade checks that --facade counts, and not the configuration.
+func TestConfigHostsFacade(t *testing.T) {
+	for flag, want := range map[string]string{"127.0.0.1:6000": "127.0.0.1:6000", "0.0.0.0:6000": "127.0.0.1:6000", "": "127.0.0.1:5757", "nonsense": ""} {
+		code, stdout, stderr := ballast(t, "config", "hosts", "ghcr.io", "--facade", flag)
+		if want == "" {
+			if code != exitUsage || !strings.Contains(stderr, "--facade: ") {
+				t.Errorf("%q: code %d, stderr %q", flag, code, stderr)
+			}
+			continue
+		}
+		if code != 0 || !strings.Contains(stdout, "//"+want) {
+			t.Errorf("%q: code %d, stderr %q, no %s in:\n%s", flag, code, stderr, want, stdout)
+		}
+	}
+}
+
 func TestDoctorJSON(t *testing.T) {
 	code, stdout, _ := ballast(t, "doctor", "-o", "json", "--containerd-config", filepath.Join(t.TempDir(), "none.toml"))
 	var findings []struct{ Check, Status, Message, Fix string }

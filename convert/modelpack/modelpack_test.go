@@ -188,7 +188,7 @@ func TestLayersWithEqualPaths(t *testing.T) {
 		{"one blob at two paths", []converttest.Layer{{MediaType: raw, Data: "x", Annotations: at("a")}, {MediaType: raw, Data: "x", Annotations: at("b")}}, []string{"a", "b"}, ""},
 		{"one tar twice", []converttest.Layer{{MediaType: tarType, Data: tarOf(file("a", "x"))}, {MediaType: tarType, Data: tarOf(file("a", "x"))}}, []string{"a"}, ""},
 		{"one blob as a tar and as a file", []converttest.Layer{{MediaType: tarType, Data: tarOf(file("a", "x"))}, {MediaType: raw, Data: tarOf(file("a", "x")), Annotations: at("b")}}, nil, "layer 1"},
-		{"a file and a directory", []converttest.Layer{{MediaType: raw, Data: "x", Annotations: at("a")}, {MediaType: raw, Data: "y", Annotations: at("a/b")}}, nil, `layers 0 and 1: "a" is a reg, but "a/b" is below it`},
+		{"a file and a directory", []converttest.Layer{{MediaType: raw, Data: "x", Annotations: at("a")}, {MediaType: raw, Data: "y", Annotations: at("a/b")}}, nil, `layers 0 and 1: "a" is a file, but "a/b" is below it`},
 		{"a file and a directory two levels down", []converttest.Layer{{MediaType: tarType, Data: tarOf(file("a/b/c", "x"))}, {MediaType: raw, Data: "y", Annotations: at("a")}}, nil, "below it"},
 		{"names that differ in case are two", []converttest.Layer{{MediaType: raw, Data: "x", Annotations: at("Model.gguf")}, {MediaType: raw, Data: "y", Annotations: at("model.gguf")}}, []string{"Model.gguf", "model.gguf"}, ""},
 	} {

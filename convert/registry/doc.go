@@ -24,6 +24,24 @@
 //
 // # Manifests by digest
 //
+// containerd compares what it gets with the digest that it asked for, so a digest is never answered
+// with another manifest. In this order:
+//
+//  1. The digest of an image that is kept here, converted or restored: that image, if the caller may
+//     read it (Access).
+//  2. A digest of a host in Handler.Archives: its tag is needed; there is no registry to ask.
+//  3. What upstream has by the digest. What is not a model, or was converted before it was pushed,
+//     passes unchanged. A model is converted; its original manifest is then served only if containerd
+//     can mount the original: it unpacks all layers itself, or the model is bare and public, and
+//     the snapshotter shows it (Origin). Otherwise the answer is a PinError with the converted digest.
+//  4. What upstream does not have can be a converted digest whose tag was never resolved here. Its
+//     origin is looked for: hints of other nodes (Handler.Hints), then the last tags of the
+//     repository, at most once a minute for each caller. A candidate is read with the credentials of
+//     the caller and converted here, and counts if it gives the digest; so hints need not be trusted.
+//
+// A manifest that was served under 3 is remembered for a short time for its caller, because containerd
+// asks with HEAD and then with GET.
+//
 // # Variants
 //
 // One variant of a list of variants is converted: that of Handler.Variant, or of the tag. A tag such as

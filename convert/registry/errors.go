@@ -153,7 +153,7 @@ func adviceOf(err error) string {
 	case errdefs.IsNotImplemented(err):
 		return "this version of ballast cannot mount it"
 	case errdefs.IsInvalidArgument(err):
-		return "the artifact is invalid; push it again"
+		return "the artifact is invalid; its author must correct it"
 	}
 	return ""
 }

@@ -74,7 +74,7 @@ func testRefused(t *testing.T, k *kubelet) {
 }
 
 // broken is in messages about artifacts that violate their format.
-const broken = "; the artifact is invalid; push it again"
+const broken = "; the artifact is invalid; its author must correct it"
 
 // oddArtifacts pushes artifacts that cannot be mounted.
 func (k *kubelet) oddArtifacts(t *testing.T) (list []refusal) {

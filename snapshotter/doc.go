@@ -46,6 +46,7 @@
 //	           lost, and except directories that are mounted in any mount namespace. It adds the
 //	           missing reference of every marker, also of a directory unknown to the metadata, and
 //	           writes missing records.
+//	Missing    finds what containerd has recorded and the metadata have not.
 //	Inspect    compares some stubs of every model with its table. A damaged snapshot is marked as
 //	           not shown, shown again, and only then marked as shown.
 //

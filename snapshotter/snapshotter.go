@@ -59,6 +59,7 @@ type Snapshotter struct {
 	bare    func(ctx context.Context) error
 	log     *slog.Logger
 
+	asked  asked      // see Missing
 	hiding sync.Mutex // serializes repairs of the hiding layer; no other lock is taken while it is held
 }
 
@@ -119,6 +120,7 @@ func New(root string, st *store.Store, o Options) (*Snapshotter, error) {
 	return &Snapshotter{
 		Snapshotter: rec, overlay: rec, meta: meta, unsure: unsure, store: st,
 		root: root, backend: backend, volume: o.Volume, bare: o.Bare,
+		asked:   asked{names: map[string]bool{}},
 		objects: tree.Objects{Dir: objects, Name: store.ObjectName, Size: st.View("").Size}, log: o.Log,
 	}, nil
 }

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -112,6 +113,56 @@ func TestWipedRoot(t *testing.T) {
 	if out := doctor(n); out.Err != nil {
 		t.Errorf("doctor: %v\n%s", out.Err, out.Output())
 	}
+}
+
+// TestRecordsWithoutSnapshots wipes the root while a lease of an image mount keeps containerd's records of
+// the snapshots, also when the image is removed. containerd does not list them, and refuses to pull any
+// model; the command that doctor prints ends that.
+func TestRecordsWithoutSnapshots(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	b := converttest.ModelPackRaw(converttest.Files(weights(76, 1<<20)))
+	ref := push(t, n, b)
+	mustPull(t, n, "ballast", ref)
+	at := filepath.Join(n.Dir, "mounted")
+	if err := os.Mkdir(at, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if out := n.Ctr("images", "mount", "--snapshotter", "ballast", ref, at); out.Err != nil {
+		t.Fatalf("%v: %s", out.Err, out.Output())
+	}
+	mounts, err := n.Mounts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range mounts { // but not what keeps the records
+		if m != filepath.Join(n.Root(), "lazy") {
+			if err := unix.Unmount(m, 0); err != nil && !errors.Is(err, unix.EINVAL) {
+				t.Fatalf("%s: %v", m, err)
+			}
+		}
+	}
+	n.Ballastd.Stop(t)
+	if err := unix.Unmount(filepath.Join(n.Root(), "lazy"), unix.MNT_DETACH); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(n.Root()); err != nil {
+		t.Fatal(err)
+	}
+	n.StartBallastd(t)
+	if out := n.Ctr("images", "rm", "--sync", ref); out.Err != nil {
+		t.Fatalf("%v: %s", out.Err, out.Output())
+	}
+	wantError(t, n.Pull("ballast", ref), "already exists")
+	wantError(t, doctor(n), "containerd has recorded", "ballast verify --repair")
+	wantError(t, n.Ballast("verify"), "containerd has recorded", "ballast verify --repair")
+	if out := n.Ballast("verify", "--repair"); out.Err != nil {
+		t.Errorf("repair: %v: %s", out.Err, out.Output())
+	}
+	if out := doctor(n); out.Err != nil {
+		t.Errorf("doctor: %v\n%s", out.Err, out.Output())
+	}
+	mustPull(t, n, "ballast", ref)
+	wantFiles(t, n, ref, states(b))
 }
 
 // TestCopiedRoot copies the root to another disk without extended attributes, as rsync -a does.

@@ -72,6 +72,7 @@ func newRig(t *testing.T) *rig {
 			}
 			return nil
 		},
+		Forget: func(context.Context) error { return nil },
 		Repaired: func(_ context.Context, d digest.Digest) error {
 			r.repaired = append(r.repaired, d)
 			r.problems = slices.DeleteFunc(r.problems, func(p api.SnapshotProblem) bool { return p.Table == d })

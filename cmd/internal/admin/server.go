@@ -71,6 +71,9 @@ type Handler struct {
 	// Repaired repairs the snapshots that show a table, after a repair of its objects.
 	Repaired func(ctx context.Context, table digest.Digest) error
 
+	// Forget removes from containerd the records of snapshots that do not exist.
+	Forget func(ctx context.Context) error
+
 	// Settle releases what is held for images that containerd no longer has, and for mounts that
 	// are gone. It runs before a GC.
 	Settle func(ctx context.Context) error

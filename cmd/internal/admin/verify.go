@@ -80,6 +80,11 @@ func (h *Handler) check(ctx context.Context, req api.VerifyRequest, event func(a
 // all of them, or only one. It continues after an error and returns the first.
 func (h *Handler) repair(ctx context.Context, ref remote.Ref, only digest.Digest, res *api.VerifyResult, event func(api.VerifyEvent)) error {
 	resolved, first := h.resolveAgain(ctx, only)
+	if only == "" {
+		if err := h.Forget(ctx); err != nil { // containerd may be down; what is left is reported
+			h.Log.Warn("records of snapshots that do not exist stay in containerd", "err", err)
+		}
+	}
 	res.Repaired = append(res.Repaired, resolved...)
 	tables, err := h.showAgain(ctx, res)
 	if err != nil {

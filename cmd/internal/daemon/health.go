@@ -31,7 +31,7 @@ func (d *Daemon) admin() *admin.Handler {
 		Store: d.store, Version: d.version, Prefetch: d.jobs.Prefetch, Status: d.jobs.Status, Stop: d.jobs.Stop, Verifying: d.jobs.Verifying,
 		Hydrate: d.jobs.Hydrate, Import: d.jobs.Import, ImportPlan: d.jobs.ImportPlan, ImportModels: d.jobs.ImportModels,
 		Convert: d.jobs.Convert, Mount: d.mounts.Prepare, Mounts: d.mounts.List, Unmounted: d.mounts.Release,
-		Sources: d.jobs.Sources.Wanted, Resolve: d.jobs.Restore, Settle: d.settle, Repaired: d.snapshotter.Refresh, Snapshots: d.verifySnapshots, CheckSignatures: d.checkSignatures, Signers: d.signers,
+		Sources: d.jobs.Sources.Wanted, Resolve: d.jobs.Restore, Settle: d.settle, Repaired: d.snapshotter.Refresh, Forget: d.forgetMissing, Snapshots: d.verifySnapshots, CheckSignatures: d.checkSignatures, Signers: d.signers,
 		Health: d.health, RotateCA: d.port.Rotate, Metrics: d.metrics.Handler(), Log: d.log,
 	}
 }
@@ -82,6 +82,11 @@ func (d *Daemon) health(ctx context.Context) (api.Health, error) {
 		h.ContainerdError = err.Error()
 	} else {
 		h.ContainerdLoaded = d.loaded(ctx)
+		missing, err := d.missing(ctx)
+		if err != nil {
+			d.log.WarnContext(ctx, "snapshots are not compared with those of containerd", "err", err)
+		}
+		h.Snapshots.Problems = append(h.Snapshots.Problems, missing...)
 	}
 	return h, nil
 }
@@ -105,7 +110,15 @@ func (d *Daemon) loaded(ctx context.Context) bool {
 // verifySnapshots compares snapshots with their tables.
 func (d *Daemon) verifySnapshots(ctx context.Context, table digest.Digest) ([]api.SnapshotProblem, error) {
 	problems, err := d.snapshotter.Verify(ctx, table)
-	return snapshotProblems(problems), err
+	all := snapshotProblems(problems)
+	if err != nil || table != "" {
+		return all, err
+	}
+	missing, err := d.missing(ctx)
+	if err != nil { // containerd may be down
+		d.log.WarnContext(ctx, "snapshots are not compared with those of containerd", "err", err)
+	}
+	return append(all, missing...), nil
 }
 
 func snapshotProblems(problems []snapshotter.Problem) (out []api.SnapshotProblem) {

@@ -1,0 +1,112 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/ballast-dev/ballast/cmd/internal/api"
+	introspection "github.com/containerd/containerd/api/services/introspection/v1"
+	namespacesapi "github.com/containerd/containerd/api/services/namespaces/v1"
+	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/core/snapshots/proxy"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+)
+
+// eachMissing calls do with the keys of the snapshots that containerd has recorded in a namespace, for this
+// daemon, and that do not exist (snapshotter.Missing). ctx of do has the namespace, theirs are the snapshots
+// of containerd.
+func (d *Daemon) eachMissing(ctx context.Context, do func(ctx context.Context, ns string, theirs snapshots.Snapshotter, keys []string) error) error {
+	name, err := d.snapshotterName(ctx)
+	if err != nil || name == "" { // containerd has none that is this daemon
+		return err
+	}
+	list, err := namespacesapi.NewNamespacesClient(d.containerd).List(ctx, &namespacesapi.ListNamespacesRequest{})
+	if err != nil {
+		return fmt.Errorf("namespaces of containerd: %w", errgrpc.ToNative(err))
+	}
+	theirs := proxy.NewSnapshotter(snapshotsapi.NewSnapshotsClient(d.containerd), name)
+	for _, ns := range list.Namespaces {
+		ctx := namespaces.WithNamespace(ctx, ns.Name)
+		names, err := d.snapshotter.Missing(func() error {
+			return theirs.Walk(ctx, func(context.Context, snapshots.Info) error { return nil })
+		})
+		if err != nil {
+			return fmt.Errorf("snapshots of containerd's namespace %s: %w", ns.Name, err)
+		}
+		if len(names) == 0 {
+			continue
+		}
+		for i := range names { // the snapshots of blob layers have the same name in all namespaces
+			names[i] = keyOf(names[i], ns.Name)
+		}
+		if err := do(ctx, ns.Name, theirs, names); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// keyOf returns the key with which containerd has recorded a snapshot in a namespace.
+// https://github.com/containerd/containerd/blob/v2.4.2/core/metadata/snapshot.go
+func keyOf(name, namespace string) string {
+	if rest, ok := strings.CutPrefix(name, namespace+"/"); ok {
+		if _, key, ok := strings.Cut(rest, "/"); ok {
+			return key
+		}
+	}
+	return name
+}
+
+// snapshotterName returns the name of the snapshotter of containerd that is this daemon, or "".
+func (d *Daemon) snapshotterName(ctx context.Context) (string, error) {
+	all, err := introspection.NewIntrospectionClient(d.containerd).Plugins(ctx, &introspection.PluginsRequest{Filters: []string{"type==io.containerd.snapshotter.v1"}})
+	if err != nil {
+		return "", fmt.Errorf("plugins of containerd: %w", errgrpc.ToNative(err))
+	}
+	for _, p := range all.Plugins {
+		if p.InitErr == nil && strings.TrimPrefix(p.Exports["address"], "unix://") == d.config.Address {
+			return p.ID, nil
+		}
+	}
+	return "", nil
+}
+
+// missing describes the snapshots that containerd has recorded and that do not exist.
+func (d *Daemon) missing(ctx context.Context) (problems []api.SnapshotProblem, err error) {
+	err = d.eachMissing(ctx, func(_ context.Context, ns string, _ snapshots.Snapshotter, keys []string) error {
+		problems = append(problems, api.SnapshotProblem{
+			Snapshot: keys[0], Path: "namespace " + ns,
+			Problem: fmt.Sprintf("containerd has recorded %d snapshots that do not exist: the root was wiped, or its disk is not mounted; images with their layers cannot be pulled (\"already exists\")", len(keys)),
+		})
+		return nil
+	})
+	return problems, err
+}
+
+// forgetMissing removes these records from containerd.
+func (d *Daemon) forgetMissing(ctx context.Context) error {
+	return d.eachMissing(ctx, func(ctx context.Context, ns string, theirs snapshots.Snapshotter, keys []string) error {
+		var errs []error
+		for more := true; more; { // a snapshot cannot be removed before those above it
+			before := len(keys)
+			errs = nil
+			keys = slices.DeleteFunc(keys, func(key string) bool {
+				err := theirs.Remove(ctx, key)
+				if err == nil || errdefs.IsNotFound(err) {
+					return true
+				}
+				errs = append(errs, fmt.Errorf("remove the record of snapshot %s from containerd's namespace %s: %w", key, ns, err))
+				return false
+			})
+			more = len(keys) > 0 && len(keys) < before
+		}
+		d.log.WarnContext(ctx, "records of snapshots that do not exist were removed from containerd", "namespace", ns, "left", len(keys))
+		return errors.Join(errs...)
+	})
+}

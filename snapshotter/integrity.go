@@ -197,6 +197,16 @@ func (s *Snapshotter) Verify(ctx context.Context, table digest.Digest) ([]Proble
 	return all, err
 }
 
+// AwaitWrites waits until the metadata can be written. It does not return while a write hangs.
+func (s *Snapshotter) AwaitWrites(ctx context.Context) error {
+	undo := errors.New("nothing to write")
+	err := s.meta.WithTransaction(ctx, true, func(context.Context) error { return undo })
+	if errors.Is(err, undo) {
+		return nil
+	}
+	return err
+}
+
 // Refresh repairs the snapshots of a table: it replaces the files that differ from the table or the
 // store. Files that a container has open stay as they are until they are closed.
 func (s *Snapshotter) Refresh(ctx context.Context, table digest.Digest) error {

@@ -178,6 +178,9 @@ func (s *Store) Close() error {
 	return errors.Join(err, s.root.Close())
 }
 
+// AwaitWrites waits until the database can be written. It does not return while a write hangs.
+func (s *Store) AwaitWrites() error { return s.db.AwaitWrites() }
+
 // Dir returns the absolute directory of the store.
 func (s *Store) Dir() string { return s.dir }
 

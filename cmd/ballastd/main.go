@@ -151,6 +151,7 @@ func holder(stderr io.Writer) *cobra.Command {
 		Use: "holder", Short: "keep the lazy mount while there is no daemon", Args: cobra.NoArgs, Hidden: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log := slog.New(slog.NewTextHandler(stderr, nil))
+			signal.Ignore(syscall.SIGHUP)
 			if stay {
 				if err := serveHolder(cmd.Context(), socket, log); err != nil {
 					return &runError{err}
@@ -189,7 +190,28 @@ func serve(ctx context.Context, cfg *config.Config, log *slog.Logger) (err error
 		return err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
+	defer ignoreHangup(log)()
 	return d.Run(ctx)
+}
+
+// ignoreHangup ignores SIGHUP, which many services take as a wish to reload, unless it would come from a
+// terminal that is closed. The returned function ends that.
+func ignoreHangup(log *slog.Logger) (stop func()) {
+	if tty, err := os.Open("/dev/tty"); err == nil {
+		_ = tty.Close() // only looked for
+		return func() {}
+	}
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	go func() {
+		for range hangups {
+			log.Warn("SIGHUP is ignored: the configuration is read at the start only; restart ballastd, pods continue")
+		}
+	}()
+	return func() {
+		signal.Stop(hangups)
+		close(hangups)
+	}
 }
 
 // logger returns the configured logger. The configuration is valid.

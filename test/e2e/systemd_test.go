@@ -6,17 +6,20 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
 	"github.com/ballast-dev/ballast/contrib/systemd"
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/test/e2e/node"
+	"golang.org/x/sys/unix"
 )
 
 const systemdProgram = "/usr/lib/systemd/systemd"
@@ -31,7 +34,8 @@ type guest struct {
 	log  string
 }
 
-// guestInit makes the mounts of a guest and becomes systemd. $1 is its directory, $2 the program.
+// guestInit makes the mounts of a guest and becomes systemd. $1 is its directory, $2 the program, $3 the
+// terminal that systemd writes its log to.
 const guestInit = `set -e
 mount --make-rprivate /
 mount -t proc proc /proc
@@ -40,6 +44,7 @@ mount --bind "$1/lib" /var/lib
 mkdir -p /run/systemd
 cp -r "$1/units" /run/systemd/system
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
+mount --bind "$3" /dev/console
 export container=e2e SYSTEMD_UNIT_PATH=/run/systemd/system
 exec "$2" --system --unit=multi-user.target --log-target=console --log-level=info --show-status=0`
 
@@ -97,13 +102,20 @@ func (g *guest) boot() {
 	g.ok(os.Mkdir(cgroup, 0o755))
 	log, err := os.OpenFile(g.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	g.ok(err)
-	defer log.Close()
-	enter := `echo $$ > "$0/cgroup.procs" && exec unshare -m -p -f --kill-child --uts --ipc --cgroup sh -c "$1" sh "$2" "$3"`
-	cmd := exec.Command("sh", "-c", enter, cgroup, guestInit, g.dir, systemdProgram)
+	enter := `echo $$ > "$0/cgroup.procs" && exec unshare -m -p -f --kill-child --uts --ipc --cgroup sh -c "$1" sh "$2" "$3" "$4"`
+	master, slave := terminal(g.t)
+	cmd := exec.Command("sh", "-c", enter, cgroup, guestInit, g.dir, systemdProgram, slave)
 	cmd.Stdout, cmd.Stderr = log, log
 	g.ok(cmd.Start())
+	var copying sync.WaitGroup
+	copying.Go(func() { _, _ = io.Copy(log, master) })
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
+	g.t.Cleanup(func() {
+		g.ok(master.Close())
+		copying.Wait()
+		g.ok(log.Close())
+	})
 	g.t.Cleanup(func() {
 		if g.t.Failed() {
 			if p, err := os.ReadFile(g.log); err == nil {
@@ -129,6 +141,30 @@ func (g *guest) boot() {
 		}
 		return err
 	})
+}
+
+// terminal returns a pseudo terminal, and the path of its other end.
+func terminal(t *testing.T) (master *os.File, slave string) {
+	t.Helper()
+	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// While it is open here too, the master can be read although systemd closes it again and again.
+	slave = fmt.Sprintf("/dev/pts/%d", n)
+	other, err := os.OpenFile(slave, os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { other.Close() })
+	return os.NewFile(uintptr(fd), "/dev/ptmx"), slave
 }
 
 // cgroup2 returns where the second version of control groups is mounted.
@@ -282,6 +318,9 @@ func TestSystemd(t *testing.T) {
 	}
 	p, err := os.ReadFile(g.log)
 	g.ok(err)
+	if !strings.Contains(string(p), "Main process exited, code=killed, status=9/KILL") {
+		t.Error("the log is not that of systemd")
+	}
 	for line := range strings.Lines(string(p)) {
 		for _, bad := range []string{"Unknown key", "Unknown lvalue", "left-over process", "no lazy mount is taken over"} {
 			if strings.Contains(line, bad) && !strings.Contains(line, "not found") {

@@ -234,6 +234,7 @@ func (d *Daemon) serve(ctx context.Context, g *errgroup.Group) error {
 	if _, err := notify.SdNotify(false, notify.SdNotifyReady); err != nil {
 		d.log.Warn("the service manager does not know that the daemon is ready", "err", err)
 	}
+	g.Go(func() error { return d.watchdog(ctx) })
 	g.Go(func() error {
 		<-ctx.Done()
 		_, err := notify.SdNotify(false, notify.SdNotifyStopping)

@@ -70,6 +70,17 @@ func (db *DB) update(do func(tx *txn) error) error {
 	return err
 }
 
+// AwaitWrites waits until no other write transaction runs, and writes nothing.
+func (db *DB) AwaitWrites() error {
+	db.writing.Lock()
+	defer db.writing.Unlock()
+	tx, err := db.bolt.Begin(true)
+	if err != nil {
+		return err
+	}
+	return tx.Rollback()
+}
+
 // view runs do in a read transaction.
 func (db *DB) view(do func(tx *txn) error) error {
 	return db.bolt.View(func(tx *bbolt.Tx) error { return do(&txn{Tx: tx, index: db.index}) })

@@ -63,10 +63,10 @@ check: ## gofmt, go vet, staticcheck, import policy
 	@files=$$(gofmt -l cmd contrib convert snapshotter store test); \
 	if [ -n "$$files" ]; then echo "gofmt -w is needed:"; echo "$$files"; exit 1; fi
 	go vet ./...
-	cd test && go vet ./... && go vet -tags containers_image_openpgp ./mirror
+	cd test && go vet ./... && go vet -tags containers_image_openpgp ./mirror && go vet -tags vm ./vm
 	cd test && go build -o ../.cache/staticcheck honnef.co/go/tools/cmd/staticcheck
 	.cache/staticcheck ./...
-	cd test && ../.cache/staticcheck ./...
+	cd test && ../.cache/staticcheck ./... && ../.cache/staticcheck -tags vm ./vm
 	cd contrib/image && go vet ./... && ../../.cache/staticcheck ./...
 	cd test/chart && go vet ./... && ../../.cache/staticcheck ./...
 	cd test && go test -count=1 . ./demo # they read files of another module, which the test cache does not track
@@ -96,9 +96,16 @@ kubelet: build tools ## Tests of pods with a real kubelet, which is built first;
 	cd test && go test -count=1 -timeout 1h -parallel 10 -run '$(value RUN)' ./kubelet
 
 .PHONY: vm
-vm: build tools # Tests with whole machines in QEMU, which are made first; RUN for one, VM for flags such as '-cuts 10'
+vm: build tools ## Tests with a whole machine in QEMU, Debian 12 with Linux 6.1 and 6.12, which is made first
+	@test/kubelet/build.sh
 	@test/vm/build.sh
-	cd test && go test -tags vm -count=1 -timeout 3h -run '$(value RUN)' ./vm -images ../.cache/vm $(VM)
+	cd test && go test -tags vm -count=1 -timeout 3h -run '^TestDebian12$$' ./vm -images ../../.cache/vm
+
+.PHONY: vm-all
+vm-all: build tools-all ## The same with Debian 13, SELinux, arm64, older versions of containerd and twelve power cuts; RUN for one
+	@test/kubelet/build.sh
+	@test/vm/build.sh --all
+	cd test && go test -tags vm -count=1 -timeout 12h -run '$(value RUN)' ./vm -images ../../.cache/vm -cuts 12
 
 .PHONY: clients
 clients: build tools ## Tests with other clients, which are built or installed first; RUN=TestX for one

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes what the tests in this directory boot, below .cache/vm: QEMU, kernels with an initial RAM disk, and root file systems.
-# Everything is made from Debian packages of the mirror that this machine's apt uses. What was made from the same inputs is not
-# made again; to have newer packages, remove .cache/vm.
+# With --all also those for Debian 13, SELinux and arm64. Everything is made from Debian packages of the mirror that this
+# machine's apt uses. What was made from the same inputs is not made again; to have newer packages, remove .cache/vm.
 #
 # QEMU is that of Debian 13, because Linux 6.12 does not start with that of Debian 12. It is unpacked, not installed, and
 # runs with the dynamic loader and libraries beside it.
@@ -47,6 +47,11 @@ bootstrap() {
 qemu() {
 	echo "build.sh: unpacking QEMU" >&2
 	bootstrap "$out/qemu" trixie amd64 extract qemu-system-x86,qemu-utils
+}
+
+qemu_arm() {
+	echo "build.sh: unpacking QEMU for arm64" >&2
+	bootstrap "$out/qemu-arm" trixie amd64 extract qemu-system-arm
 }
 
 # packages SUITE ARCH makes apt, in this shell, use that suite alone.
@@ -130,6 +135,19 @@ disk() {
 	finish "$root" "$name"
 }
 
+# disk_arm NAME PACKAGES makes the disk of a node for arm64. Nothing can be run in it here, so /etc is that of debian13, where
+# the same packages are configured.
+disk_arm() {
+	local root=$out/root/$1
+	echo "build.sh: making the disk $1" >&2
+	bootstrap "$root" trixie arm64 extract "?essential,$2"
+	rm -rf "$root/etc"
+	debugfs -R "rdump /etc $root" "$out/debian13.img" 2>/dev/null
+	rm -f "$root/etc/ld.so.cache"
+	cp -a "$out/kernel/arm64/modules" "$root/usr/lib/"
+	finish "$root" "$1"
+}
+
 finish() { # ROOT NAME
 	[ -e "$out/key" ] || ssh-keygen -q -t ed25519 -N '' -C '' -f "$out/key"
 	install -D -m 600 "$out/key.pub" "$1/root/.ssh/authorized_keys"
@@ -138,15 +156,22 @@ finish() { # ROOT NAME
 	: >"$1/etc/machine-id"
 	ln -sf /usr/lib/systemd/system/systemd-networkd.service "$1/etc/systemd/system/multi-user.target.wants/"
 	rm -f "$1/etc/resolv.conf" "$1"/etc/systemd/system/timers.target.wants/* "$1"/var/cache/apt/*.bin
+	if [ -e "$1/usr/sbin/setfiles" ]; then
+		printf 'SELINUX=enforcing\nSELINUXTYPE=default\n' >"$1/etc/selinux/config"
+		chroot "$1" setfiles -F -m /etc/selinux/default/contexts/files/file_contexts /
+	fi
 	rm -f "$out/$2.img"
 	truncate -s 6G "$out/$2.img"
 	mkfs.ext4 -q -F -m 0 -d "$1" "$out/$2.img"
 	rm -rf "$1"
 }
 
-# once NAME FUNCTION ARGUMENT… calls a function of this file, unless NAME was made by the same code.
+# once NAME FUNCTION ARGUMENT… calls a function of this file, unless NAME was made by the same code from the same things.
 once() {
-	stamped "$out/$1.stamp" "$({ declare -f "$2" bootstrap sources packages finish && echo "$@" && cat files/etc/hosts files/etc/systemd/network/*; } | sha256sum)" "${@:2}"
+	local inputs
+	inputs=$(declare -f "$2" bootstrap sources packages && echo "$@")
+	case $2 in disk*) inputs+=$(declare -f finish kernel && cat files/etc/hosts files/etc/systemd/network/*) ;; esac
+	stamped "$out/$1.stamp" "$(sha256sum <<<"$inputs")" "${@:2}"
 }
 
 # What users install: the unit of containerd's release, and a second version of ballast to upgrade to.
@@ -157,3 +182,23 @@ once qemu qemu
 once kernel-6.1 kernel 6.1 bookworm amd64
 once kernel-6.12 kernel 6.12 bookworm-backports amd64
 once debian12 disk debian12 bookworm 6.1,6.12 "$node"
+[ "${1:-}" = --all ] || exit 0
+
+# arm builds the newest containerd; runc is Debian's.
+arm() {
+	echo "build.sh: building for arm64" >&2
+	local module version sum
+	read -r module version sum <<<"$(tail -n 1 ../containerd.txt)"
+	export CGO_ENABLED=0 GOARCH=arm64
+	go build -C "$(module_dir "$module" "v$version" "$sum")" -trimpath -ldflags "-s -w -X $module/version.Version=$version" -o "$out/arm64/" ./cmd/containerd ./cmd/ctr ./cmd/containerd-shim-runc-v2
+}
+
+once qemu-arm qemu_arm
+once kernel-6.12-debian13 kernel 6.12-debian13 trixie amd64
+once debian13 disk debian13 trixie 6.12-debian13 "$node"
+once selinux disk selinux bookworm 6.1,6.12 "$node,selinux-policy-default,selinux-utils,policycoreutils"
+once kernel-arm64 kernel arm64 trixie arm64
+once arm64 disk_arm arm64 "$node,runc"
+once arm arm
+(cd ../.. && CGO_ENABLED=0 GOARCH=arm64 go build -trimpath -ldflags '-s -w' -o "$out/arm64/" ./cmd/ballast ./cmd/ballastd)
+debugfs -R "dump /usr/bin/busybox $out/arm64/busybox" "$out/arm64.img" 2>/dev/null

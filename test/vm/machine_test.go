@@ -37,6 +37,9 @@ var (
 	debian13 = kind{name: "debian13", distro: "Debian 13"}
 )
 
+// kernel13 is the kernel of Debian 13.
+const kernel13 = "6.12-debian13"
+
 // A machine is a virtual machine that can be started several times.
 type machine struct {
 	kind

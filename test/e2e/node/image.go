@@ -33,9 +33,12 @@ var applets = []string{"sh", "cat", "cp", "find", "ls", "mkdir", "readlink", "rm
 // Busybox returns an ordinary image of two gzip layers, of which the second hides, replaces and
 // adds files: /data then has "kept" (setuid), "changed" with content "after", and dir/new, but
 // neither "removed" nor dir/old. Its command runs until it is killed.
-func Busybox(t TB) Artifact {
+func Busybox(t TB) Artifact { return BusyboxFor(t, "amd64", BusyboxPath) }
+
+// BusyboxFor is Busybox for another architecture, with the path of a static busybox for it.
+func BusyboxFor(t TB, architecture, path string) Artifact {
 	t.Helper()
-	bin, err := os.ReadFile(BusyboxPath)
+	bin, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatalf("busybox (run `make tools`): %v", err)
 	}
@@ -62,11 +65,15 @@ func Busybox(t TB) Artifact {
 		{Path: "data/dir/.wh..wh..opq"},
 		{Path: "data/dir/new", Mode: 0o640, Data: []byte("new\n")},
 	}
-	return Image(t, []string{"/bin/sh", "-c", "trap exit TERM; while :; do sleep 1; done"}, first, second)
+	return imageFor(t, architecture, []string{"/bin/sh", "-c", "trap exit TERM; while :; do sleep 1; done"}, first, second)
 }
 
 // Image returns an ordinary OCI image for linux/amd64 with a gzip layer for each list.
 func Image(t TB, cmd []string, layers ...[]File) Artifact {
+	return imageFor(t, "amd64", cmd, layers...)
+}
+
+func imageFor(t TB, architecture string, cmd []string, layers ...[]File) Artifact {
 	t.Helper()
 	a := Artifact{MediaType: ocispec.MediaTypeImageManifest, Blobs: map[digest.Digest][]byte{}}
 	put := func(mediaType string, p []byte) ocispec.Descriptor {
@@ -76,7 +83,7 @@ func Image(t TB, cmd []string, layers ...[]File) Artifact {
 	}
 	m := ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest}
 	config := ocispec.Image{
-		Platform: ocispec.Platform{OS: "linux", Architecture: "amd64"},
+		Platform: ocispec.Platform{OS: "linux", Architecture: architecture},
 		Config:   ocispec.ImageConfig{Cmd: cmd, Env: []string{"PATH=/bin"}},
 		RootFS:   ocispec.RootFS{Type: "layers"},
 	}

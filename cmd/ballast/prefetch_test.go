@@ -127,7 +127,7 @@ func TestStopOfQueuedPrefetch(t *testing.T) {
 // waitUntil waits for a fact.
 func waitUntil(t *testing.T, what string, fact func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !fact(); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(4 * time.Minute); !fact(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("waited too long for %s", what)
 		}

@@ -136,7 +136,7 @@ func TestDaemonSet(t *testing.T) {
 	})
 	c.checkReader()
 	c.endReader()
-	c.apply("ballast-remove", nil)
+	c.awaitReady("ballast-remove") // it tries again
 	logs := c.logs()
 	c.stopPod("ballast-remove")
 	if d := cmp.Diff(before, c.state()); d != "" {

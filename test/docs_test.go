@@ -206,7 +206,7 @@ func TestPagesAreLinked(t *testing.T) {
 
 var (
 	metricName  = regexp.MustCompile(`"(ballast_[a-z_]+)"`)
-	doctorCheck = regexp.MustCompile(`(?:const check = |d\.(?:ok|warn|fail)\()"([a-z_. -]+)"`)
+	doctorCheck = regexp.MustCompile(`(?:\b[cC]heck[A-Z]?[A-Za-z]* *= |[dk]\.(?:OK|Warn|Fail)\()"([a-z_. -]+)"`)
 )
 
 // TestNamesInPages wants the pages to have all metrics, and all checks of the doctor.
@@ -217,6 +217,7 @@ func TestNamesInPages(t *testing.T) {
 	}{
 		{"../cmd/internal/metrics/*.go", "../contrib/docs/monitoring.md", metricName},
 		{"../cmd/internal/doctor/*.go", "../contrib/docs/troubleshooting.md", doctorCheck},
+		{"../cmd/internal/node/*.go", "../contrib/docs/troubleshooting.md", doctorCheck},
 	} {
 		files, err := filepath.Glob(tt.code)
 		if err != nil {

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -51,6 +52,7 @@ func (k *Checker) Check(ctx context.Context, c *Containerd) (snapshotter, differ
 	if len(k.Findings) == before {
 		k.OK(CheckConfig, "%s: snapshotter %s and differ %s are configured", c.File, snapshotter, differ)
 	}
+	k.neighbours(cmp.Or(snapshotter, snippet.Snapshotter))
 	return snapshotter, differ
 }
 

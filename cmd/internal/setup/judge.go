@@ -28,16 +28,17 @@ func (b *builder) judge(ctx context.Context) error {
 	}
 	k := node.Checker{Host: b.Host, Config: b.Config, Unit: b.Unit}
 	k.Check(ctx, planned)
+	for _, f := range k.Findings {
+		if f.Check == node.CheckNeighbours && !b.fixing {
+			b.note("%s", f.Text())
+		}
+	}
 	var all []string
 	for _, f := range k.Failed() {
 		if f.Check == node.CheckCRI && !b.changesCRI() {
 			continue
 		}
-		text := f.Message
-		if f.Fix != "" {
-			text += "; fix: " + f.Fix
-		}
-		all = append(all, text)
+		all = append(all, f.Text())
 	}
 	if len(all) == 0 || b.o.Force {
 		for _, text := range b.foreignChanges(planned) {

@@ -195,6 +195,31 @@ func (v *view) named() ([]string, error) {
 	return found, nil
 }
 
+// ReplacedHosts returns, sorted, the hosts.toml files of the registries that setup has closed on a host, as far
+// as they are gone or have another content now.
+func ReplacedHosts(root string) ([]string, error) {
+	o := Options{Host: root}
+	o.complete()
+	h := hostAt(o.Host)
+	r, err := h.readRecord()
+	if err != nil || r == nil || r.Removing {
+		return nil, err
+	}
+	var paths []string
+	for p, f := range r.Files {
+		if filepath.Base(p) != "hosts.toml" || !slices.Contains(r.Options.Registries, snippet.RegistryOf(filepath.Base(filepath.Dir(p)))) {
+			continue
+		}
+		if have, err := h.digestAt(p); err != nil {
+			return nil, err
+		} else if !f.wrote(have) {
+			paths = append(paths, p)
+		}
+	}
+	slices.Sort(paths)
+	return paths, nil
+}
+
 // hostsFile returns the path of the hosts.toml of a registry.
 func (v *view) hostsFile(registry string) string {
 	return filepath.Join(v.hostsDir, registry, "hosts.toml")

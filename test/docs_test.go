@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"go.yaml.in/yaml/v3"
 )
 
 var (
@@ -268,6 +270,135 @@ func TestSpeedInReadme(t *testing.T) {
 	if want := fmt.Sprintf("%d targets are met, %d are missed", met, missed); !strings.Contains(strings.Join(strings.Fields(speed), " "), want) {
 		t.Errorf("the README does not have %q", want)
 	}
+}
+
+var (
+	settingSpan  = regexp.MustCompile("`([a-z]+(?:\\.[a-z_]+)+)`")
+	settingRow   = regexp.MustCompile("(?m)^\\| `([a-z_.]+)` \\|")
+	chartFlag    = regexp.MustCompile(`--set ([a-zA-Z.]+)=`)
+	metricInText = regexp.MustCompile(`\bballast_[a-z_]+\b`)
+	checkRow     = regexp.MustCompile("(?m)^\\| (`[a-z_. -]+`(?:, `[a-z_. -]+`)*) \\|")
+	makeCommand  = regexp.MustCompile("(?m)(?:`|^)make ([a-z0-9-]+(?: [a-z0-9-]+)*)")
+	makeTarget   = regexp.MustCompile(`(?m)^([a-z0-9%-]+(?: [a-z0-9%-]+)*):`)
+	repoPath     = regexp.MustCompile(`(?:^|\s)(contrib/[A-Za-z0-9/._-]+|test/[A-Za-z0-9/._-]+)`)
+	codeBlock    = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
+)
+
+// TestPagesNameWhatExists looks up the settings, values of the chart, metrics, checks of the doctor, targets of make and
+// files of the repository that pages name.
+func TestPagesNameWhatExists(t *testing.T) {
+	configuration := read(t, "../contrib/docs/configuration.md")
+	settings, sections := map[string]bool{}, map[string]bool{}
+	for _, m := range settingRow.FindAllStringSubmatch(configuration, -1) {
+		settings[m[1]] = true
+		section, _, nested := strings.Cut(m[1], ".")
+		sections[section] = nested
+	}
+	var values map[string]any
+	if err := yaml.Unmarshal([]byte(read(t, "../contrib/helm/ballast/values.yaml")), &values); err != nil {
+		t.Fatal(err)
+	}
+	metrics, checks := "", ""
+	for _, f := range append(glob(t, "../cmd/internal/metrics/*.go"), glob(t, "../cmd/internal/facadeport/*.go")...) {
+		metrics += read(t, f)
+	}
+	for _, f := range append(glob(t, "../cmd/internal/doctor/*.go"), glob(t, "../cmd/internal/node/*.go")...) {
+		checks += read(t, f)
+	}
+	var targets []string
+	for _, m := range makeTarget.FindAllStringSubmatch(read(t, "../Makefile"), -1) {
+		targets = append(targets, strings.Fields(m[1])...)
+	}
+	found := map[string]int{}
+	for _, page := range pages(t) {
+		text := read(t, page)
+		for _, m := range settingSpan.FindAllStringSubmatch(text, -1) {
+			section, _, _ := strings.Cut(m[1], ".")
+			if !sections[section] || m[1] == "containerd.io" || strings.HasSuffix(m[1], ".toml") {
+				continue
+			}
+			if found["setting"]++; !settings[m[1]] && !hasValue(values, m[1]) {
+				t.Errorf("%s: there is no setting %s", page, m[1])
+			}
+		}
+		for _, m := range chartFlag.FindAllStringSubmatch(text, -1) {
+			if found["value"]++; !hasValue(values, m[1]) {
+				t.Errorf("%s: the chart has no value %s", page, m[1])
+			}
+		}
+		for _, m := range metricInText.FindAllString(text, -1) {
+			if found["metric"]++; !strings.Contains(metrics, `"`+m+`"`) {
+				t.Errorf("%s: there is no metric %s", page, m)
+			}
+		}
+		for _, m := range makeCommand.FindAllStringSubmatch(text, -1) {
+			for target := range strings.FieldsSeq(m[1]) {
+				bench, isBench := strings.CutPrefix(target, "bench-")
+				if found["target"]++; !slices.Contains(targets, target) && (!isBench || bench == "") {
+					t.Errorf("%s: make has no target %s", page, target)
+				}
+			}
+		}
+		for _, block := range codeBlock.FindAllStringSubmatch(text, -1) {
+			for _, m := range repoPath.FindAllStringSubmatch(block[1], -1) {
+				found["file"]++
+				if _, err := os.Stat(filepath.Join("..", m[1])); err != nil {
+					t.Errorf("%s: %v", page, err)
+				}
+			}
+		}
+	}
+	_, table, _ := strings.Cut(read(t, "../contrib/docs/troubleshooting.md"), "\n## What doctor checks\n")
+	table, _, _ = strings.Cut(table, "\n## ")
+	for _, m := range checkRow.FindAllStringSubmatch(table, -1) {
+		for name := range strings.SplitSeq(m[1], ", ") {
+			if found["check"]++; !strings.Contains(checks, `"`+strings.Trim(name, "`")+`"`) {
+				t.Errorf("the doctor has no check %s", name)
+			}
+		}
+	}
+	for _, kind := range []string{"setting", "value", "metric", "target", "file", "check"} {
+		if found[kind] < 3 {
+			t.Errorf("the pages name %d of kind %s", found[kind], kind)
+		}
+	}
+}
+
+// TestContribListed wants the list of what is beside the programs to have all of it.
+func TestContribListed(t *testing.T) {
+	list := read(t, "../contrib/README.md")
+	for _, pattern := range []string{"../contrib/*", "../contrib/systemd/*"} {
+		for _, f := range glob(t, pattern) {
+			name, err := filepath.Rel("../contrib", f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if name != "README.md" && filepath.Ext(name) != ".go" && !strings.Contains(list, "`"+name+"`") && !strings.Contains(list, "`"+name+"/") {
+				t.Errorf("contrib/README.md does not list %s", name)
+			}
+		}
+	}
+}
+
+// glob returns the files of the product that match a pattern.
+func glob(t *testing.T, pattern string) []string {
+	t.Helper()
+	files, err := filepath.Glob(pattern)
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%s: %d files, %v", pattern, len(files), err)
+	}
+	return slices.DeleteFunc(files, func(f string) bool { return strings.HasSuffix(f, "_test.go") })
+}
+
+// hasValue reports whether the values of the chart have a key with a path.
+func hasValue(values map[string]any, path string) bool {
+	first, rest, more := strings.Cut(path, ".")
+	v, ok := values[first]
+	if !more || !ok {
+		return ok
+	}
+	below, _ := v.(map[string]any)
+	return hasValue(below, rest)
 }
 
 var missedRow = regexp.MustCompile(`(?m)^\| (.*?) +\|.*\*\*missed\*\* +\|$`)

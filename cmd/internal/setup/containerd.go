@@ -129,6 +129,9 @@ func (b *builder) containerd() error {
 	if restart {
 		b.restartContainerd(why)
 	}
+	if b.o.RuntimeHandler != "" && !b.o.NoService && b.dirty[containerdGroup] {
+		b.note("the RuntimeClass of ballast selects nodes with a label: kubectl label node NODE ballast.dev/node=true")
+	}
 	if b.Distro.Name == node.EKS && b.dirty[containerdGroup] {
 		b.note("nodeadm writes %s anew at each boot. To keep the import, put this into the NodeConfig of the node group, below spec.containerd.config: imports = [\"/etc/containerd/conf.d/*.toml\"]", b.Distro.Config)
 	}

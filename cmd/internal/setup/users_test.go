@@ -66,6 +66,23 @@ func TestUsersOf(t *testing.T) {
 	}
 }
 
+// TestLabelNote says which label a node of a cluster needs, when pods of a handler become possible, and not again.
+func TestLabelNote(t *testing.T) {
+	const label = "kubectl label node NODE ballast.dev/node=true"
+	r := newRoot(t, "kubeadm")
+	for _, tt := range []struct {
+		o    Options
+		want bool
+	}{{Options{}, false}, {Options{RuntimeHandler: "ballast"}, true}, {Options{RuntimeHandler: "ballast"}, false}} {
+		p, err := r.plan(tt.o)
+		r.ok(err)
+		if got := strings.Contains(strings.Join(p.Notes, "\n"), label); got != tt.want {
+			t.Errorf("%+v: notes %q", tt.o, p.Notes)
+		}
+		r.set(tt.o)
+	}
+}
+
 // TestRemovalIsRefusedBehindLink has a root that is a symbolic link to another disk, on which an image volume shows a bind mount: mount
 // tables have the path behind the link.
 func TestRemovalIsRefusedBehindLink(t *testing.T) {

@@ -109,6 +109,8 @@ type builder struct {
 	files    map[string]file  // the wanted files
 	gone     map[string]bool  // removed paths
 	theirs   *node.Containerd // the configuration of containerd without our drop-in
+	beside   *node.Containerd // the same with the files that our import brings in
+	kept     string           // the directory with the generation that a rollback restores
 	block    string           // our part of the template of containerd's configuration, if that is how it is added
 	dirty    [3]bool          // by group: files change
 	copies   bool             // programs are replaced
@@ -200,14 +202,21 @@ func (b *builder) edit(p string, old string, data string, g group, why string, f
 	}
 	now := b.files[p]
 	now.Import, now.Block = f.Import, f.Block
-	if _, ours := b.old[p]; !ours && old != "" {
+	if old != "" {
 		_, mode, err := b.Read(p)
 		if err != nil {
 			return err
 		}
-		now.Original, now.Mode = true, mode
-		if n := len(b.plan.Steps); n > 0 && b.plan.Steps[n-1].Target == p {
-			b.plan.Steps[n-1].keep, b.plan.Steps[n-1].mode = filepath.Join(originals, p), mode
+		n := len(b.plan.Steps)
+		changes := n > 0 && b.plan.Steps[n-1].Target == p
+		if changes {
+			b.plan.Steps[n-1].mode = mode
+		}
+		if _, ours := b.old[p]; !ours {
+			now.Original, now.Mode = true, mode
+			if changes {
+				b.plan.Steps[n-1].keep = filepath.Join(originals, p)
+			}
 		}
 	}
 	b.files[p] = now

@@ -12,7 +12,6 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/dirs"
 	"github.com/containerd/errdefs"
-	"github.com/opencontainers/go-digest"
 )
 
 // NewRemoval returns the steps that remove ballast from a host, with all that it made there, including
@@ -265,23 +264,33 @@ func (b *builder) restore(p string, f file) ([]Step, error) {
 	return []Step{{Action: Copy, Target: p, from: name, mode: f.Mode}}, nil
 }
 
-// undoPart returns the step that removes our part of a file of others.
+// undoPart returns the step that removes our part of a file of others. Where nothing else has changed, the file
+// becomes what it was, byte by byte.
 func (b *builder) undoPart(p string, f file, text string, mode fs.FileMode) ([]Step, error) {
-	if f.Original && f.wrote(digest.FromString(text)) {
-		return b.restore(p, f)
+	before := ""
+	if f.Original {
+		var err error
+		if before, err = b.Text(filepath.Join(originals, p)); err != nil {
+			return nil, err
+		}
 	}
 	fresh := withoutBlock(text)
+	alone := fresh == withoutBlock(withBlock(before, ""))
 	if f.Import != "" {
 		var err error
 		if fresh, err = dropImport(text, f.Import); err != nil {
 			return nil, fmt.Errorf("%s: %w; take %q out of its imports by hand", p, err, f.Import)
 		}
+		whole, err := withImport(before, versionLine.FindString(text), f.Import)
+		alone = err == nil && text == whole
 	}
 	switch {
-	case !f.Original && f.wrote(digest.FromString(text)): // nothing but ours
-		return []Step{{Action: Remove, Target: p}}, nil
 	case fresh == text:
 		return nil, nil
+	case alone && f.Original:
+		fresh = before
+	case alone:
+		return []Step{{Action: Remove, Target: p}}, nil
 	}
 	return []Step{{Action: Restore, Target: p, data: []byte(fresh), mode: mode}}, nil
 }

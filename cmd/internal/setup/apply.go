@@ -23,6 +23,8 @@ func (p *Plan) Changes() bool { return len(p.Steps) > 0 }
 // completes the steps.
 func (p *Plan) Apply(ctx context.Context, said func(Step)) error {
 	switch {
+	case !p.Changes() && p.continues():
+		return p.end()
 	case !p.Changes():
 		return p.remember(&p.done)
 	case p.Steps[0].Action == Undo:
@@ -51,6 +53,11 @@ func (p *Plan) Apply(ctx context.Context, said func(Step)) error {
 		return p.failed(ctx, err)
 	}
 	return p.end()
+}
+
+// continues reports whether the last run has not ended.
+func (p *Plan) continues() bool {
+	return p.view != nil && p.view.record != nil && p.view.record.Before != nil
 }
 
 // failed undoes a plan.
@@ -114,7 +121,7 @@ func (p *Plan) end() error {
 		return nil
 	}
 	p.done.Previous = p.next.Previous
-	if p.next.RollingBack {
+	if p.next.Upgrading || p.next.RollingBack {
 		if err := p.view.disk().swapPrevious(); err != nil {
 			return err
 		}

@@ -1,7 +1,6 @@
 package setup
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -460,50 +459,4 @@ func (b *builder) stale(g group) error {
 		}
 	}
 	return b.undoAll(paths, g, "it is no longer needed")
-}
-
-// finish sets the records written before and after the steps.
-func (b *builder) finish() {
-	done := record{Version: recordVersion, Ballast: api.ThisVersion().Version, Options: *b.o, Files: b.files, Pending: b.plan.Pending}
-	if b.Unknown == nil {
-		done.Containerd = b.Version.String()
-	}
-	var dirs []string
-	if b.record != nil {
-		done.Containerd = cmp.Or(done.Containerd, b.record.Containerd)
-		dirs, done.Previous = b.record.Dirs, b.record.Previous
-		if b.programs == "" {
-			done.Ballast = b.record.Ballast
-		}
-	}
-	for _, s := range b.plan.Steps {
-		if s.Action == Write || s.Action == Copy {
-			dirs = append(dirs, b.disk().missingDirs(s.Target)...)
-		}
-	}
-	done.Dirs = sorted(dirs)
-	next := done
-	done.Files = map[string]file{}
-	for p, f := range b.files {
-		f.Before = ""
-		done.Files[p] = f
-	}
-	next.Files = maps.Clone(b.old)
-	if next.Files == nil {
-		next.Files = map[string]file{}
-	}
-	maps.Copy(next.Files, b.files)
-	next.Pending = slices.Clone(done.Pending)
-	if b.dirty[daemonGroup] && !b.o.NoService || b.pending(pendingDaemon) {
-		next.Pending = append(next.Pending, pendingDaemon)
-	}
-	if b.dirty[containerdGroup] || b.pending(pendingContainerd) {
-		next.Pending = append(next.Pending, pendingContainerd)
-	}
-	next.Pending = sorted(next.Pending)
-	next.Upgrading = b.copies
-	if b.record != nil {
-		next.Before = b.record.Before
-	}
-	b.plan.next, b.plan.done = next, done
 }

@@ -17,6 +17,9 @@ import (
 // freshPrevious is where the next generation is kept until it is complete.
 const freshPrevious = previous + ".new"
 
+// spentPrevious is where the generation before is until it is removed.
+const spentPrevious = previous + ".old"
+
 // keepPrevious keeps all files of the installed version.
 func (p *Plan) keepPrevious() error {
 	old, err := p.view.disk().readRecord()
@@ -57,22 +60,23 @@ func (p *Plan) keepPrevious() error {
 		}
 		g.Files[path] = mode
 	}
-	p.next.Previous = g
-	if p.next.RollingBack { // the current one is still needed
-		return nil
-	}
-	return h.swapPrevious()
+	p.next.Previous = g // the earlier one stays until the end: undoing needs it
+	return nil
 }
 
-// swapPrevious makes the kept generation the previous one.
+// swapPrevious makes the kept generation the previous one. After a crash, it does what is left to do.
 func (h host) swapPrevious() error {
-	if !h.Exists(freshPrevious) { // already done before a crash
-		return nil
+	if h.Exists(freshPrevious) {
+		if h.Exists(previous) {
+			if err := errors.Join(h.purge(spentPrevious), h.rename(previous, spentPrevious)); err != nil {
+				return err
+			}
+		}
+		if err := h.rename(freshPrevious, previous); err != nil {
+			return err
+		}
 	}
-	if err := h.purge(previous); err != nil {
-		return err
-	}
-	return h.rename(freshPrevious, previous)
+	return h.purge(spentPrevious)
 }
 
 // NewRollback returns the steps that restore the version replaced by the last upgrade: programs,
@@ -91,20 +95,40 @@ func NewRollback(ctx context.Context, o Options) (*Plan, error) {
 		return nil, fmt.Errorf("there is no previous version: setup has not upgraded anything: %w", errdefs.ErrNotFound)
 	}
 	r := v.record
+	if r.Removing {
+		return nil, fmt.Errorf("a removal was not completed: run ballast setup --remove to complete it: %w", errdefs.ErrFailedPrecondition)
+	}
 	o.BinDir, o.NoService = r.Options.BinDir, r.Options.NoService
 	o.complete()
 	b := v.builder(&o, "")
 	b.old, b.files = r.Files, maps.Clone(r.Files)
-	if err := b.rollback(r.Previous); err != nil {
+	b.kept = previous
+	to, replacing := r.Previous, b.Exists(freshPrevious)
+	switch {
+	case r.Upgrading && replacing: // of an upgrade that has not ended
+		b.kept = freshPrevious
+	case r.RollingBack: // the last run has not ended, and the record has the version that it replaces
+		old, err := v.disk().keptRecord()
+		if err != nil {
+			return nil, err
+		}
+		if to = old.Previous; !replacing || !b.Exists(previous) { // only its end is missing
+			to = &generation{Ballast: to.Ballast}
+		}
+	}
+	if err := b.rollback(to); err != nil {
 		return nil, err
 	}
 	next, done := *r, *r
-	next.Files, done.Files = b.files, b.files
+	next.Files, done.Files = maps.Clone(r.Files), b.files
+	maps.Copy(next.Files, b.files)
+	next.Dirs = b.dirs()
+	done.Dirs = next.Dirs
 	next.RollingBack, next.Upgrading = true, false
 	next.Pending = sorted(append(slices.Clone(r.Pending), pendingDaemon, pendingContainerd))
-	done.Ballast, done.RollingBack, done.Upgrading, done.Pending = r.Previous.Ballast, false, false, b.plan.Pending
+	done.Ballast, done.RollingBack, done.Upgrading, done.Pending = to.Ballast, false, false, b.plan.Pending
 	b.plan.next, b.plan.done = next, done
-	b.note("ballast %s is restored, %s is kept: another --rollback returns to it", r.Previous.Ballast, api.ThisVersion().Version)
+	b.note("ballast %s is restored, %s is kept: another --rollback returns to it", to.Ballast, api.ThisVersion().Version)
 	return b.plan, nil
 }
 
@@ -131,39 +155,54 @@ func (b *builder) rollback(g *generation) error {
 	return nil
 }
 
-// putBack adds the steps that restore a file.
+// putBack adds the steps that restore a file. One that others have written or edited since stays.
 func (b *builder) putBack(g *generation, p string, to group) error {
 	const why = "as it was before the upgrade"
+	now, err := b.disk().digestAt(p)
+	if err != nil {
+		return err
+	}
+	f, known := b.old[p]
+	ours := now == "" || known && f.wrote(now)
 	mode, was := g.Files[p]
 	if !was {
-		if b.Exists(p) {
+		switch {
+		case ours:
+			delete(b.files, p)
+		case known:
+			b.note("%s was changed after setup wrote it, and stays", p)
+		}
+		if now != "" && ours && !f.Original {
 			b.add(Step{Action: Remove, Target: p, Why: why, group: to})
+		} else if now != "" && ours {
+			steps, err := b.restore(p, f)
+			if err != nil {
+				return err
+			}
+			for _, s := range steps {
+				s.Why, s.group = why, to
+				b.add(s)
+			}
 		}
 		return nil
 	}
-	from, err := b.Follow(filepath.Join(previous, p))
+	from, err := b.Follow(filepath.Join(b.kept, p))
 	if err != nil {
 		return err
 	}
-	if _, err := os.Stat(from); err != nil {
+	then, err := digestOf(from)
+	if err != nil {
 		return fmt.Errorf("the previous version is incomplete: %w", err)
 	}
-	is, err := b.Follow(p)
-	if err != nil {
-		return err
-	}
-	a, err := digestOf(from)
-	if err != nil {
-		return err
-	}
-	if z, err := digestOf(is); err == nil && a == z {
+	switch {
+	case now == then:
+		return nil
+	case !ours:
+		b.note("%s was changed after setup wrote it, and is not replaced", p)
 		return nil
 	}
-	f := b.files[p]
-	if f.Digest != "" {
-		f.Digest, f.Before = a, f.Digest
-		b.files[p] = f
-	}
+	f.Digest, f.Before = then, now
+	b.files[p] = f
 	b.add(Step{Action: Copy, Target: p, Why: why, from: from, mode: mode, group: to})
 	return nil
 }

@@ -126,6 +126,14 @@ func (b *builder) remove(ctx context.Context, found *record, busy []string) erro
 	if err := b.undoAll(programs, noGroup, "the program"); err != nil {
 		return err
 	}
+	left, err := b.emptied(func(string) bool { return true })
+	if err != nil {
+		return err
+	}
+	for _, s := range left {
+		s.Why = "it is empty"
+		b.add(s)
+	}
 	if b.Exists(configDir) && !b.gone[configDir] {
 		b.note("%s stays: it has files that setup did not write", configDir)
 	}
@@ -174,7 +182,9 @@ func (b *builder) undoAll(paths []string, g group, why string) error {
 		b.gone[p] = len(steps) > 0 && steps[len(steps)-1].Action == Remove
 		all = append(all, steps...)
 	}
-	dirs, err := b.emptied(paths)
+	dirs, err := b.emptied(func(d string) bool {
+		return slices.ContainsFunc(paths, func(p string) bool { return strings.HasPrefix(p, d+"/") })
+	})
 	if err != nil {
 		return err
 	}
@@ -185,16 +195,15 @@ func (b *builder) undoAll(paths []string, g group, why string) error {
 	return nil
 }
 
-// emptied returns the removal of directories that were created for files and are otherwise empty,
-// the innermost first.
-func (b *builder) emptied(paths []string) ([]Step, error) {
+// emptied returns the removal of directories that were created for files and are otherwise empty, of those
+// that are wanted, the innermost first.
+func (b *builder) emptied(wanted func(d string) bool) ([]Step, error) {
 	if b.record == nil {
 		return nil, nil
 	}
 	var steps []Step
 	for _, d := range slices.Backward(b.record.Dirs) { // sorted: subdirectories come later
-		above := slices.ContainsFunc(paths, func(p string) bool { return strings.HasPrefix(p, d+"/") })
-		if !above || !b.IsDir(d) {
+		if !wanted(d) || b.gone[d] || !b.IsDir(d) {
 			continue
 		}
 		names, err := b.List(d)

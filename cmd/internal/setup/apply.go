@@ -98,18 +98,10 @@ func (p *Plan) begin() error {
 		}
 	}
 	for _, s := range p.Steps {
-		if s.keep == "" || h.Exists(s.keep) { // an original that is already kept stays
+		if s.keep == "" {
 			continue
 		}
-		from, err := h.Follow(s.Target)
-		if err != nil {
-			return err
-		}
-		mode, err := h.modeOf(s.Target)
-		if err != nil {
-			return err
-		}
-		if err := errors.Join(h.mkdir(originals, 0o700), h.copy(from, s.keep, mode)); err != nil {
+		if err := errors.Join(h.mkdir(originals, 0o700), h.setAside(s.Target, s.keep)); err != nil {
 			return fmt.Errorf("keep %s: %w", s.Target, err)
 		}
 	}
@@ -126,7 +118,7 @@ func (p *Plan) end() error {
 			return err
 		}
 	}
-	if err := p.remember(&p.done); err != nil || p.done.Before != nil {
+	if err := errors.Join(p.sweep(), p.remember(&p.done)); err != nil || p.done.Before != nil {
 		return err
 	}
 	return p.view.disk().purge(undoDir)

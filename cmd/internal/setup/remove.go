@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/cmd/internal/dirs"
+	"github.com/ballast-dev/ballast/store/durable"
 	"github.com/containerd/errdefs"
 )
 
@@ -24,8 +25,12 @@ import (
 // set up there are no steps.
 func NewRemoval(ctx context.Context, o Options) (*Plan, error) {
 	v, err := recorded(ctx, &o)
-	if errdefs.IsNotFound(err) { // nothing of ballast is here
-		return &Plan{Notes: []string{strings.TrimSuffix(err.Error(), ": "+errdefs.ErrNotFound.Error())}}, nil
+	if v != nil && errdefs.IsNotFound(err) { // nothing of ballast is here, besides what a crash before the first change has left
+		p := &Plan{Notes: []string{strings.TrimSuffix(err.Error(), ": "+errdefs.ErrNotFound.Error())}, view: v}
+		if v.Exists(stateDir) {
+			p.Steps = []Step{{Action: Purge, Target: stateDir, Why: "the records of setup"}}
+		}
+		return p, nil
 	}
 	if err != nil {
 		return nil, err
@@ -315,26 +320,13 @@ func (p *Plan) purge(s Step) error {
 // purgeState removes the records of setup. Originals that were not restored stay.
 func (p *Plan) purgeState() error {
 	h := p.view.disk()
-	for _, path := range slices.Sorted(maps.Keys(p.next.Files)) {
-		if !p.next.Files[path].Original {
-			continue
-		}
-		from := filepath.Join(originals, path)
-		was, err := h.digestAt(from)
-		if err != nil {
-			return err
-		}
-		now, err := h.digestAt(path)
-		if err != nil {
-			return err
-		}
-		if was == now {
-			if err := h.purge(from); err != nil {
-				return err
-			}
-		}
+	if err := p.sweep(); err != nil {
+		return err
 	}
-	for _, path := range []string{previous, freshPrevious, undoDir, stateFile} {
+	if err := h.purgeRestored("/", func(string) bool { return false }); err != nil {
+		return err
+	}
+	for _, path := range []string{previous, freshPrevious, spentPrevious, undoDir, stateFile} {
 		if err := h.purge(path); err != nil {
 			return err
 		}
@@ -344,6 +336,39 @@ func (p *Plan) purgeState() error {
 	}
 	if h.Exists(stateDir) {
 		p.Notes = append(p.Notes, fmt.Sprintf("%s stays: it has files of others that were replaced and could not be restored, because the files in their place were edited since", originals))
+	}
+	return nil
+}
+
+// purgeRestored removes the kept originals below a directory whose content is in their place, and those whose keeping
+// has not ended, besides those that a record needs.
+func (h host) purgeRestored(dir string, needed func(path string) bool) error {
+	names, err := h.List(filepath.Join(originals, dir))
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		path := filepath.Join(dir, name)
+		from := filepath.Join(originals, path)
+		if h.IsDir(from) {
+			if err := h.purgeRestored(path, needed); err != nil {
+				return err
+			}
+			continue
+		}
+		was, err := h.digestAt(from)
+		if err != nil {
+			return err
+		}
+		inPlace := func(path string) bool {
+			now, err := h.digestAt(path)
+			return err == nil && now == was
+		}
+		if !needed(path) && (durable.Unfinished(name) || inPlace(path) || inPlace(strings.TrimSuffix(path, edited))) {
+			if err := h.purge(from); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

@@ -1,13 +1,16 @@
 package setup
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 )
@@ -161,6 +164,35 @@ func TestRollbackLeavesEdits(t *testing.T) {
 	r.apply(p)
 	if got := r.read(unit); got != theirs+theirs || !strings.Contains(strings.Join(p.Notes, "\n"), unit) {
 		t.Errorf("got %q, notes %q", got, p.Notes)
+	}
+}
+
+// TestRollbackAcrossSchema refuses to restore a version that cannot open the store, before anything changes, and restores
+// one that can.
+func TestRollbackAcrossSchema(t *testing.T) {
+	r := newRoot(t, "kubeadm")
+	r.set(Options{})
+	older := r.read("usr/local/bin/ballastd")
+	r.version("2")
+	r.set(Options{})
+	s, err := store.Open(filepath.Join(r.dir, "var/lib/ballast"), store.Options{Reserve: 1})
+	r.ok(err)
+	r.ok(s.Close())
+	reads, err := strconv.Atoi(store.SchemaVersion)
+	r.ok(err)
+	r.write("var/lib/ballast/store.db.schema", fmt.Sprintln(reads+1)) // as the next version does
+	before := r.files()
+	_, err = NewRollback(t.Context(), Options{Host: r.dir, NoRestart: true})
+	wantError(t, err, errdefs.IsFailedPrecondition, fmt.Sprintf("schema %d", reads+1), "ballast setup --remove")
+	if d := cmp.Diff(before, r.files()); d != "" {
+		t.Errorf("changed (-before +after):\n%s", d)
+	}
+	r.write("var/lib/ballast/store.db.schema", store.SchemaVersion+"\n")
+	back, err := NewRollback(t.Context(), Options{Host: r.dir, NoRestart: true})
+	r.ok(err)
+	r.apply(back)
+	if got := r.read("usr/local/bin/ballastd"); got != older {
+		t.Errorf("got %q, want %q", got, older)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -24,6 +25,9 @@ type record struct {
 	Version int     `json:"version"`
 	Ballast string  `json:"ballast"` // the installed version
 	Options Options `json:"options"`
+
+	// Schema is the last version of the store's schema that the installed version can open.
+	Schema string `json:"schema,omitempty"`
 
 	// Containerd is the version of containerd that the drop-in is for.
 	Containerd string `json:"containerd,omitempty"`
@@ -76,6 +80,7 @@ func (f file) wrote(d digest.Digest) bool {
 // A generation is the files of one version of ballast.
 type generation struct {
 	Ballast string                 `json:"ballast"`
+	Schema  string                 `json:"schema,omitempty"`  // as in record
 	Files   map[string]fs.FileMode `json:"files"`             // kept files, with their permissions
 	Missing []string               `json:"missing,omitempty"` // missing files
 }
@@ -130,7 +135,7 @@ func (h host) writeRecord(r *record) error {
 
 // finish sets the records written before and after the steps.
 func (b *builder) finish() {
-	done := record{Version: recordVersion, Ballast: api.ThisVersion().Version, Options: *b.o, Files: b.files, Pending: b.plan.Pending}
+	done := record{Version: recordVersion, Ballast: api.ThisVersion().Version, Schema: store.SchemaVersion, Options: *b.o, Files: b.files, Pending: b.plan.Pending}
 	if b.Unknown == nil {
 		done.Containerd = b.Version.String()
 	}
@@ -138,7 +143,7 @@ func (b *builder) finish() {
 		done.Containerd = cmp.Or(done.Containerd, b.record.Containerd)
 		done.Previous = b.record.Previous
 		if b.programs == "" {
-			done.Ballast = b.record.Ballast
+			done.Ballast, done.Schema = b.record.Ballast, b.record.Schema
 		}
 	}
 	done.Dirs = b.dirs()

@@ -9,8 +9,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 )
 
@@ -31,7 +33,7 @@ func (p *Plan) keepPrevious() error {
 		return nil
 	}
 	h := p.view.disk()
-	g := &generation{Ballast: old.Ballast, Files: map[string]fs.FileMode{}}
+	g := &generation{Ballast: old.Ballast, Schema: old.Schema, Files: map[string]fs.FileMode{}}
 	if err := h.purge(freshPrevious); err != nil {
 		return err
 	}
@@ -82,7 +84,8 @@ func (h host) swapPrevious() error {
 // NewRollback returns the steps that restore the version replaced by the last upgrade: programs,
 // units, drop-in and hosts.toml files as they were. A second rollback restores the newer version.
 //
-// It returns errdefs.ErrNotFound if there was no upgrade.
+// It returns errdefs.ErrNotFound if there was no upgrade, and errdefs.ErrFailedPrecondition, unless Options.Force
+// is set, if the version cannot open the store, whose schema has changed since.
 func NewRollback(ctx context.Context, o Options) (*Plan, error) {
 	v, err := look(ctx, &o)
 	if err != nil {
@@ -113,8 +116,11 @@ func NewRollback(ctx context.Context, o Options) (*Plan, error) {
 			return nil, err
 		}
 		if to = old.Previous; !replacing || !b.Exists(previous) { // only its end is missing
-			to = &generation{Ballast: to.Ballast}
+			to = &generation{Ballast: to.Ballast, Schema: to.Schema}
 		}
+	}
+	if err := v.opens(to); err != nil && !o.Force {
+		return nil, err
 	}
 	if err := b.rollback(to); err != nil {
 		return nil, err
@@ -126,10 +132,32 @@ func NewRollback(ctx context.Context, o Options) (*Plan, error) {
 	done.Dirs = next.Dirs
 	next.RollingBack, next.Upgrading = true, false
 	next.Pending = sorted(append(slices.Clone(r.Pending), pendingDaemon, pendingContainerd))
-	done.Ballast, done.RollingBack, done.Upgrading, done.Pending = to.Ballast, false, false, b.plan.Pending
+	done.Ballast, done.Schema, done.RollingBack, done.Upgrading, done.Pending = to.Ballast, to.Schema, false, false, b.plan.Pending
 	b.plan.next, b.plan.done = next, done
 	b.note("ballast %s is restored, %s is kept: another --rollback returns to it", to.Ballast, api.ThisVersion().Version)
 	return b.plan, nil
+}
+
+// opens returns errdefs.ErrFailedPrecondition, with what to do, if a version of ballast cannot open the store.
+func (v *view) opens(g *generation) error {
+	root, err := v.Follow(v.Config.Root)
+	if err != nil {
+		return err
+	}
+	schema, err := store.Schema(root)
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	has, hasErr := strconv.Atoi(schema)
+	reads, readsErr := strconv.Atoi(g.Schema)
+	if hasErr != nil || readsErr != nil || has <= reads {
+		return nil
+	}
+	return fmt.Errorf("ballast %s cannot open the store: since the upgrade, %s has schema %d, and that version reads up to %d. Keep this version; or remove ballast with its models (ballast setup --remove), and set %s up again: %w",
+		g.Ballast, v.Config.Root, has, reads, g.Ballast, errdefs.ErrFailedPrecondition)
 }
 
 // rollback adds all steps, in the order of setting up.

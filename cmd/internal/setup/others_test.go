@@ -247,6 +247,26 @@ func TestCrashBeforeTheFirstChange(t *testing.T) {
 	}
 }
 
+// TestPlansNameForeignFiles has a file of others in the root: a set-up and a removal say, before they change anything, that it
+// stays.
+func TestPlansNameForeignFiles(t *testing.T) {
+	const notes = "/var/lib/ballast/notes.txt"
+	r := newRoot(t, "kubeadm")
+	r.keys()
+	r.write(notes, "of others\n")
+	p, err := r.plan(Options{})
+	r.ok(err)
+	if !slices.ContainsFunc(p.Notes, func(n string) bool { return strings.Contains(n, notes) }) {
+		t.Errorf("set-up: %q", p.Notes)
+	}
+	r.apply(p)
+	p, err = NewRemoval(t.Context(), Options{Host: r.dir, NoRestart: true})
+	r.ok(err)
+	if !slices.ContainsFunc(p.Steps, func(s Step) bool { return s.Action == Purge && strings.Contains(s.Why, notes) }) {
+		t.Errorf("removal: %v", p.Steps)
+	}
+}
+
 // TestNeighboursKeepOwners replaces files beside drafts of others, and files with an owner of theirs.
 func TestNeighboursKeepOwners(t *testing.T) {
 	const config, hosts = "etc/containerd/config.toml", "etc/containerd/certs.d/ghcr.io/hosts.toml"

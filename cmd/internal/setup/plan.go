@@ -86,6 +86,13 @@ func (b *builder) build(ctx context.Context) (*Plan, error) {
 	if err := dirs.Check(b.Config, b.Root); err != nil {
 		return nil, err
 	}
+	others, err := dirs.Foreign(b.Config, b.Root)
+	if err != nil {
+		return nil, err
+	}
+	if len(others) > 0 {
+		b.note("%s: not of ballast, in its directories; stays when ballast is removed", strings.Join(others, ", "))
+	}
 	for _, f := range []func() error{b.settings, b.daemon, b.containerd, b.registries} {
 		if err := f(); err != nil {
 			return nil, err

@@ -116,14 +116,23 @@ func (b *builder) remove(ctx context.Context, found *record, busy []string) erro
 	if err := b.undoAll(units, noGroup, "the unit of ballastd"); err != nil {
 		return err
 	}
+	others, err := dirs.Foreign(b.Config, b.Root)
+	if err != nil {
+		return err
+	}
 	for _, d := range dirs.All(b.Config) {
 		own, _, err := d.Names(b.Root)
 		if err != nil {
 			return err
 		}
-		if len(own) > 0 || b.empties(d.Path) {
-			b.step(Purge, d.Path, "what ballastd made there")
+		if len(own) == 0 && !b.empties(d.Path) {
+			continue
 		}
+		why := "what ballastd made there"
+		if stays := slices.DeleteFunc(slices.Clone(others), func(p string) bool { return filepath.Dir(p) != d.Path }); len(stays) > 0 {
+			why += "; not of ballast, and stays: " + strings.Join(stays, ", ")
+		}
+		b.step(Purge, d.Path, why)
 	}
 	if err := b.undoAll(settings, noGroup, "settings"); err != nil {
 		return err

@@ -14,6 +14,10 @@ RACE := ./store/... ./snapshotter/lazy/... ./convert/pullsecret/... ./convert/re
 F ?= .
 T ?= 20s
 
+# For sequences: how many, and the first seed.
+N ?= 1000
+S ?= 1
+
 # For e2e and kubelet: the tests to run, as for go test -run. Recipes use $(value RUN), because make would expand "$|".
 RUN ?= .
 
@@ -128,6 +132,10 @@ fuzz: ## Fuzz the parsers; F=FuzzX for one, T=10m for the time of each, T=1000x 
 .PHONY: crash
 crash: ## Kill the store at every call that changes the disk, and check it afterwards
 	go test -count=1 -v -timeout 1h -run TestCrashPoints ./store -crash-points 0
+
+.PHONY: sequences
+sequences: ## Random set-ups, edits by others, crashes, repairs and removals on generated nodes; N=1000, S=1 is the first seed
+	go test -count=1 -timeout 24h -run TestSequences ./cmd/internal/setup -sequences $(N) -seed $(S)
 
 .PHONY: soak
 soak: ## Random operations on a store, with kills, a full disk and bad registries; T=1h is the duration

@@ -148,8 +148,9 @@ func (d *Doctor) facadeNames() []string {
 func (d *Doctor) checkKeys(ctx context.Context, health *api.Health, facade docker.RegistryHost, dir string) bool {
 	const check = "hosts.toml"
 	file := filepath.Join(dir, "hosts.toml")
+	rewrite := "ballast config hosts " + snippet.RegistryOf(filepath.Base(dir)) + " --write --force --hosts-dir " + filepath.Dir(dir)
 	if facade.Scheme == "http" && !d.Config.Facade.InsecurePlainHTTP {
-		d.Fail(check, "ballast config hosts --upgrade --hosts-dir "+filepath.Dir(dir), "%s uses plain HTTP to the facade, without keys: it gets no answer, and any process that has the port while ballastd is down could give one", file)
+		d.Fail(check, rewrite, "%s uses plain HTTP to the facade, without keys: it gets no answer, and any process that has the port while ballastd is down could give one", file)
 		return false
 	}
 	if t, ok := facade.Client.Transport.(*http.Transport); ok && t.TLSClientConfig.InsecureSkipVerify && facade.Scheme == "https" {
@@ -160,7 +161,7 @@ func (d *Doctor) checkKeys(ctx context.Context, health *api.Health, facade docke
 		return true
 	}
 	if err := d.ask(ctx, facade); err != nil {
-		d.Fail(check, "ballast config hosts "+snippet.RegistryOf(filepath.Base(dir))+" --write --force --hosts-dir "+filepath.Dir(dir), "%s: the facade does not answer requests with the keys of this file: %v", file, err)
+		d.Fail(check, rewrite, "%s: the facade does not answer requests with the keys of this file: %v", file, err)
 		return false
 	}
 	return true

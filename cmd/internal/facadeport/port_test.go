@@ -178,7 +178,7 @@ func TestFacadeAnswers(t *testing.T) {
 		}
 		body, err := io.ReadAll(res.Body)
 		res.Body.Close()
-		if err != nil || res.StatusCode != http.StatusForbidden || method == http.MethodGet && !strings.Contains(string(body), "ballast config hosts --upgrade") {
+		if err != nil || res.StatusCode != http.StatusForbidden || method == http.MethodGet && !strings.Contains(string(body), "ballast doctor") {
 			t.Errorf("plain %s: %s %q, %v", method, res.Status, body, err)
 		}
 		p.wantRefused(t, metrics.PlainHTTP, float64(i+1))

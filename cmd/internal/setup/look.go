@@ -29,8 +29,8 @@ type view struct {
 // disk returns the file system of the host.
 func (v *view) disk() host { return host{v.Host} }
 
-// recorded is look, and returns errdefs.ErrNotFound, with what looks like ballast's, for a host that was
-// not set up: without a record nothing on it is ours.
+// recorded is look, and returns the view with errdefs.ErrNotFound, with what looks like ballast's, for a host
+// that was not set up: without a record nothing on it is ours.
 func recorded(ctx context.Context, o *Options) (*view, error) {
 	v, err := look(ctx, o)
 	if err != nil || v.record != nil {
@@ -44,7 +44,7 @@ func recorded(ctx context.Context, o *Options) (*view, error) {
 	if len(found) > 0 {
 		why += "; these files look like ballast's, and are left to you: " + strings.Join(found, ", ")
 	}
-	return nil, fmt.Errorf("%s: %w", why, errdefs.ErrNotFound)
+	return v, fmt.Errorf("%s: %w", why, errdefs.ErrNotFound)
 }
 
 // foreign returns files that look like ballast's on a host without a record.

@@ -36,6 +36,13 @@ func (p *Plan) disable(ctx context.Context, units []string) error {
 		return nil
 	}
 	for _, u := range units {
+		if !p.view.Exists(filepath.Join(unitDir, u)) { // somebody has removed it, and systemctl does not know it any more
+			_ = p.systemctl(ctx, "stop", u)
+			if err := p.view.disk().remove(wantsLink(u)); err != nil {
+				return err
+			}
+			continue
+		}
 		if err := p.systemctl(ctx, "disable", "--now", u); err != nil {
 			return err
 		}
@@ -88,7 +95,7 @@ func (b *builder) units() map[string]string {
 // start the service again, and the daemon leaves its mount to the holder.
 func (v *view) installed() []string {
 	units := []string{socketName, serviceName, holderName}
-	return slices.DeleteFunc(units, func(u string) bool { return !v.Exists(filepath.Join(unitDir, u)) })
+	return slices.DeleteFunc(units, func(u string) bool { return !v.Exists(filepath.Join(unitDir, u)) && !v.Exists(wantsLink(u)) })
 }
 
 // enabled reports whether units start at boot.

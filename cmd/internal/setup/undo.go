@@ -223,29 +223,46 @@ func (p *Plan) undo(ctx context.Context, why string) error {
 	return p.forget()
 }
 
+// sweep removes what crashes have left of the writing of the files that a plan knows.
+func (p *Plan) sweep() error {
+	h, paths := p.view.disk(), []string{stateFile}
+	paths = slices.AppendSeq(paths, maps.Keys(p.next.Files))
+	if p.next.Before != nil {
+		paths = slices.AppendSeq(paths, maps.Keys(p.next.Before.Files))
+	}
+	for _, path := range paths {
+		if err := errors.Join(h.sweep(path), h.sweep(filepath.Join(originals, path))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // forget restores the record of before the run, or removes what the run has recorded.
 func (p *Plan) forget() error {
 	h := p.view.disk()
+	if err := p.sweep(); err != nil {
+		return err
+	}
+	old := &record{}
 	if p.next.Before.Record {
-		text, _, err := h.Read(kept(stateFile))
-		if err != nil {
+		var err error
+		if old, err = h.keptRecord(); err != nil {
 			return err
 		}
-		if err := h.write(stateFile, text, 0o600); err != nil {
-			return err
-		}
-		return h.purge(undoDir)
+	}
+	if err := h.purgeRestored("/", func(path string) bool { return old.Files[path].Original }); err != nil {
+		return err
+	}
+	if err := errors.Join(h.purge(freshPrevious), h.purge(spentPrevious)); err != nil {
+		return err
+	}
+	if p.next.Before.Record {
+		return errors.Join(h.prune(originals), h.writeRecord(old), h.purge(undoDir))
 	}
 	for _, path := range []string{undoDir, stateFile} {
 		if err := h.purge(path); err != nil {
 			return err
-		}
-	}
-	for _, path := range slices.Sorted(maps.Keys(p.next.Files)) { // the originals are where they were
-		if f := p.next.Files[path]; f.Original {
-			if err := h.purge(filepath.Join(originals, path)); err != nil {
-				return err
-			}
 		}
 	}
 	return h.prune(stateDir)

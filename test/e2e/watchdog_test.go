@@ -1,10 +1,8 @@
 package e2e
 
 import (
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -25,12 +23,7 @@ const (
 // freezable mounts a new ext4 file system at a directory. freeze makes its writers wait until thaw.
 func freezable(t *testing.T, dir string) (freeze, thaw func()) {
 	t.Helper()
-	image := dir + ".img"
-	for _, argv := range [][]string{{"truncate", "-s", "512M", image}, {"mkfs.ext4", "-q", image}, {"mount", "-o", "loop", image, dir}} {
-		if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
-			t.Fatalf("%v: %v\n%s", argv, err, out)
-		}
-	}
+	ext4(t, dir)
 	f, err := os.Open(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +31,7 @@ func freezable(t *testing.T, dir string) (freeze, thaw func()) {
 	request := func(r uint) error { return unix.IoctlSetInt(int(f.Fd()), r, 0) }
 	t.Cleanup(func() {
 		_ = request(fsThaw) // fails if it is not frozen
-		if err := errors.Join(f.Close(), unix.Unmount(dir, unix.MNT_DETACH)); err != nil {
+		if err := f.Close(); err != nil {
 			t.Error(err)
 		}
 	})

@@ -43,6 +43,7 @@ const kernel13 = "6.12-debian13"
 // A machine is a virtual machine that can be started several times.
 type machine struct {
 	kind
+	test       *testing.T // that the machine ends with
 	registries *registries
 
 	dir  string
@@ -59,7 +60,7 @@ type machine struct {
 // newMachine makes a machine that is off.
 func newMachine(t *testing.T, k kind, r *registries) *machine {
 	t.Helper()
-	m := &machine{kind: k, registries: r, dir: t.TempDir()}
+	m := &machine{kind: k, test: t, registries: r, dir: t.TempDir()}
 	m.disk = filepath.Join(m.dir, "disk")
 	p, err := os.ReadFile(image(t, "key"))
 	if err != nil {
@@ -115,10 +116,10 @@ func (m *machine) boot(t *testing.T, kernel string, c cargo) {
 		"-append", strings.TrimSpace("root=/dev/vda rw panic=1 console="+console+" "+m.kind.kernel),
 		"-drive", "if=virtio,format=qcow2,file="+m.disk,
 		"-drive", "if=virtio,format=raw,readonly=on,file="+load,
-		"-device", "virtio-rng-pci", "-device", "virtio-net-pci,netdev=net",
-		"-netdev", fmt.Sprintf("user,id=net,net=203.0.113.0/24,restrict=on,hostfwd=tcp:%s-:22,guestfwd=tcp:203.0.113.100:443-cmd:%s nc 127.0.0.1 %s",
-			address, node.BusyboxPath, m.registries.port(t)))
-	m.qemu = node.Start(t, "qemu", filepath.Join(m.dir, fmt.Sprintf("console%d", m.boots)), env, argv...)
+		"-device", "virtio-rng-pci", "-device", "virtio-net-pci,netdev=net,romfile=",
+		"-netdev", fmt.Sprintf("user,id=net,net=203.0.113.0/24,restrict=on,hostfwd=tcp:%s-:22,guestfwd=tcp:%s:443-cmd:%s nc 127.0.0.1 %s",
+			address, registriesAddress, node.BusyboxPath, m.registries.port(t)))
+	m.qemu = node.Start(m.test, "qemu", filepath.Join(m.dir, fmt.Sprintf("console%d", m.boots)), env, argv...)
 	m.connect(t, address)
 	m.kernel = strings.TrimSpace(m.sh(t, "uname -r"))
 	m.sh(t, "tar -C / -xf /dev/vdb")

@@ -59,12 +59,15 @@ func ballastCargo(t *testing.T, r *registries) cargo {
 	return c
 }
 
-// startNode starts a machine with a kernel and a version of containerd, and without ballast.
-func startNode(t *testing.T, k kind, kernel, containerd string) *machine {
+// startNode starts a machine with a kernel, a version of containerd and perhaps more, and without ballast.
+func startNode(t *testing.T, k kind, kernel, containerd string, more ...cargo) *machine {
 	t.Helper()
 	r := startRegistries(t)
 	m := newMachine(t, k, r)
 	c := containerdCargo(t, containerd)
+	for _, x := range more {
+		maps.Copy(c, x)
+	}
 	maps.Copy(c, ballastCargo(t, r))
 	m.boot(t, kernel, c)
 	m.sh(t, "cat "+caFile+" >>/etc/ssl/certs/ca-certificates.crt")
@@ -97,6 +100,16 @@ const network = `{"cniVersion": "1.0.0", "name": "pods", "plugins": [
 
 var fence = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
 
+// blocks returns the number of blocks of commands of a page.
+func blocks(t *testing.T, page string) int {
+	t.Helper()
+	p, err := os.ReadFile(filepath.Join("../..", page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(fence.FindAll(p, -1))
+}
+
 // typed returns the commands in the first block after a heading of a page, without comments.
 func typed(t *testing.T, page, heading string) []string {
 	t.Helper()
@@ -110,7 +123,7 @@ func typed(t *testing.T, page, heading string) []string {
 		t.Fatalf("%s has no commands after %q", page, heading)
 	}
 	var all []string
-	for _, l := range lines(block[1]) {
+	for _, l := range lines(strings.ReplaceAll(block[1], "\\\n", "")) {
 		command, _, _ := strings.Cut(l, " # ")
 		all = append(all, strings.TrimSpace(command))
 	}

@@ -23,8 +23,8 @@ func (m *machine) powerCut(t *testing.T, i, n int, kernel string) {
 	var models []model
 	var total int64
 	for k := range 2 {
-		name, seed := fmt.Sprintf("cut%d/model%d", i, k), byte(100+4*i+2*k)
-		models = append(models, r.pushRaw(t, name, weights(seed, 24<<20)), r.pushConverted(t, name+"-chunked", weights(seed+1, 24<<20)))
+		name, seed := fmt.Sprintf("library/cut%d-model%d", i, k), byte(100+4*i+2*k)
+		models = append(models, r.pushOllama(t, name, "1b", weights(seed, 24<<20)), r.pushConverted(t, name, weights(seed+1, 24<<20)))
 	}
 	script := ""
 	for _, want := range models {

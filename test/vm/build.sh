@@ -143,6 +143,7 @@ disk_arm() {
 	local root=$out/root/$1
 	echo "build.sh: making the disk $1" >&2
 	bootstrap "$root" trixie arm64 extract "$2" --include="?essential"
+	mkdir -p "$root"/{home,mnt,opt,srv} # as base-files does when it is configured
 	rm -rf "$root/etc"
 	debugfs -R "rdump /etc $root" "$out/debian13.img" 2>/dev/null
 	rm -f "$root/etc/ld.so.cache"
@@ -218,7 +219,7 @@ once cluster cluster "$(sha256sum cluster/go.sum ../chart/go.sum)"
 ../../contrib/image/build.sh "$out/image" v0.1.0 amd64
 ../../contrib/image/build.sh "$out/image-next" v0.2.0 amd64
 once kernel-arm64 kernel arm64 trixie arm64
-once arm64 disk_arm arm64 "$node,runc"
+once arm64 disk_arm arm64 "${node/apparmor,/},runc" # compiling its profiles would take minutes
 once arm arm
 (cd ../.. && CGO_ENABLED=0 GOARCH=arm64 go build -trimpath -ldflags '-s -w' -o "$out/arm64/" ./cmd/ballast ./cmd/ballastd)
 debugfs -R "dump /usr/bin/busybox $out/arm64/busybox" "$out/arm64.img" 2>/dev/null

@@ -24,7 +24,7 @@ func TestDebian12(t *testing.T) {
 	}
 	m.journey(t, "first pull", func(t *testing.T) { m.firstPull(t, llama) })
 	m.journey(t, "ordinary image", func(t *testing.T) { m.runs(t, "ballast", busybox) })
-	m.startReader(t, "reader", llama, busybox)
+	m.journey(t, "container with a model", func(t *testing.T) { m.startReader(t, "reader", llama, busybox) })
 	m.units(t, llama)
 	m.journey(t, "upgrade", m.upgrade)
 	m.journey(t, "rollback", m.rollback)

@@ -71,6 +71,7 @@ func startNode(t *testing.T, k kind, kernel, containerd string, more ...cargo) *
 	maps.Copy(c, ballastCargo(t, r))
 	m.boot(t, kernel, c)
 	m.sh(t, "cat "+caFile+" >>/etc/ssl/certs/ca-certificates.crt")
+	m.sh(t, "! command -v restorecon || restorecon -R /usr/local /root") // SELinux: labels of what was unpacked
 	m.installContainerd(t)
 	return m
 }
@@ -163,10 +164,16 @@ func (m *machine) mustPull(t *testing.T, ref string) {
 	}
 }
 
+// mountPoint returns another directory with each call: containerd may know a mount a while after it was unmounted.
+func (m *machine) mountPoint() string {
+	m.mounts++
+	return fmt.Sprintf("/run/look%d", m.mounts)
+}
+
 // holds checks the weights of a model that was pulled.
 func (m *machine) holds(t *testing.T, want model) {
 	t.Helper()
-	const look = "/run/look"
+	look := m.mountPoint()
 	got := m.sh(t, fmt.Sprintf(`mkdir -p %[1]s
 ctr images mount --snapshotter ballast %[2]s %[1]s >/dev/null
 sha256sum %[1]s/model.gguf || true

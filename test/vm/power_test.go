@@ -31,7 +31,7 @@ func (m *machine) powerCut(t *testing.T, i, n int, kernel string) {
 		total += want.size
 		script += "systemd-run --quiet ctr images pull --snapshotter ballast --hosts-dir /etc/containerd/certs.d " + want.ref + "\n"
 	}
-	r.oci.Wire.Reset()
+	r.forget()
 	m.sh(t, script)
 	// From a little after the start to the end, when files are being synced and renamed.
 	at := total * int64(2*i+1) / int64(2*n)

@@ -147,6 +147,12 @@ func (r *registries) link(rate int64) {
 	r.ollama.Blobs.Link(rate, 0)
 }
 
+// forget lets sent begin at zero.
+func (r *registries) forget() {
+	r.oci.Wire.Reset()
+	r.ollama.Blobs.Reset()
+}
+
 // sent returns the number of bytes of blobs that were sent.
 func (r *registries) sent() (n int64) {
 	for _, w := range []*node.Wire{r.oci.Wire, r.ollama.Blobs} {
@@ -196,7 +202,6 @@ func (r *registries) pushConverted(t *testing.T, repository string, w []byte) mo
 	if out.Err != nil {
 		t.Fatalf("ballast convert: %v\n%s", out.Err, out.Output())
 	}
-	r.oci.Wire.Reset()
 	return newModel(otherHost+"/"+repository+":1", w)
 }
 

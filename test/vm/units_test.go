@@ -125,11 +125,11 @@ timeout 120 ls -lR /var/lib/ballast >/dev/null`)
 // bytes. systemd runs the reader, as a host service.
 func (m *machine) readsWhile(t *testing.T, want model, during func(t *testing.T)) {
 	t.Helper()
-	m.registries.oci.Wire.Reset()
+	m.registries.forget()
 	m.registries.link(1 << 20)
 	defer m.registries.link(0)
 	m.mustPull(t, want.ref)
-	at := "/run/lazy-model"
+	at := m.mountPoint()
 	m.sh(t, fmt.Sprintf(`mkdir -p %[1]s
 rm -f /run/lazy-sum
 ctr images mount --snapshotter ballast %[2]s %[1]s >/dev/null

@@ -106,7 +106,7 @@ vm: build tools ## Tests with a whole machine in QEMU, Debian 12 with Linux 6.1 
 	cd test && go test -tags vm -count=1 -timeout 3h -run '^TestDebian12$$' ./vm -images ../../.cache/vm
 
 .PHONY: vm-all
-vm-all: build tools-all ## The same with Debian 13, SELinux, arm64, older versions of containerd and twelve power cuts; RUN for one
+vm-all: build tools-all ## The same with Debian 13, SELinux, a cluster, arm64, older versions of containerd and twelve power cuts; RUN for one
 	@test/kubelet/build.sh
 	@test/vm/build.sh --all
 	cd test && go test -tags vm -count=1 -timeout 12h -run '$(value RUN)' ./vm -images ../../.cache/vm -cuts 12

@@ -67,7 +67,11 @@ func (p *Plan) journal() error {
 		p.next.Before = b
 	}
 	dirs := slices.Clone(b.Dirs)
+	p.next.Files = maps.Clone(p.next.Files) // it can be that of the record
 	for _, s := range p.Steps {
+		if err := p.restores(s); err != nil {
+			return err
+		}
 		if !s.changesFile() || p.view.IsDir(s.Target) {
 			continue
 		}
@@ -89,6 +93,27 @@ func (p *Plan) journal() error {
 		b.Files[s.Target] = mode
 	}
 	b.Dirs = sorted(dirs)
+	return nil
+}
+
+// restores records the content of others that a step puts in the place of what setup wrote.
+func (p *Plan) restores(s Step) (err error) {
+	f, known := p.next.Files[s.Target]
+	to := digest.FromBytes(s.data)
+	switch {
+	case !known:
+		return nil
+	case s.Action == Copy:
+		if to, err = digestOf(s.from); err != nil {
+			return err
+		}
+	case s.Action != Restore:
+		return nil
+	}
+	if !f.wrote(to) {
+		f.After = to
+		p.next.Files[s.Target] = f
+	}
 	return nil
 }
 
@@ -147,7 +172,7 @@ func (p *Plan) putBack(path string, mode fs.FileMode) (changed bool, err error) 
 	switch f := p.next.Files[path]; {
 	case now == was:
 		return false, nil
-	case now != "" && f.Digest != "" && !f.wrote(now):
+	case now != "" && f.Digest != "" && !f.wrote(now) && now != f.After:
 		p.Notes = append(p.Notes, fmt.Sprintf("%s was edited while setup ran, and stays", path))
 		return false, nil
 	case mode == 0:

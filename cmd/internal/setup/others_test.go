@@ -340,3 +340,82 @@ func TestUndoneRemoval(t *testing.T) {
 		t.Errorf("undone (-before +after):\n%s", d)
 	}
 }
+
+// TestOpenedRegistryIsRemoved opens a registry below a closed default, which makes a directory: removal takes it.
+func TestOpenedRegistryIsRemoved(t *testing.T) {
+	r := newRoot(t, "kubeadm")
+	r.keys()
+	before := r.files()
+	r.set(Options{Registries: []string{"_default"}})
+	p, err := NewOpen(t.Context(), Options{Host: r.dir}, []string{"quay.io"})
+	r.ok(err)
+	r.apply(p)
+	gone, err := NewRemoval(t.Context(), Options{Host: r.dir, NoRestart: true})
+	r.ok(err)
+	r.apply(gone)
+	delete(before, "var/lib/ballast")
+	if d := cmp.Diff(before, r.files()); d != "" {
+		t.Errorf("left (-before +after):\n%s", d)
+	}
+}
+
+// TestUnitsStartAtBoot undoes a set-up that removes the units, and rolls back one that has added them: they start at boot where
+// they are, and only there.
+func TestUnitsStartAtBoot(t *testing.T) {
+	const link = "/etc/systemd/system/multi-user.target.wants/ballastd.service"
+	r := newRoot(t, "kubeadm")
+	elsewhere := Options{NoService: true, RuntimeHandler: "ballast"}
+	r.set(elsewhere)
+	r.version("2")
+	r.set(Options{RuntimeHandler: "ballast"})
+	p, err := r.plan(elsewhere)
+	r.ok(err)
+	p.Steps = append(p.Steps, Step{Action: Chmod, Target: "/of/nobody"})
+	wantError(t, p.Apply(t.Context(), func(Step) {}), errdefs.IsFailedPrecondition, "everything was undone")
+	if !hostAt(r.dir).Exists(link) {
+		t.Error("the unit does not start at boot any more")
+	}
+	back, err := NewRollback(t.Context(), Options{Host: r.dir, NoRestart: true})
+	r.ok(err)
+	r.apply(back)
+	if hostAt(r.dir).Exists(link) {
+		t.Error("a unit that is not there starts at boot")
+	}
+}
+
+// TestTemporaryFilesOfACrash removes ballast with temporary files that a crash has left: the directories go too.
+func TestTemporaryFilesOfACrash(t *testing.T) {
+	r := newRoot(t, "kubeadm")
+	before := r.files()
+	r.set(Options{Settings: map[string]string{"10-tests.toml": "version = 1\n"}})
+	r.ok(os.Rename(filepath.Join(r.dir, "etc/ballast/conf.d/10-tests.toml"), filepath.Join(r.dir, "etc/ballast/conf.d/10-tests.toml.ballast-new")))
+	p, err := NewRemoval(t.Context(), Options{Host: r.dir, NoRestart: true})
+	r.ok(err)
+	r.apply(p)
+	if d := cmp.Diff(before, r.files()); d != "" {
+		t.Errorf("left (-before +after):\n%s", d)
+	}
+}
+
+// TestInterruptedEmptying kills a removal while it empties the root: the next one takes the rest.
+func TestInterruptedEmptying(t *testing.T) {
+	for at := 1; at < 12; at += 2 {
+		r := newRoot(t, "kubeadm")
+		r.set(Options{})
+		r.keys()
+		p, err := NewRemoval(t.Context(), Options{Host: r.dir, NoRestart: true})
+		r.ok(err)
+		i := slices.IndexFunc(p.Steps, func(s Step) bool { return s.Action == Purge })
+		r.ok(p.begin())
+		for _, s := range p.Steps[:i] {
+			r.ok(p.do(t.Context(), s))
+		}
+		r.kill(operation{Kind: "remove", Host: r.dir, NoRestart: true}, 40+at)
+		p, err = NewRemoval(t.Context(), Options{Host: r.dir, NoRestart: true})
+		r.ok(err)
+		r.apply(p)
+		if hostAt(r.dir).Exists("/var/lib/ballast") {
+			t.Errorf("killed before call %d: the root is left", 40+at)
+		}
+	}
+}

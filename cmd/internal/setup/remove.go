@@ -224,7 +224,7 @@ func (b *builder) emptied(wanted func(d string) bool) ([]Step, error) {
 		if err != nil {
 			return nil, err
 		}
-		if !slices.ContainsFunc(names, func(n string) bool { return !b.gone[filepath.Join(d, n)] }) {
+		if !slices.ContainsFunc(names, func(n string) bool { return !b.gone[filepath.Join(d, n)] && !durable.Unfinished(n) }) {
 			b.gone[d] = true
 			steps = append(steps, Step{Action: Remove, Target: d})
 		}

@@ -28,9 +28,9 @@ type before struct {
 	// Record means that there was a record, which is kept below undoDir.
 	Record bool `json:"record,omitempty"`
 
-	// Daemon means that ballastd ran, and Enabled that its units started at boot.
-	Daemon  bool `json:"daemon,omitempty"`
-	Enabled bool `json:"enabled,omitempty"`
+	// Daemon means that ballastd ran, and Enabled has its units that started at boot.
+	Daemon  bool     `json:"daemon,omitempty"`
+	Enabled []string `json:"enabled,omitempty"`
 
 	// Well is what of containerd was well; nil if containerd did not answer.
 	Well *node.Health `json:"well,omitempty"`
@@ -51,7 +51,7 @@ func (s *Step) changesFile() bool {
 func (p *Plan) journal() error {
 	h, b := p.view.disk(), p.next.Before
 	if b == nil {
-		b = &before{Files: map[string]fs.FileMode{}, Record: p.view.record != nil, Daemon: p.view.running.daemon, Enabled: p.view.Exists(wantsLink(serviceName))}
+		b = &before{Files: map[string]fs.FileMode{}, Record: p.view.record != nil, Daemon: p.view.running.daemon, Enabled: slices.DeleteFunc(p.view.installed(), func(u string) bool { return !p.view.Exists(wantsLink(u)) })}
 		if p.view.State != nil {
 			well := p.view.State.Health()
 			b.Well = &well
@@ -208,7 +208,7 @@ func (p *Plan) undo(ctx context.Context, why string) error {
 		if g == daemonGroup {
 			fresh := slices.DeleteFunc(p.view.installed(), func(u string) bool {
 				mode, changed := b.Files[filepath.Join(unitDir, u)]
-				return b.Enabled && (!changed || mode != 0)
+				return slices.Contains(b.Enabled, u) && (!changed || mode != 0)
 			})
 			if err := p.disable(ctx, fresh); err != nil {
 				return err
@@ -228,6 +228,12 @@ func (p *Plan) undo(ctx context.Context, why string) error {
 			if err := p.restart(ctx); err != nil {
 				return fmt.Errorf("containerd does not start with its old configuration; see journalctl -u %s: %w", p.view.Unit, err)
 			}
+		}
+	}
+	off := slices.DeleteFunc(slices.Clone(b.Enabled), func(u string) bool { return p.view.Exists(wantsLink(u)) || !p.view.Exists(filepath.Join(unitDir, u)) })
+	if len(off) > 0 && p.view.Systemd {
+		if err := errors.Join(p.systemctl(ctx, "daemon-reload"), p.systemctl(ctx, append([]string{"enable"}, off...)...)); err != nil {
+			return err
 		}
 	}
 	if changed[daemonGroup] && p.view.Systemd {

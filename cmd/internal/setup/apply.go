@@ -89,7 +89,7 @@ func (p *Plan) begin() error {
 	if err := h.mkdir(stateDir, 0o700); err != nil { // before its subdirectories
 		return err
 	}
-	if err := p.journal(); err != nil {
+	if err := errors.Join(p.sweep(), p.journal()); err != nil {
 		return fmt.Errorf("keep what is there: %w", err)
 	}
 	if p.next.Upgrading || p.next.RollingBack {

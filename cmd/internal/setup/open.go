@@ -55,6 +55,10 @@ func NewOpen(ctx context.Context, o Options, registries []string) (*Plan, error)
 		b.note("models of %s arrive unconverted until you close it again: ballast setup --registry %s", name, name)
 	}
 	b.plan.next, b.plan.done = *r, *r
+	b.plan.next.Files = maps.Clone(r.Files)
+	maps.Copy(b.plan.next.Files, b.files)
+	b.plan.next.Dirs = b.dirs()
+	b.plan.done.Dirs = b.plan.next.Dirs
 	b.plan.done.Files, b.plan.done.Before = b.files, nil
 	b.plan.done.Options.Registries = slices.DeleteFunc(slices.Clone(r.Options.Registries), func(s string) bool { return slices.Contains(registries, s) })
 	return b.plan, nil

@@ -109,8 +109,8 @@ func TestOpenTwice(t *testing.T) {
 	}
 }
 
-// TestUnreadDropIns has a drop-in of others that nothing imports before setup does: its entries are kept by the drop-in of
-// setup from the first run on, and a second run changes nothing.
+// TestUnreadDropIns has drop-ins of others that nothing imports before setup does: entries of lists are kept by the drop-in of
+// setup from the first run on, and a second run changes nothing; other settings are a conflict.
 func TestUnreadDropIns(t *testing.T) {
 	r := newRoot(t, "kubeadm")
 	r.write("etc/containerd/conf.d/50-soci.toml", `version = 3
@@ -121,12 +121,22 @@ func TestUnreadDropIns(t *testing.T) {
   platform = "linux/amd64"
   snapshotter = "soci"
 `)
-	r.set(Options{RuntimeHandler: "ballast"})
+	_, err := r.plan(Options{RuntimeHandler: "ballast"})
+	wantError(t, err, errdefs.IsFailedPrecondition, "/etc/containerd/conf.d/50-soci.toml", "proxy_plugins.soci")
+	r.set(Options{RuntimeHandler: "ballast", Force: true})
 	if got := r.read("etc/containerd/conf.d/ballast.toml"); !strings.Contains(got, "\"soci\"") {
 		t.Errorf("the entry of others is lost in\n%s", got)
 	}
 	if again := r.set(Options{RuntimeHandler: "ballast"}); again != nil {
 		t.Errorf("a second run: %q", again)
+	}
+	r = newRoot(t, "kubeadm")
+	r.write("etc/containerd/conf.d/50-nydus.toml", "version = 3\n[plugins.'io.containerd.cri.v1.images']\n  snapshotter = \"nydus\"\n")
+	before := r.files()
+	_, err = r.plan(Options{})
+	wantError(t, err, errdefs.IsFailedPrecondition, "/etc/containerd/conf.d/50-nydus.toml", "nydus", "--force")
+	if d := cmp.Diff(before, r.files()); d != "" {
+		t.Errorf("changed (-before +after):\n%s", d)
 	}
 }
 
@@ -291,5 +301,121 @@ func TestNeighboursKeepOwners(t *testing.T) {
 	maps.DeleteFunc(before, func(p string, _ entry) bool { return ofDaemon(p) })
 	if d := difference(before, (&world{root: r}).state()); d != "" {
 		t.Errorf("left:\n%s", d)
+	}
+}
+
+// TestImportStays removes ballast where others have put drop-ins into the directory that setup made containerd import:
+// they stay in effect.
+func TestImportStays(t *testing.T) {
+	r := newRoot(t, "kubeadm")
+	r.set(Options{})
+	with := r.read("etc/containerd/config.toml")
+	r.write("etc/containerd/conf.d/60-other.toml", "version = 3\n")
+	p, err := NewRemoval(t.Context(), Options{Host: r.dir, NoRestart: true})
+	r.ok(err)
+	r.apply(p)
+	if got := r.read("etc/containerd/config.toml"); got != with || !strings.Contains(strings.Join(p.Notes, "\n"), "60-other.toml") {
+		t.Errorf("got %q, notes %q", got, p.Notes)
+	}
+}
+
+// TestUndoneRemoval has a containerd that does not restart after the removal: its configuration and the hosts.toml files
+// become what they were, also those in whose place originals of others had been put.
+func TestUndoneRemoval(t *testing.T) {
+	r := newRoot(t, "kubeadm")
+	r.keys()
+	r.write("etc/containerd/certs.d/ghcr.io/hosts.toml", "# of others\n")
+	r.set(Options{Force: true, Registries: []string{"ghcr.io", "quay.io"}})
+	r.write("etc/containerd/config.toml", r.read("etc/containerd/config.toml")+"# of others\n")
+	before := r.files()
+	p, err := NewRemoval(t.Context(), Options{Host: r.dir})
+	r.ok(err)
+	r.program("usr/bin/systemctl", "#!/bin/sh\n[ \"$1\" != restart ] || exit 1\n")
+	wantError(t, p.Apply(t.Context(), func(Step) {}), errdefs.IsFailedPrecondition, "were restored")
+	after := r.files()
+	for _, all := range []map[string]string{before, after} {
+		maps.DeleteFunc(all, func(p, _ string) bool { return strings.HasPrefix(p, "etc/systemd/") || p == "usr/bin/systemctl" })
+	}
+	if d := cmp.Diff(before, after); d != "" {
+		t.Errorf("undone (-before +after):\n%s", d)
+	}
+}
+
+// TestOpenedRegistryIsRemoved opens a registry below a closed default, which makes a directory: removal takes it.
+func TestOpenedRegistryIsRemoved(t *testing.T) {
+	r := newRoot(t, "kubeadm")
+	r.keys()
+	before := r.files()
+	r.set(Options{Registries: []string{"_default"}})
+	p, err := NewOpen(t.Context(), Options{Host: r.dir}, []string{"quay.io"})
+	r.ok(err)
+	r.apply(p)
+	gone, err := NewRemoval(t.Context(), Options{Host: r.dir, NoRestart: true})
+	r.ok(err)
+	r.apply(gone)
+	delete(before, "var/lib/ballast")
+	if d := cmp.Diff(before, r.files()); d != "" {
+		t.Errorf("left (-before +after):\n%s", d)
+	}
+}
+
+// TestUnitsStartAtBoot undoes a set-up that removes the units, and rolls back one that has added them: they start at boot where
+// they are, and only there.
+func TestUnitsStartAtBoot(t *testing.T) {
+	const link = "/etc/systemd/system/multi-user.target.wants/ballastd.service"
+	r := newRoot(t, "kubeadm")
+	elsewhere := Options{NoService: true, RuntimeHandler: "ballast"}
+	r.set(elsewhere)
+	r.version("2")
+	r.set(Options{RuntimeHandler: "ballast"})
+	p, err := r.plan(elsewhere)
+	r.ok(err)
+	p.Steps = append(p.Steps, Step{Action: Chmod, Target: "/of/nobody"})
+	wantError(t, p.Apply(t.Context(), func(Step) {}), errdefs.IsFailedPrecondition, "everything was undone")
+	if !hostAt(r.dir).Exists(link) {
+		t.Error("the unit does not start at boot any more")
+	}
+	back, err := NewRollback(t.Context(), Options{Host: r.dir, NoRestart: true})
+	r.ok(err)
+	r.apply(back)
+	if hostAt(r.dir).Exists(link) {
+		t.Error("a unit that is not there starts at boot")
+	}
+}
+
+// TestTemporaryFilesOfACrash removes ballast with temporary files that a crash has left: the directories go too.
+func TestTemporaryFilesOfACrash(t *testing.T) {
+	r := newRoot(t, "kubeadm")
+	before := r.files()
+	r.set(Options{Settings: map[string]string{"10-tests.toml": "version = 1\n"}})
+	r.ok(os.Rename(filepath.Join(r.dir, "etc/ballast/conf.d/10-tests.toml"), filepath.Join(r.dir, "etc/ballast/conf.d/10-tests.toml.ballast-new")))
+	p, err := NewRemoval(t.Context(), Options{Host: r.dir, NoRestart: true})
+	r.ok(err)
+	r.apply(p)
+	if d := cmp.Diff(before, r.files()); d != "" {
+		t.Errorf("left (-before +after):\n%s", d)
+	}
+}
+
+// TestInterruptedEmptying kills a removal while it empties the root: the next one takes the rest.
+func TestInterruptedEmptying(t *testing.T) {
+	for at := 1; at < 12; at += 2 {
+		r := newRoot(t, "kubeadm")
+		r.set(Options{})
+		r.keys()
+		p, err := NewRemoval(t.Context(), Options{Host: r.dir, NoRestart: true})
+		r.ok(err)
+		i := slices.IndexFunc(p.Steps, func(s Step) bool { return s.Action == Purge })
+		r.ok(p.begin())
+		for _, s := range p.Steps[:i] {
+			r.ok(p.do(t.Context(), s))
+		}
+		r.kill(operation{Kind: "remove", Host: r.dir, NoRestart: true}, 40+at)
+		p, err = NewRemoval(t.Context(), Options{Host: r.dir, NoRestart: true})
+		r.ok(err)
+		r.apply(p)
+		if hostAt(r.dir).Exists("/var/lib/ballast") {
+			t.Errorf("killed before call %d: the root is left", 40+at)
+		}
 	}
 }

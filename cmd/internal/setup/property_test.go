@@ -505,7 +505,7 @@ func (w *world) run(o operation) error {
 			is := w.state()
 			for _, s := range []map[string]entry{is, w.base} {
 				maps.DeleteFunc(s, func(p string, e entry) bool {
-					return p == stateDir[1:] || strings.HasPrefix(p, undoDir[1:]) || strings.HasPrefix(p, freshPrevious[1:]) || wants.MatchString(p) && e.mode.IsDir()
+					return p == stateDir[1:] || strings.HasPrefix(p, undoDir[1:]) || strings.HasPrefix(p, freshPrevious[1:]) || strings.HasPrefix(p, originals[1:]) || wants.MatchString(p) && e.mode.IsDir()
 				})
 			}
 			if d := difference(w.base, is); d != "" {
@@ -652,7 +652,7 @@ func (w *world) others() {
 		w.say("others change the mode of %s", p)
 		w.mode(p, pick(w, []fs.FileMode{0o600, 0o640, 0o644, 0o755}), w.rnd.IntN(3), w.rnd.IntN(3))
 		w.know(p)
-	case n < 58 && len(files) > 0:
+	case n < 58 && len(files) > 0 && (w.record() == nil || w.record().Before == nil):
 		p := pick(w, files)
 		w.say("others remove %s", p)
 		w.ok(os.Remove(filepath.Join(w.dir, p)))
@@ -682,8 +682,14 @@ func (w *world) others() {
 func (w *world) know(p string) {
 	all := w.state()
 	w.theirs[p] = all[p]
+	ours := []string{"var/lib/ballast"}
+	if r := w.record(); r != nil {
+		for _, d := range r.Dirs {
+			ours = append(ours, w.real(d))
+		}
+	}
 	for d := filepath.Dir(p); d != "."; d = filepath.Dir(d) {
-		if _, ok := w.theirs[d]; !ok {
+		if _, ok := w.theirs[d]; !ok && !slices.Contains(ours, d) {
 			w.theirs[d] = all[d]
 		}
 	}
@@ -782,6 +788,7 @@ func (w *world) check() {
 			if got.mode != e.mode || got.uid != e.uid || got.gid != e.gid {
 				w.t.Errorf("%s: mode %v of %d:%d, want %v of %d:%d", p, got.mode, got.uid, got.gid, e.mode, e.uid, e.gid)
 			}
+		case strings.HasPrefix(p, originals[1:]+"/") && all[w.real(p[len(originals)-1:])].text == e.text: // in its place
 		case got == e, wants.MatchString(p) && e.mode.IsDir(): // systemctl removes it when it is empty
 		case w.replaceable(p) && e.mode.IsRegular() && all["var/lib/ballast-setup/originals/"+w.hostPath(p)].text == e.text:
 		default:
@@ -800,7 +807,7 @@ func (w *world) check() {
 		if unfinished, ok := strings.CutSuffix(p, ".ballast-new"); ok && r != nil && r.Before != nil && known[unfinished] {
 			continue
 		}
-		if theirs || part || known[p] || p == "var/lib/ballast-setup" || strings.HasPrefix(p, "var/lib/ballast-setup/") || ofDaemon(p) || wants.MatchString(p) {
+		if theirs || part || known[p] || all[p].mode.IsDir() && w.holds(p) || p == "var/lib/ballast-setup" || strings.HasPrefix(p, "var/lib/ballast-setup/") || ofDaemon(p) || wants.MatchString(p) {
 			continue
 		}
 		w.t.Errorf("%s is not of others, and not in the record", p)
@@ -949,7 +956,7 @@ func (w *world) finalRemoval() {
 		case ok && w.replaceable(p) && e.mode.IsRegular(): // checked: it is kept
 		case wants.MatchString(p) && e.mode.IsDir(): // of a unit that others have removed
 		case ofDaemon(p) && w.keyed: // a set-up that was undone after the daemon has run
-		case p == "var/lib/ballast" && w.holds(p): // notes of others
+		case e.mode.IsDir() && w.holds(p): // a directory of setup, which others use
 		default:
 			w.t.Errorf("left: %s %v, want %v", p, e, want)
 		}

@@ -63,6 +63,7 @@ type record struct {
 type file struct {
 	Digest digest.Digest `json:"digest,omitempty"` // of the written content
 	Before digest.Digest `json:"before,omitempty"` // of the file to be replaced, which was also ours
+	After  digest.Digest `json:"after,omitempty"`  // of the content of others that a run puts in its place
 	Import string        `json:"import,omitempty"` // only this import was added
 	Block  bool          `json:"block,omitempty"`  // only our block was added
 
@@ -150,7 +151,7 @@ func (b *builder) finish() {
 	next := done
 	done.Files = map[string]file{}
 	for p, f := range b.files {
-		f.Before = ""
+		f.Before, f.After = "", ""
 		done.Files[p] = f
 	}
 	next.Files = maps.Clone(b.old)

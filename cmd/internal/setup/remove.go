@@ -224,7 +224,7 @@ func (b *builder) emptied(wanted func(d string) bool) ([]Step, error) {
 		if err != nil {
 			return nil, err
 		}
-		if !slices.ContainsFunc(names, func(n string) bool { return !b.gone[filepath.Join(d, n)] }) {
+		if !slices.ContainsFunc(names, func(n string) bool { return !b.gone[filepath.Join(d, n)] && !durable.Unfinished(n) }) {
 			b.gone[d] = true
 			steps = append(steps, Step{Action: Remove, Target: d})
 		}
@@ -287,6 +287,17 @@ func (b *builder) restore(p string, f file) ([]Step, error) {
 	return []Step{{Action: Copy, Target: p, from: name, mode: f.Mode}}, nil
 }
 
+// imported returns the names of drop-ins of others that an import brings into effect.
+func (b *builder) imported(glob string) ([]string, error) {
+	if glob == "" {
+		return nil, nil
+	}
+	names, err := b.List(filepath.Dir(glob))
+	return slices.DeleteFunc(names, func(n string) bool {
+		return n == dropInName || filepath.Ext(n) != filepath.Ext(glob)
+	}), err
+}
+
 // undoPart returns the step that removes our part of a file of others. Where nothing else has changed, the file
 // becomes what it was, byte by byte.
 func (b *builder) undoPart(p string, f file, text string, mode fs.FileMode) ([]Step, error) {
@@ -296,6 +307,12 @@ func (b *builder) undoPart(p string, f file, text string, mode fs.FileMode) ([]S
 		if before, err = b.Text(filepath.Join(originals, p)); err != nil {
 			return nil, err
 		}
+	}
+	if others, err := b.imported(f.Import); err != nil {
+		return nil, err
+	} else if len(others) > 0 {
+		b.note("%s keeps the import of %s, because others have files there: %s", p, f.Import, strings.Join(others, ", "))
+		return nil, nil
 	}
 	fresh := withoutBlock(text)
 	alone := fresh == withoutBlock(withBlock(before, ""))

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/store"
@@ -165,6 +166,9 @@ func (b *builder) rollback(g *generation) error {
 	paths := append(slices.Collect(maps.Keys(g.Files)), g.Missing...)
 	slices.Sort(paths)
 	for _, want := range []group{daemonGroup, containerdGroup, noGroup} {
+		if off := b.withoutUnits(g); want == daemonGroup && len(off) > 0 {
+			b.step(Disable, strings.Join(off, " "), "the previous version has none")
+		}
 		for _, p := range paths {
 			if groupOf(p) != want {
 				continue
@@ -181,6 +185,14 @@ func (b *builder) rollback(g *generation) error {
 		}
 	}
 	return nil
+}
+
+// withoutUnits returns the units that a rollback removes.
+func (b *builder) withoutUnits(g *generation) []string {
+	return slices.DeleteFunc(b.installed(), func(u string) bool {
+		f, ours := b.old[filepath.Join(unitDir, u)]
+		return !ours || f.Original || !slices.Contains(g.Missing, filepath.Join(unitDir, u))
+	})
 }
 
 // putBack adds the steps that restore a file. One that others have written or edited since stays.

@@ -28,9 +28,9 @@ type before struct {
 	// Record means that there was a record, which is kept below undoDir.
 	Record bool `json:"record,omitempty"`
 
-	// Daemon means that ballastd ran, and Enabled that its units started at boot.
-	Daemon  bool `json:"daemon,omitempty"`
-	Enabled bool `json:"enabled,omitempty"`
+	// Daemon means that ballastd ran, and Enabled has its units that started at boot.
+	Daemon  bool     `json:"daemon,omitempty"`
+	Enabled []string `json:"enabled,omitempty"`
 
 	// Well is what of containerd was well; nil if containerd did not answer.
 	Well *node.Health `json:"well,omitempty"`
@@ -51,7 +51,7 @@ func (s *Step) changesFile() bool {
 func (p *Plan) journal() error {
 	h, b := p.view.disk(), p.next.Before
 	if b == nil {
-		b = &before{Files: map[string]fs.FileMode{}, Record: p.view.record != nil, Daemon: p.view.running.daemon, Enabled: p.view.Exists(wantsLink(serviceName))}
+		b = &before{Files: map[string]fs.FileMode{}, Record: p.view.record != nil, Daemon: p.view.running.daemon, Enabled: slices.DeleteFunc(p.view.installed(), func(u string) bool { return !p.view.Exists(wantsLink(u)) })}
 		if p.view.State != nil {
 			well := p.view.State.Health()
 			b.Well = &well
@@ -67,7 +67,11 @@ func (p *Plan) journal() error {
 		p.next.Before = b
 	}
 	dirs := slices.Clone(b.Dirs)
+	p.next.Files = maps.Clone(p.next.Files) // it can be that of the record
 	for _, s := range p.Steps {
+		if err := p.restores(s); err != nil {
+			return err
+		}
 		if !s.changesFile() || p.view.IsDir(s.Target) {
 			continue
 		}
@@ -89,6 +93,27 @@ func (p *Plan) journal() error {
 		b.Files[s.Target] = mode
 	}
 	b.Dirs = sorted(dirs)
+	return nil
+}
+
+// restores records the content of others that a step puts in the place of what setup wrote.
+func (p *Plan) restores(s Step) (err error) {
+	f, known := p.next.Files[s.Target]
+	to := digest.FromBytes(s.data)
+	switch {
+	case !known:
+		return nil
+	case s.Action == Copy:
+		if to, err = digestOf(s.from); err != nil {
+			return err
+		}
+	case s.Action != Restore:
+		return nil
+	}
+	if !f.wrote(to) {
+		f.After = to
+		p.next.Files[s.Target] = f
+	}
 	return nil
 }
 
@@ -147,7 +172,7 @@ func (p *Plan) putBack(path string, mode fs.FileMode) (changed bool, err error) 
 	switch f := p.next.Files[path]; {
 	case now == was:
 		return false, nil
-	case now != "" && f.Digest != "" && !f.wrote(now):
+	case now != "" && f.Digest != "" && !f.wrote(now) && now != f.After:
 		p.Notes = append(p.Notes, fmt.Sprintf("%s was edited while setup ran, and stays", path))
 		return false, nil
 	case mode == 0:
@@ -183,7 +208,7 @@ func (p *Plan) undo(ctx context.Context, why string) error {
 		if g == daemonGroup {
 			fresh := slices.DeleteFunc(p.view.installed(), func(u string) bool {
 				mode, changed := b.Files[filepath.Join(unitDir, u)]
-				return b.Enabled && (!changed || mode != 0)
+				return slices.Contains(b.Enabled, u) && (!changed || mode != 0)
 			})
 			if err := p.disable(ctx, fresh); err != nil {
 				return err
@@ -203,6 +228,12 @@ func (p *Plan) undo(ctx context.Context, why string) error {
 			if err := p.restart(ctx); err != nil {
 				return fmt.Errorf("containerd does not start with its old configuration; see journalctl -u %s: %w", p.view.Unit, err)
 			}
+		}
+	}
+	off := slices.DeleteFunc(slices.Clone(b.Enabled), func(u string) bool { return p.view.Exists(wantsLink(u)) || !p.view.Exists(filepath.Join(unitDir, u)) })
+	if len(off) > 0 && p.view.Systemd {
+		if err := errors.Join(p.systemctl(ctx, "daemon-reload"), p.systemctl(ctx, append([]string{"enable"}, off...)...)); err != nil {
+			return err
 		}
 	}
 	if changed[daemonGroup] && p.view.Systemd {

@@ -263,7 +263,7 @@ for i in image image-next; do mkdir $i; tar -C $i -xf /root/bin/$i.tar; done
 ip address add `+apiAddress+`/32 dev lo
 echo "nameserver 127.0.0.1" >/etc/resolv.conf
 cd /root/cluster
-run() { unit=$1; shift; systemd-run --quiet --unit $unit.service -p Restart=always -p RestartSec=1 "$@"; }
+run() { unit=$1; shift; systemd-run --quiet --same-dir --unit $unit.service -p Restart=always -p RestartSec=1 "$@"; }
 run etcd /root/cluster/etcd --data-dir /root/cluster/etcd.d --unsafe-no-fsync
 run apiserver /root/cluster/kube-apiserver --etcd-servers http://127.0.0.1:2379 --secure-port 443 --advertise-address `+nodeAddress+` \
 	--service-cluster-ip-range 10.96.0.0/24 --tls-cert-file server.crt --tls-private-key-file server.key --token-auth-file tokens \
@@ -277,7 +277,7 @@ run apiserver /root/cluster/kube-apiserver --etcd-servers http://127.0.0.1:2379 
 		return nil
 	})
 	m.sh(t, `cd /root/cluster
-run() { unit=$1; shift; systemd-run --quiet --unit $unit.service -p Restart=always -p RestartSec=1 -p KillMode=process "$@"; }
+run() { unit=$1; shift; systemd-run --quiet --same-dir --unit $unit.service -p Restart=always -p RestartSec=1 -p KillMode=process "$@"; }
 run controllers /root/cluster/kube-controller-manager --kubeconfig controllers.conf --leader-elect=false --use-service-account-credentials \
 	--service-account-private-key-file server.key --root-ca-file ca.crt
 run scheduler /root/cluster/kube-scheduler --kubeconfig scheduler.conf --leader-elect=false

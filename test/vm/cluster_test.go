@@ -324,7 +324,7 @@ func (m *machine) join(t *testing.T) {
 	t.Helper()
 	m.sh(t, `cd `+download+`/bin
 for i in image image-next; do mkdir $i; tar -C $i -xf /root/bin/$i.tar; done
-echo "nameserver 127.0.0.1" >/etc/resolv.conf
+: >/root/resolv.conf
 systemd-run --quiet --unit kubelet.service -p KillMode=process /root/kubelet --kubeconfig /root/cluster/node.conf --config /root/cluster/kubelet.yaml \
 	--root-dir /root/kubelet.d --cert-dir /root/kubelet.d/pki --hostname-override `+nodeName+` --node-ip `+nodeAddress)
 	eventually(t, "node", func() error {

@@ -150,6 +150,7 @@ func (m *machine) remove(t *testing.T, before map[string]string, busybox string)
 	t.Helper()
 	// A mount that its user unmounted, but not with ctr: containerd keeps one for it, and the refusal says what ends that.
 	at := m.mountPoint()
+	m.mustPull(t, busybox)
 	m.sh(t, fmt.Sprintf("mkdir %[1]s; ctr images mount --snapshotter ballast %[2]s %[1]s >/dev/null; umount %[1]s", at, busybox))
 	end := "ctr -n default images unmount --snapshotter ballast --rm " + at
 	out := m.try("ballast setup --remove")

@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -36,6 +37,28 @@ func TestArrivalProvesNothing(t *testing.T) {
 	cancel()
 	if err := ends(t, "theft", theft); !errors.Is(err, context.Canceled) {
 		t.Errorf("the stranger's pull: %v", err)
+	}
+}
+
+// TestPartOfAPrivateFile: who serves a private file with one wrong byte does not get the right one,
+// however often the pull is repeated.
+func TestPartOfAPrivateFile(t *testing.T) {
+	p := storetest.Random(32, 9<<20)
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	own := storetest.NewBuilder("owner").Raw("w", p, 0o644).Put(t, s)
+	hold(t, s, own)
+	if err := s.Hydrate(t.Context(), own, store.HydrateOptions{Sources: good(private{storetest.NewFetcher(p)})}); err != nil {
+		t.Fatal(err)
+	}
+	known := bytes.Clone(p)
+	known[5<<20]++
+	f := storetest.NewFetcher()
+	f.Blobs[digest.FromBytes(p)] = known
+	for i := range 3 {
+		thief := storetest.NewBuilder(fmt.Sprint("thief", i)).Raw("w", p, 0o644).Put(t, s)
+		if err := s.Hydrate(t.Context(), thief, store.HydrateOptions{Sources: evil(f)}); err == nil {
+			t.Fatal("who has all but a byte got the file")
+		}
 	}
 }
 

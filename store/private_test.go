@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -94,12 +95,14 @@ func TestPartsProveNothing(t *testing.T) {
 // TestPrivateWithoutDatabase: objects fetched with credentials stay private when the database is lost,
 // and when a file that was set aside is found to be right. The owner does not fetch them again.
 func TestPrivateWithoutDatabase(t *testing.T) {
+	lost := func(t *testing.T, dir string, _ digest.Digest) {
+		if err := os.Remove(filepath.Join(dir, "store.db")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const manyNames = "lost, with more names of sources than an attribute has room for"
 	for name, lose := range map[string]func(t *testing.T, dir string, d digest.Digest){
-		"lost": func(t *testing.T, dir string, _ digest.Digest) {
-			if err := os.Remove(filepath.Join(dir, "store.db")); err != nil {
-				t.Fatal(err)
-			}
-		},
+		"lost": lost, manyNames: lost,
 		"set aside": func(t *testing.T, dir string, d digest.Digest) {
 			if err := os.Rename(filepath.Join(dir, "objects", store.ObjectName(d)), filepath.Join(dir, "damaged", d.Encoded())); err != nil {
 				t.Fatal(err)
@@ -117,7 +120,16 @@ func TestPrivateWithoutDatabase(t *testing.T) {
 				table := storetest.NewBuilder(name).Raw("w", p, 0o644).Put(t, s)
 				return s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: sources})
 			}
-			if err := hydrate("owner", good(private{storetest.NewFetcher(p)})); err != nil {
+			owner := good
+			if name == manyNames {
+				owner = func(f transfer.Fetcher) (all []transfer.Source) {
+					for i := range 16 {
+						all = append(all, storetest.FromRepository(fmt.Sprintf("%d.example/%s", i, strings.Repeat("long/", 60)), f)...)
+					}
+					return all
+				}
+			}
+			if err := hydrate("owner", owner(private{storetest.NewFetcher(p)})); err != nil {
 				t.Fatal(err)
 			}
 			if err := s.Close(); err != nil {
@@ -136,8 +148,12 @@ func TestPrivateWithoutDatabase(t *testing.T) {
 			if err := hydrate("thief", evil(storetest.NewFetcher())); err == nil {
 				t.Error("who has nothing got it")
 			}
-			if err := hydrate("owner", good(storetest.NewFetcher())); err != nil {
+			again := storetest.NewFetcher(p)
+			if err := hydrate("owner", owner(again)); err != nil {
 				t.Errorf("the owner: %v", err)
+			}
+			if n := again.Sent(digest.FromBytes(p)); n > 0 && name != manyNames {
+				t.Errorf("the owner has fetched %d bytes again", n)
 			}
 		})
 	}

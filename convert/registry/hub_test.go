@@ -115,7 +115,7 @@ func TestHubGated(t *testing.T) {
 	if diff := cmp.Diff([]string{"hf.co/Org/Gated"}, im.PrivateNames); diff != "" {
 		t.Errorf("private names (-want +got):\n%s", diff)
 	}
-	if _, public, err := f.h.Origin(t.Context(), im.Origin.Digest, []string{"hf.co/Org/Gated"}, true); len(public) > 0 {
+	if _, public, err := f.h.Origin(t.Context(), im.Origin.Digest, im, []string{"hf.co/Org/Gated"}, true); len(public) > 0 {
 		t.Errorf("public: %q, %v", public, err)
 	}
 	if err := f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.Sources(im, "hf.co/Org/Gated")}); err != nil {

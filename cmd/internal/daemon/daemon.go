@@ -230,6 +230,11 @@ func (d *Daemon) serve(ctx context.Context, g *errgroup.Group) error {
 	g.Go(func() error {
 		return serve.HTTP(ctx, d.log, serve.Logged(d.log, "admin request", d.admin().Routes()), admin)
 	})
+	if status, err := serve.Unix(dirs.StatusAddress(d.config)); err != nil { // the path can be too long
+		d.log.Warn("pods that watch the daemon need the admin socket", "err", err)
+	} else {
+		g.Go(func() error { return serve.HTTP(ctx, d.log, d.admin().StatusRoutes(), status) })
+	}
 	if d.config.Fleet.Listen != "" {
 		g.Go(func() error { return d.serveFleet(ctx) })
 	}

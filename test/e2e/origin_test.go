@@ -359,6 +359,12 @@ func TestOriginOfStrangers(t *testing.T) {
 		}
 	}
 	wantMounted()
+	// What was read is known after a restart, and a complete model needs no registry.
+	n.Ballastd.Kill()
+	n.StartBallastd(t)
+	remove := private.Wire.Add(node.Fault{Status: 503})
+	wantMounted()
+	remove()
 
 	// A stranger gives the manifest to everybody, and then, by another registry, with credentials, but has no
 	// files. containerd takes the images for one and does not say which of them a pod named.

@@ -82,7 +82,7 @@ func (h *Handler) subjects(ctx context.Context, ref remote.Ref, im store.Image, 
 	}
 	model = im
 	if im.Table == "" {
-		model, err = h.forHere(ctx, im)
+		model, err = h.ForHere(ctx, im)
 		if err != nil && !errdefs.IsNotFound(err) { // containerd pulls none of its models
 			return store.Image{}, nil, err
 		}

@@ -52,7 +52,7 @@ type Facade struct {
 	Listen      string `toml:"listen" comment:"Address of the facade; ballastd.socket must name the same one. Empty: no facade, and only images\nfrom \"ballast convert\" can be pulled."`
 	AllowRemote bool   `toml:"allow_remote" comment:"Allow an address in listen that other machines can reach. Their hosts.toml must use the host in\nlisten, and they need the key files that hosts.toml names, which ballastd renews."`
 
-	OriginDigests bool `toml:"origin_digests" comment:"Let pods mount a public model by the digest that its registry shows, where that is safe. If false, or\nwhere it is not safe, the pull fails and the error names the converted digest, which always works."`
+	OriginDigests bool `toml:"origin_digests" comment:"Let pods mount a model by the digest that its registry shows, where that is safe. If false, or\nwhere it is not safe, the pull fails and the error names the converted digest, which always works."`
 
 	InsecurePlainHTTP bool `toml:"insecure_plain_http" comment:"For tests only: use plain HTTP without keys. Every user of the node can then pull what the node can\npull. A process that binds the port while ballastd is down receives pull secrets and can replace images."`
 }

@@ -33,7 +33,7 @@ const (
 const maxFile = 1 << 20
 
 // checkVersion changes when a Check becomes stricter, so that stored verdicts are not used.
-const checkVersion = 1
+const checkVersion = 2
 
 // RuleOptions describe a Rule.
 type RuleOptions struct {
@@ -81,14 +81,20 @@ type signer struct {
 func NewRule(o RuleOptions) (*Rule, error) {
 	r := &Rule{o: o}
 	depends := []any{checkVersion, o.DenyCode, o.Licenses}
+	var ofFiles []signer
 	for i, so := range o.Any {
 		s, material, err := newSigner(so)
 		if err != nil {
 			return nil, fmt.Errorf("rule %q: signer %d (%s): %w", o.Name, i+1, so.Type, err)
 		}
-		r.signers = append(r.signers, s)
+		if s.kind == TypeOMS { // asked last, because a signature of the manifest covers more
+			ofFiles = append(ofFiles, s)
+		} else {
+			r.signers = append(r.signers, s)
+		}
 		depends = append(depends, so.Type, so.Subject, material)
 	}
+	r.signers = append(r.signers, ofFiles...)
 	p, err := json.Marshal(depends)
 	if err != nil {
 		return nil, fmt.Errorf("rule %q: %w", o.Name, err)

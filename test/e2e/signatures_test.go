@@ -260,6 +260,18 @@ func TestSignedLie(t *testing.T) {
 	wantError(t, <-pulled, "damaged")
 }
 
+// TestSignedByAlias pulls an unsigned model by other names of the host in a rule.
+func TestSignedByAlias(t *testing.T) {
+	_, public := keyPair(t, t.TempDir(), "team")
+	n := node.StartNode(t, node.Options{Config: "[[verify.rule]]\nmatch = \"registry.ollama.ai/Library/*\"\nmode = \"enforce\"\nany = [{type = \"cosign\", key = \"" + public + "\"}]\n"})
+	n.Registry.Push(t, "library/m", "1", artifact(converttest.Ollama(converttest.Files(weights(82, 1<<20)), converttest.OllamaConfigNew)))
+	n.Upstream(t, "registry.ollama.ai", n.Registry.Host)
+	n.Upstream(t, "ollama.com", n.Registry.Host)
+	for _, host := range []string{"registry.ollama.ai", "ollama.com"} {
+		wantError(t, n.Pull("ballast", host+"/library/m:1"), "refused by [[verify.rule]]")
+	}
+}
+
 // TestSignatureRules checks that the daemon does not start with invalid rules.
 func TestSignatureRules(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "config.toml")

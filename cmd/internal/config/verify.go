@@ -3,7 +3,6 @@ package config
 import (
 	"fmt"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -47,19 +46,8 @@ const (
 	SignerNotation = "notation"
 )
 
-// port matches the port at the end of a host.
-var port = regexp.MustCompile(`^([^/]*):[0-9*]+(/|$)`)
-
-// Matches reports whether the rule applies to a name, "host/path". A host without a port matches
-// any port: containerd records hosts without ports.
-func (r *VerifyRule) Matches(name string) bool {
-	pattern := r.Match
-	if host, _, _ := strings.Cut(name, "/"); !strings.Contains(host, ":") {
-		pattern = port.ReplaceAllString(pattern, "$1$2")
-	}
-	host, _, _ := strings.Cut(name, "/")
-	return matches(pattern, host) || matches(pattern, name)
-}
+// Matches reports whether the rule applies to a name, "host/path".
+func (r *VerifyRule) Matches(name string) bool { return matches(r.Match, name) }
 
 // beside makes relative paths of files absolute, in the directory dir.
 func (v *Verify) beside(dir string) {
@@ -101,15 +89,9 @@ func (c *Config) checkVerify() error {
 // unusual returns how the host in match must be written, if it is written otherwise: such a rule
 // would silently match nothing.
 func (r *VerifyRule) unusual() string {
-	host, _, _ := strings.Cut(r.Match, "/")
 	_, address := formats.All().OfURL(r.Match)
 	isArchive := address != "" && address != r.Match
-	switch {
-	case host != strings.ToLower(host):
-		return "hosts in lower case"
-	case host == "index.docker.io" || host == "registry-1.docker.io":
-		return "docker.io"
-	case strings.Contains(r.Match, "://") && !isArchive || strings.Contains(r.Match, "@"):
+	if strings.Contains(r.Match, "://") && !isArchive || strings.Contains(r.Match, "@") {
 		return "neither a scheme nor a digest"
 	}
 	return ""

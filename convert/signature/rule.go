@@ -58,7 +58,7 @@ type SignerOptions struct {
 	Type    string
 	Key     string // file with public keys, PEM
 	Roots   string // file with root certificates of signers, PEM
-	Subject string // with Roots: a name in the signer's certificate
+	Subject string // with Roots: a name in the signer's certificate, as in dsse.Trust
 	Policy  string // trustpolicy.json of notation, beside a directory truststore
 }
 

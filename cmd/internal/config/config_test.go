@@ -104,6 +104,7 @@ func TestLoadErrors(t *testing.T) {
 		{"signer of another type", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\nany = [{type = \"gpg\", key = \"k\"}]\n", "any 1: type \"gpg\" is not one of oms, cosign, notation"},
 		{"signer without key", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\nany = [{type = \"oms\", key = \"k\"}, {type = \"cosign\"}]\n", "any 2: a signer of type cosign needs a key or roots"},
 		{"subject without roots", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\nany = [{type = \"oms\", key = \"k\", subject = \"s\"}]\n", "it needs roots"},
+		{"subject without type", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\nany = [{type = \"oms\", roots = \"r\", subject = \"release@team.example\"}]\n", "write email:"},
 		{"notation without policy", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\nany = [{type = \"notation\", key = \"k\"}]\n", "needs a policy"},
 		{"relative root", "version = 1\nroot = \"x\"\n", "root: \"x\" is not an absolute path"},
 		{"root with colon", "version = 1\nroot = \"/a:b\"\n", "mount options"},
@@ -271,7 +272,7 @@ version = 1
 [[verify.rule]]
 match = "registry.example:5000/team/*"
 mode = "enforce"
-any = [{type = "oms", key = "team.pub"}, {type = "cosign", roots = "/ca.pem", subject = "release"}, {type = "notation", policy = "n/trustpolicy.json"}]
+any = [{type = "oms", key = "team.pub"}, {type = "cosign", roots = "/ca.pem", subject = "email:release@team.example"}, {type = "notation", policy = "n/trustpolicy.json"}]
 deny_code = true
 licenses = ["mit"]
 `)
@@ -282,7 +283,7 @@ licenses = ["mit"]
 	want := []VerifyRule{{
 		Match: "registry.example:5000/team/*", Mode: VerifyEnforce, DenyCode: true, Licenses: []string{"mit"},
 		Any: []Signer{
-			{Type: SignerOMS, Key: filepath.Join(dir, "team.pub")}, {Type: SignerCosign, Roots: "/ca.pem", Subject: "release"},
+			{Type: SignerOMS, Key: filepath.Join(dir, "team.pub")}, {Type: SignerCosign, Roots: "/ca.pem", Subject: "email:release@team.example"},
 			{Type: SignerNotation, Policy: filepath.Join(dir, "n/trustpolicy.json")},
 		},
 	}}

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -28,7 +29,7 @@ type Signer struct {
 	Type    string `toml:"type" comment:"oms, cosign or notation."`
 	Key     string `toml:"key,omitempty" comment:"File with public keys (PEM). For oms and cosign."`
 	Roots   string `toml:"roots,omitempty" comment:"File with CA certificates (PEM). For oms and cosign."`
-	Subject string `toml:"subject,omitempty" comment:"Subject that the certificate of the signer must name. Needs roots."`
+	Subject string `toml:"subject,omitempty" comment:"Name in the certificate of the signer, with its type: email:, uri:, dns: or cn: (common name). Needs roots."`
 	Policy  string `toml:"policy,omitempty" comment:"File trustpolicy.json, beside a directory truststore. For notation."`
 }
 
@@ -97,6 +98,9 @@ func (r *VerifyRule) unusual() string {
 	return ""
 }
 
+// subject matches a name in a certificate with its type.
+var subject = regexp.MustCompile(`^(email|uri|dns|cn):.`)
+
 // problem returns the problem of a signer, or "".
 func (s *Signer) problem() string {
 	switch s.Type {
@@ -115,6 +119,8 @@ func (s *Signer) problem() string {
 			return fmt.Sprintf("a signer of type %s needs a key or roots; keyless signatures are not supported", s.Type)
 		case s.Subject != "" && s.Roots == "":
 			return "subject is for certificates: it needs roots"
+		case s.Subject != "" && !subject.MatchString(s.Subject):
+			return fmt.Sprintf("subject %q has no type: write email:, uri:, dns: or cn: (common name) before it", s.Subject)
 		}
 	default:
 		return fmt.Sprintf("type %q is not one of oms, cosign, notation", s.Type)

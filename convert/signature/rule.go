@@ -45,7 +45,7 @@ type RuleOptions struct {
 	// is required.
 	Any []SignerOptions
 
-	// DenyCode refuses models with files that are programs, or execute code when they are loaded.
+	// DenyCode refuses models with files that can be executed, or are not known to be data or text.
 	DenyCode bool
 
 	// Licenses are the allowed licences, as named in the config of a model; empty allows all.

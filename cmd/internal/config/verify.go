@@ -20,7 +20,7 @@ type VerifyRule struct {
 	Match    string   `toml:"match" comment:"host, or host/repository; * matches any characters. The first rule that matches applies."`
 	Mode     string   `toml:"mode" comment:"off: do not check; warn: log models that the rule does not accept; enforce: refuse them."`
 	Any      []Signer `toml:"any,omitempty" comment:"An accepted signer; one of those of a rule must have signed the model. Relative paths start at the\ndirectory of this file."`
-	DenyCode bool     `toml:"deny_code,omitempty" comment:"Refuse models with programs, or with files that run code when they are loaded (pickles)."`
+	DenyCode bool     `toml:"deny_code,omitempty" comment:"Allow models of data and text only: no programs, and no files that can run code when they are loaded."`
 	Licenses []string `toml:"licenses,omitempty" comment:"Accepted licences, as in the config of the model. Empty: any licence, or none."`
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/convert/formats"
+	"github.com/ballast-dev/ballast/convert/remote"
 )
 
 // Verify configures which models may be used, by their signatures and their content.
@@ -49,6 +50,35 @@ const (
 
 // Matches reports whether the rule applies to a name, "host/path".
 func (r *VerifyRule) Matches(name string) bool { return matches(r.Match, name) }
+
+// Requires returns the match of the first rule by which an image of a host can be refused because of
+// its signatures, or "". Of a pattern for the host and a path, only the host is compared.
+func (v *Verify) Requires(host string) string {
+	for _, r := range v.Rule {
+		of, below, _ := strings.Cut(r.Match, "/")
+		all := matches(r.Match, host) || below == "*" && matches(of, host)
+		if i := strings.Index(of, "*"); i >= 0 { // it also stands for slashes
+			of = of[:i+1]
+		}
+		switch {
+		case r.Mode == VerifyEnforce && len(r.Any) > 0 && matches(of, host):
+			return r.Match
+		case all:
+			return ""
+		}
+	}
+	return ""
+}
+
+// Hosts returns the hosts that rules name in full.
+func (v *Verify) Hosts() (hosts []string) {
+	for _, r := range v.Rule {
+		if host, _, _ := strings.Cut(r.Match, "/"); !strings.ContainsAny(host, "*+") {
+			hosts = append(hosts, remote.NormalHost(host))
+		}
+	}
+	return hosts
+}
 
 // beside makes relative paths of files absolute, in the directory dir.
 func (v *Verify) beside(dir string) {

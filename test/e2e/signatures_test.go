@@ -127,6 +127,7 @@ any = [{type = "oms", key = "` + public + `"}, {type = "cosign", key = "` + publ
 		wantError(t, n.Pull("ballast", signed[0]), "refused by [[verify.rule]]")
 	})
 	t.Run("past the facade", func(t *testing.T) { testPastFacade(t, n, refused["unsigned, converted ahead"]) })
+	t.Run("tag and digest", func(t *testing.T) { testTagAndDigest(t, n, refused["unsigned, converted ahead"]) })
 	t.Run("offline", func(t *testing.T) { testOffline(t, n, signed[1], b) })
 }
 
@@ -137,6 +138,17 @@ func testPastFacade(t *testing.T, n *node.Node, ref string) {
 	// In another namespace, because what the previous pull left is collected at any time.
 	wantError(t, n.Ctr("--namespace", "past", "images", "pull", "--snapshotter", "ballast", "--hosts-dir", n.HostsDir(), "--local", ref), "refused by [[verify.rule]]")
 	n.Upstream(t, n.Registry.Host, n.Registry.Host)
+}
+
+// testTagAndDigest pulls by a tag and a digest, which counts as a digest: an ordinary image passes, and a
+// model is checked before it is shown.
+func testTagAndDigest(t *testing.T, n *node.Node, model string) {
+	image := n.Registry.Ref("team/image", "1")
+	d := n.Registry.Push(t, "team/image", "1", node.Busybox(t))
+	wantError(t, n.Pull("ballast", image), "refused by [[verify.rule]]")
+	mustPull(t, n, "ballast", image+"@"+d.String())
+	p := fetched(t, n, "/v2/team/ahead/manifests/1")
+	wantError(t, n.Pull("ballast", model+"@"+digest.FromBytes(p).String()), "refused by [[verify.rule]]")
 }
 
 // testOffline restarts the daemon while the registry fails: an unpacked model can be mounted, and a

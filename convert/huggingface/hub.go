@@ -19,8 +19,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Hosts are the hosts of references to repositories of the Hub.
-var Hosts = []string{"hf.co", "huggingface.co"}
+// Host is the host of references to repositories of the Hub (remote.NormalHost).
+const Host = "hf.co"
 
 // DefaultEndpoint is the URL of the Hub.
 const DefaultEndpoint = "https://huggingface.co"

@@ -161,8 +161,8 @@ func (d *Daemon) buildSnapshotter() (err error) {
 		Store: d.store, Facade: d.facade, Sources: sources, Lazy: d.lazy.Load, Metrics: d.metrics, Log: log,
 		Background: &jobs.Background{
 			Store: d.store, Sources: sources.Shown, Shows: d.snapshotter.Shows, View: d.snapshotter.ViewOf, Log: log,
-			Options: store.ExposeOptions{Wait: true, Unverified: unverified},
-			Ended:   func() { sources.SettleSecrets(context.Background()) },
+			Options: store.ExposeOptions{Wait: true, Unverified: unverified}, Whole: d.facade.Signatures.Whole,
+			Ended: func() { sources.SettleSecrets(context.Background()) },
 		},
 	}
 	d.differ = differ.New(differ.Options{

@@ -15,6 +15,7 @@ const maxVerdicts = 8
 type Verdict struct {
 	Policy  digest.Digest `json:"policy"`  // identifies the policy, including its keys
 	Signers []string      `json:"signers"` // for messages
+	Whole   bool          `json:"whole,omitempty"` // files must be compared with their digests before a byte is read
 	Time    time.Time     `json:"time"`    // of the check
 }
 

@@ -205,10 +205,10 @@ func (h *holding) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.next.ServeHTTP(w, r)
 }
 
-// signedLie makes a model whose files have the digests that a team signed, and chunks of other bytes.
-func signedLie(t *testing.T, n *node.Node, private string) (ref string) {
+// signedFiles makes a model whose files have the digests that a team signed, and chunks of any bytes.
+func signedFiles(t *testing.T, n *node.Node, private string, bytes []byte) (ref string, honest *converttest.Built) {
 	t.Helper()
-	honest := converttest.ModelPackRaw(converttest.Files(weights(79, 24<<20)))
+	honest = converttest.ModelPackRaw(converttest.Files(weights(79, 24<<20)))
 	var signed []filetable.File
 	for name, f := range honest.Files {
 		signed = append(signed, filetable.File{Path: name, Type: filetable.TypeReg, Digest: digest.FromBytes(f.Data)})
@@ -230,18 +230,19 @@ func signedLie(t *testing.T, n *node.Node, private string) (ref string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return lyingModel(t, n, converttest.ModelPackRaw(converttest.Files(weights(80, 24<<20))), digest.FromBytes(honest.Files["model.gguf"].Data), filetable.File{
+	return lyingModel(t, n, converttest.ModelPackRaw(converttest.Files(bytes)), digest.FromBytes(honest.Files["model.gguf"].Data), filetable.File{
 		Path: oms.SignatureFile, Type: filetable.TypeReg, Mode: 0o644, Size: int64(len(sig)), Digest: digest.FromBytes(sig), Source: &filetable.Source{Inline: sig},
-	})
+	}), honest
 }
 
 // TestSignedLie pulls a model with the files that a team signed, and with chunks of other bytes. The
 // registry holds back the last chunks, so that no file is ever complete and compared. By a name
-// without a rule, the model is read early. By a name with one, no byte can be read.
+// without a rule, the model is read early. By a name with one, no byte can be read, and the right model
+// is shown when it is complete.
 func TestSignedLie(t *testing.T) {
 	private, public := keyPair(t, t.TempDir(), "team")
 	n := node.StartNode(t, node.Options{Config: "[[verify.rule]]\nmatch = \"*/lazy/*\"\nmode = \"enforce\"\nany = [{type = \"oms\", key = \"" + public + "\"}]\n"})
-	lie := signedLie(t, n, private)
+	lie, _ := signedFiles(t, n, private, weights(80, 24<<20))
 	front := &holding{next: n.Registry.Wire, held: make(chan struct{}), end: make(chan struct{})}
 	host := node.Serve(t, front)
 	n.Upstream(t, host, host)
@@ -270,6 +271,18 @@ func TestSignedLie(t *testing.T) {
 	wantError(t, n.Ballast("mount", ref, t.TempDir()), "only when it is complete")
 	close(front.end)
 	wantError(t, <-pulled, "damaged")
+
+	_, honest := signedFiles(t, n, private, weights(79, 24<<20))
+	mustPull(t, n, "ballast", ref)
+	if want := honest.Files["model.gguf"].Data; !complete(n, want) {
+		t.Error("a model of which only the files are signed is shown before it is complete")
+	}
+	if out := n.Ballast("verify", "--signatures", ref); out.Err != nil || !strings.HasPrefix(out.Stdout, "accepted") {
+		t.Errorf("verify --signatures: %v\n%s", out.Err, out.Output())
+	}
+	dir := t.TempDir()
+	ballast(t, n, "mount", ref, dir)
+	ballast(t, n, "unmount", dir)
 }
 
 // TestSignedByAlias pulls an unsigned model by other names of the host in a rule.

@@ -114,6 +114,27 @@ func TestRestartReadsWholeFiles(t *testing.T) {
 	}
 }
 
+// A model is shown early until it is complete.
+func TestShowsEarly(t *testing.T) {
+	t.Parallel()
+	r := newRestart(t)
+	table := r.add(t, "snapshot/1", 1<<20, false)
+	want := func(want bool) {
+		t.Helper()
+		if got, err := r.ShowsEarly(t.Context(), table); err != nil || got != want {
+			t.Errorf("got %v, %v, want %v", got, err, want)
+		}
+	}
+	r.pending["snapshot/1"] = true
+	want(false)
+	delete(r.pending, "snapshot/1")
+	want(true)
+	if err := r.Store.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(r.sources[table])}); err != nil {
+		t.Fatal(err)
+	}
+	want(false)
+}
+
 // What a client with more rights requests is downloaded for a view that is not shown yet, and is
 // not shown in it: only the view's own sources determine what is readable in it.
 func TestViewShowsOnlyItsOwnSources(t *testing.T) {

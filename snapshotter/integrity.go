@@ -286,7 +286,11 @@ func (s *Snapshotter) examine(ctx context.Context, table digest.Digest, compare 
 			if i == 0 || suspects[i-1].shows() != p.shows() {
 				files, ferr = s.store.Listing(ctx, t)
 			}
-			s.checkFiles(&f, compare, files, ferr)
+			if f.marker.Show == tree.Stubs && s.noStubs != nil {
+				s.checkStubs(ctx, &f, t)
+			} else {
+				s.checkFiles(&f, compare, files, ferr)
+			}
 		}
 		found = append(found, f)
 	}
@@ -313,6 +317,20 @@ func (f *examined) checkMarker() {
 		f.report("", "it is not completely shown")
 	}
 	f.unfit = len(f.problems) > 0
+}
+
+// checkStubs reports a model that this kernel cannot mount, for a repair with links if it is complete.
+func (s *Snapshotter) checkStubs(ctx context.Context, f *examined, table digest.Digest) {
+	f.report("", s.cannotMount(f.id, table).Error())
+	if _, err := s.store.Files(ctx, table); err == nil {
+		f.unfit, f.marker.Show = true, tree.Links
+	}
+}
+
+// cannotMount returns the error for a snapshot with stubs if the kernel mounts none.
+func (s *Snapshotter) cannotMount(id string, table digest.Digest) error {
+	return fmt.Errorf("snapshot %s: model %s was shown by a newer kernel as stubs, which this one cannot mount (%w); start Linux 6.5 or later, or %s: %w",
+		id, table, s.noStubs, advice, errdefs.ErrFailedPrecondition)
 }
 
 // checkFiles compares the files of a model with its table. ferr is the error of reading the table.

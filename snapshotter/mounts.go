@@ -71,14 +71,16 @@ func (c chain) ours() bool {
 	return false
 }
 
-// lowers returns the ids of the parents that have files, and reports whether any has stubs.
-func (c chain) lowers() (ids []string, stubs bool, err error) {
+// lowers returns the ids of the parents of a chain that have files, and reports whether any has stubs.
+func (s *Snapshotter) lowers(c chain) (ids []string, stubs bool, err error) {
 	for i, m := range c.parents {
 		switch {
 		case m.Empty:
 			continue
 		case m.Table != "" && !m.Shown:
 			return nil, false, fmt.Errorf("snapshot %s: model %s is not completely shown; %s: %w", c.ParentIDs[i], m.Table, advice, errdefs.ErrUnavailable)
+		case m.Show == tree.Stubs && s.noStubs != nil:
+			return nil, false, s.cannotMount(c.ParentIDs[i], m.Table)
 		}
 		stubs = stubs || m.Show == tree.Stubs
 		ids = append(ids, c.ParentIDs[i])
@@ -99,7 +101,7 @@ func (s *Snapshotter) mounts(ctx context.Context, key string, plain []mount.Moun
 	if err != nil || !c.ours() {
 		return plain, err
 	}
-	ids, stubs, err := c.lowers()
+	ids, stubs, err := s.lowers(c)
 	if err != nil {
 		return nil, err
 	}

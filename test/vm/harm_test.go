@@ -46,10 +46,11 @@ func (m *machine) forced(t *testing.T, want model, busybox string) {
 	t.Log(m.sh(t, "ballast setup --remove --force 2>&1"))
 	m.reads(t, "forced", want)
 	m.sh(t, `ctr tasks rm -f forced
-ctr containers rm forced
-timeout 120 umount -l /run/model-forced
-timeout 120 rm -rf /var/lib/ballast`)
+ctr containers rm --keep-snapshot forced
+timeout 120 umount -l /run/model-forced`)
+	t.Log(m.sh(t, "ballast setup --remove 2>&1"))
 	m.sh(t, "cd "+download+" && bin/ballast setup --registry registry.ollama.ai")
+	m.sh(t, "ballast verify --repair") // containerd has records of the snapshots of the container
 	m.healthy(t)
 	m.mustPull(t, want.ref)
 	m.holds(t, want)

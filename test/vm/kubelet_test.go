@@ -59,7 +59,7 @@ func (m *machine) userPod(t *testing.T) {
 			}
 			return nil
 		})
-		m.sh(t, "systemctl stop kubelet; rm -rf /var/lib/kubelet")
+		m.sh(t, "systemctl stop kubelet; rm -rf /var/lib/kubelet; ctr -n k8s.io containers ls -q | xargs -r ctr -n k8s.io containers rm")
 	}()
 	var got string
 	eventually(t, "output of the pod", func() error {

@@ -160,6 +160,10 @@ func (s *Snapshotter) Inspect(ctx context.Context) error {
 		return err
 	}
 	for _, f := range found {
+		if f.stale {
+			err = errors.Join(err, s.repair(ctx, f))
+			continue
+		}
 		if len(f.problems) == 0 {
 			if f.label == "" { // made by a version without labels
 				err = errors.Join(err, s.label(ctx, f.key, f.shows()))
@@ -255,6 +259,7 @@ type examined struct {
 	suspect
 	problems []Problem
 	unfit    bool // it may show wrong bytes
+	stale    bool // it is complete, and has stubs, which this kernel cannot mount
 }
 
 func problems(found []examined) (all []Problem) {
@@ -319,18 +324,11 @@ func (f *examined) checkMarker() {
 	f.unfit = len(f.problems) > 0
 }
 
-// checkStubs reports a model that this kernel cannot mount, for a repair with links if it is complete.
+// checkStubs marks a complete model that this kernel cannot mount, to be shown as links.
 func (s *Snapshotter) checkStubs(ctx context.Context, f *examined, table digest.Digest) {
-	f.report("", s.cannotMount(f.id, table).Error())
 	if _, err := s.store.Files(ctx, table); err == nil {
-		f.unfit, f.marker.Show = true, tree.Links
+		f.stale, f.marker.Show = true, tree.Links
 	}
-}
-
-// cannotMount returns the error for a snapshot with stubs if the kernel mounts none.
-func (s *Snapshotter) cannotMount(id string, table digest.Digest) error {
-	return fmt.Errorf("snapshot %s: model %s was shown by a newer kernel as stubs, which this one cannot mount (%w); start Linux 6.5 or later, or %s: %w",
-		id, table, s.noStubs, advice, errdefs.ErrFailedPrecondition)
 }
 
 // checkFiles compares the files of a model with its table. ferr is the error of reading the table.
@@ -372,7 +370,7 @@ func (s *Snapshotter) repair(ctx context.Context, p examined) error {
 	if err := table.Validate(); err != nil {
 		return fmt.Errorf("snapshot %s: the table that it shows is unknown: %w", p.id, errdefs.ErrDataLoss)
 	}
-	if p.unfit {
+	if p.unfit || p.stale {
 		if err := writeMarker(dir, marker{Table: table, Show: cmp.Or(p.marker.Show, s.backend)}); err != nil {
 			return err
 		}

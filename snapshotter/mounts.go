@@ -71,21 +71,42 @@ func (c chain) ours() bool {
 	return false
 }
 
-// lowers returns the ids of the parents of a chain that have files, and reports whether any has stubs.
-func (s *Snapshotter) lowers(c chain) (ids []string, stubs bool, err error) {
+// lowers returns the ids of the parents that have files, and reports whether any has stubs.
+func (c chain) lowers() (ids []string, stubs bool, err error) {
 	for i, m := range c.parents {
 		switch {
 		case m.Empty:
 			continue
 		case m.Table != "" && !m.Shown:
 			return nil, false, fmt.Errorf("snapshot %s: model %s is not completely shown; %s: %w", c.ParentIDs[i], m.Table, advice, errdefs.ErrUnavailable)
-		case m.Show == tree.Stubs && s.noStubs != nil:
-			return nil, false, s.cannotMount(c.ParentIDs[i], m.Table)
 		}
 		stubs = stubs || m.Show == tree.Stubs
 		ids = append(ids, c.ParentIDs[i])
 	}
 	return ids, stubs, nil
+}
+
+// linked shows the models of a chain as links, and returns the chain as it is then. It returns
+// errdefs.ErrUnavailable for a model that is not complete.
+func (s *Snapshotter) linked(ctx context.Context, key string, c chain) (chain, error) {
+	for _, m := range c.parents {
+		if m.Show == tree.Stubs {
+			if err := s.Refresh(ctx, m.Table); err != nil {
+				return chain{}, err
+			}
+		}
+	}
+	c, err := s.chain(ctx, key)
+	if err != nil {
+		return chain{}, err
+	}
+	for _, m := range c.parents {
+		if m.Show == tree.Stubs || m.Table != "" && !m.Shown {
+			return chain{}, fmt.Errorf("model %s is not complete, and this kernel mounts complete models only (%w); \"ballast ls\" shows the progress of its download: %w",
+				m.Table, s.noStubs, errdefs.ErrUnavailable)
+		}
+	}
+	return c, nil
 }
 
 // mounts returns the mounts of the snapshot with key. plain are overlay's.
@@ -101,9 +122,15 @@ func (s *Snapshotter) mounts(ctx context.Context, key string, plain []mount.Moun
 	if err != nil || !c.ours() {
 		return plain, err
 	}
-	ids, stubs, err := s.lowers(c)
+	ids, stubs, err := c.lowers()
 	if err != nil {
 		return nil, err
+	}
+	if stubs && s.noStubs != nil {
+		if c, err = s.linked(ctx, key, c); err != nil {
+			return nil, err
+		}
+		stubs = false
 	}
 	if len(ids) == 0 && isVolume(key) {
 		return nil, errEmptyVolume(key)

@@ -152,7 +152,7 @@ func (m *machine) remove(t *testing.T, before map[string]string, busybox string)
 	at := m.mountPoint()
 	m.mustPull(t, busybox)
 	m.sh(t, fmt.Sprintf("mkdir %[1]s; ctr images mount --snapshotter ballast %[2]s %[1]s >/dev/null; umount %[1]s", at, busybox))
-	end := "ctr -n default images unmount --snapshotter ballast --rm " + at
+	end := "ctr -n default leases rm --sync " + at
 	out := m.try("ballast setup --remove")
 	if out.Err == nil || !strings.Contains(out.Output(), end) {
 		t.Errorf("a removal with a mount that containerd keeps: %v\n%s", out.Err, out.Output())

@@ -47,7 +47,8 @@ func (m *machine) forced(t *testing.T, want model, busybox string) {
 	m.reads(t, "forced", want)
 	m.sh(t, `ctr tasks rm -f forced
 ctr containers rm --keep-snapshot forced
-timeout 120 umount -l /run/model-forced`)
+timeout 120 umount -l /run/model-forced
+ctr leases rm --sync /run/model-forced`)
 	t.Log(m.sh(t, "ballast setup --remove 2>&1"))
 	m.sh(t, "cd "+download+" && bin/ballast setup --registry registry.ollama.ai")
 	m.sh(t, "ballast verify --repair") // containerd has records of the snapshots of the container

@@ -15,7 +15,8 @@ import (
 )
 
 // nameHeld replaces, in a list of mount points, those of containerd's mount manager that `ctr images mount` asked for by what
-// ends them. containerd keeps them for an hour, also when the mount that was asked for is gone.
+// ends them, with the plugin of the snapshotter or without. containerd keeps them for an hour, also when the mount that was asked
+// for is gone.
 func nameHeld(ctx context.Context, conn grpc.ClientConnInterface, ns string, at []string) error {
 	list, err := mountsapi.NewMountsClient(conn).List(ctx, &mountsapi.ListRequest{})
 	if err != nil {
@@ -34,7 +35,7 @@ func nameHeld(ctx context.Context, conn grpc.ClientConnInterface, ns string, at 
 		}
 		for _, a := range m.Info.Active {
 			if i := slices.Index(at, a.MountPoint); i >= 0 {
-				at[i] = fmt.Sprintf("%s (ctr -n %s images unmount --snapshotter ballast --rm %[1]s)", m.Info.Name, ns)
+				at[i] = fmt.Sprintf("%s (ctr -n %s leases rm --sync %[1]s)", m.Info.Name, ns)
 			}
 		}
 	}

@@ -23,14 +23,14 @@ import (
 // startLazy makes models readable before they are complete: those that snapshots already show, and
 // future ones. If the node does not support that, models are shown when they are complete.
 func (d *Daemon) startLazy(ctx context.Context) error {
-	if d.snapshotter.Backend() != tree.Stubs {
-		d.log.Info("models are shown when they are complete", "show", d.snapshotter.Backend())
-		d.noLazy(fmt.Errorf("models are shown as %s", d.snapshotter.Backend()))
-		return nil
-	}
 	tables, err := d.jobs.Background.Resume(ctx)
 	if err != nil {
 		return fmt.Errorf("resume models that are not complete: %w", err)
+	}
+	if d.snapshotter.Backend() != tree.Stubs {
+		d.log.Info("models are shown when they are complete", "show", d.snapshotter.Backend(), "incomplete", len(tables))
+		d.noLazy(fmt.Errorf("models are shown as %s", d.snapshotter.Backend()))
+		return d.jobs.Background.Continue(ctx, tables) // they were shown under another kernel or configuration
 	}
 	holder, err := d.newHolder()
 	if err != nil {

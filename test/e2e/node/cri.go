@@ -80,7 +80,7 @@ func (c *CRI) PullAs(ref, handler string, auth *cri.AuthConfig) (string, error) 
 		SandboxConfig: c.PodConfig(),
 	})
 	if err != nil {
-		c.node.collect()
+		c.node.Collect()
 	}
 	return resp.GetImageRef(), err
 }

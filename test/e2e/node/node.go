@@ -302,15 +302,15 @@ func (n *Node) Pull(snapshotter, ref string, flags ...string) Result {
 	args := append([]string{"images", "pull", "--snapshotter", snapshotter, "--hosts-dir", n.HostsDir()}, flags...)
 	out := n.Ctr(append(args, ref)...)
 	if out.Err != nil {
-		n.collect()
+		n.Collect()
 	}
 	return out
 }
 
-// collect waits for a garbage collection of containerd. containerd collects the snapshots and blobs
+// Collect waits for a garbage collection of containerd. containerd collects the snapshots and blobs
 // of a failed pull in the background: a pull that starts meanwhile can find the snapshot of a layer,
 // lose it, and fail because "parent snapshot does not exist".
-func (n *Node) collect() {
+func (n *Node) Collect() {
 	if !n.Containerd.Running() {
 		return
 	}

@@ -7,8 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
+	"github.com/ballast-dev/ballast/contrib/image/build"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 )
 
@@ -18,7 +18,7 @@ func TestReproducible(t *testing.T) {
 	var digests [2]string
 	for i := range digests {
 		out := filepath.Join(dir, string(rune('a'+i)))
-		if err := run([]string{"-source", "../..", "-o", out, "-arch", "amd64", "-version", "v1", "-epoch", "1700000000"}); err != nil {
+		if err := run(t.Context(), []string{"-source", "../..", "-o", out, "-arch", "amd64", "-version", "v1", "-epoch", "1700000000"}); err != nil {
 			t.Fatal(err)
 		}
 		index, err := layout.ImageIndexFromPath(out)
@@ -36,15 +36,19 @@ func TestReproducible(t *testing.T) {
 	}
 
 	root := filepath.Join(dir, "root")
-	if err := run([]string{"-source", "../..", "-root", root, "-arch", "amd64", "-version", "v1"}); err != nil {
+	if err := run(t.Context(), []string{"-source", "../..", "-root", root, "-arch", "amd64", "-version", "v1"}); err != nil {
 		t.Fatal(err)
 	}
-	s := settings{source: "../..", archs: []string{"amd64"}, version: "v1", epoch: time.Unix(1700000000, 0)}
-	common, err := s.common()
+	commit, err := build.CommitOf(t.Context(), "../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	programs, err := s.programs("amd64")
+	s := settings{Build: build.Build{Source: "../..", Version: "v1", Commit: commit}, archs: []string{"amd64"}}
+	common, err := s.common(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	programs, err := s.programs(t.Context(), "amd64")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +84,7 @@ func TestCertificates(t *testing.T) {
 // TestCommandLine checks that invalid command lines are refused.
 func TestCommandLine(t *testing.T) {
 	for _, args := range [][]string{{}, {"-o", "a", "-root", "b"}, {"-root", "a"}, {"-o", "a", "b"}, {"-x"}} {
-		if err := run(args); err == nil {
+		if err := run(t.Context(), args); err == nil {
 			t.Errorf("%q: no error", args)
 		}
 	}

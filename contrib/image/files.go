@@ -98,5 +98,8 @@ func archive(files []file, at time.Time) ([]byte, error) {
 			return nil, err
 		}
 	}
-	return b.Bytes(), w.Close()
+	if err := w.Close(); err != nil { // before the bytes are taken: it writes the end
+		return nil, err
+	}
+	return b.Bytes(), nil
 }

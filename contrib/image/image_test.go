@@ -1,12 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"crypto/x509"
 	"encoding/pem"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/ballast-dev/ballast/contrib/image/build"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
@@ -61,6 +63,14 @@ func TestReproducible(t *testing.T) {
 		if got, err := os.ReadFile(filepath.Join(root, f.path)); f.data != nil && (err != nil || string(got) != string(f.data)) {
 			t.Errorf("%s: %d bytes, want %d, %v", f.path, len(got), len(f.data), err)
 		}
+	}
+}
+
+// TestArchiveEnds wants the end of a tar: two blocks of zeros.
+func TestArchiveEnds(t *testing.T) {
+	p, err := archive([]file{{"a", 0o644, []byte("x")}}, time.Unix(1700000000, 0))
+	if err != nil || len(p) != 4*512 || !bytes.Equal(p[2*512:], make([]byte, 2*512)) {
+		t.Errorf("%d bytes, %v", len(p), err)
 	}
 }
 

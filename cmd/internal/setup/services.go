@@ -52,7 +52,7 @@ func (p *Plan) start(ctx context.Context) error {
 	if err := p.systemctl(ctx, "daemon-reload"); err != nil {
 		return err
 	}
-	if p.view.Exists(unitDir+"/"+socketName) && p.systemctl(ctx, "is-active", "--quiet", socketName) != nil {
+	if p.view.hasUnit(socketName) && p.systemctl(ctx, "is-active", "--quiet", socketName) != nil {
 		if err := p.systemctl(ctx, "stop", serviceName); err != nil {
 			return err
 		}
@@ -88,7 +88,7 @@ func (b *builder) units() map[string]string {
 // start the service again, and the daemon leaves its mount to the holder.
 func (v *view) installed() []string {
 	units := []string{socketName, serviceName, holderName}
-	return slices.DeleteFunc(units, func(u string) bool { return !v.Exists(filepath.Join(unitDir, u)) })
+	return slices.DeleteFunc(units, func(u string) bool { return !v.Exists(filepath.Join(unitDir, u)) && !v.Exists(wantsLink(u)) })
 }
 
 // enabled reports whether units start at boot.

@@ -320,7 +320,7 @@ func TestMetrics(t *testing.T) {
 			}
 		}
 	}
-	if diff := cmp.Diff(got, []string{"ballast_active_pulls", "ballast_facade_refused_total", "ballast_facade_up", "ballast_pull_duration_seconds", "ballast_refused_total", "ballast_signature_checks_total", "ballast_store_bytes", "ballast_store_objects"}); diff != "" {
+	if diff := cmp.Diff(got, []string{"ballast_active_pulls", "ballast_build_info", "ballast_facade_refused_total", "ballast_facade_up", "ballast_pull_duration_seconds", "ballast_refused_total", "ballast_signature_checks_total", "ballast_store_bytes", "ballast_store_objects"}); diff != "" {
 		t.Errorf("metrics (got, want):\n%s", diff)
 	}
 }

@@ -224,12 +224,6 @@ func useless(tx *txn, images []record) (drop []record, err error) {
 			}
 			return nil
 		}),
-		keys(tx, bucketShown, func(key string) error {
-			if !exists(tx, bucketObjects, key) {
-				mark(bucketShown, key)
-			}
-			return nil
-		}),
 		each(tx, bucketWays, func(key string, w way) error {
 			if w.useless(tx, key, known) {
 				mark(bucketWays, key)

@@ -15,7 +15,6 @@ import (
 	"github.com/ballast-dev/ballast/store/boltfile"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
-	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
 	"go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
@@ -265,38 +264,6 @@ func TestOtherSchemaIsRefused(t *testing.T) {
 	}
 	if aside, _ := boltfile.SetAside(path); len(aside) > 0 {
 		t.Errorf("set aside: %v", aside)
-	}
-}
-
-// TestVersion1IsUpgraded opens a database of version 1, whose records have no checksums and can mark
-// objects as damaged.
-func TestVersion1IsUpgraded(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "store.db")
-	fill(t, path, 100)
-	db := reopen(t, path, true)
-	want := everything(t, db)
-	err := db.bolt.Update(func(tx *bbolt.Tx) error {
-		for _, b := range sealed {
-			for k, v := range want {
-				if key, ok := bytes.CutPrefix([]byte(k), append(bytes.Clone(b), '/')); ok {
-					if err := tx.Bucket(b).Put(key, []byte(v)); err != nil {
-						return err
-					}
-				}
-			}
-		}
-		return errors.Join(
-			tx.Bucket(bucketObjects).Put([]byte(number(999)), []byte(`{"size":1,"used":"2026-01-01T00:00:00Z","damaged":true}`)),
-			tx.Bucket(bucketMeta).Put([]byte(keyVersion), []byte("1")),
-		)
-	})
-	if err := errors.Join(err, db.Close()); err != nil {
-		t.Fatal(err)
-	}
-	db = reopen(t, path, true)
-	defer db.Close()
-	if diff := cmp.Diff(want, everything(t, db)); diff != "" {
-		t.Errorf("records (-want +got):\n%s", diff)
 	}
 }
 

@@ -25,12 +25,11 @@ var (
 	bucketImages    = []byte("images")
 	bucketRefs      = []byte("refs")
 	bucketChunks    = []byte("chunks")
-	bucketShown     = []byte("shown")
 	bucketWays      = []byte("ways")
 	bucketVerdicts  = []byte("verdicts")
 
 	// sealed are the buckets whose values have a checksum.
-	sealed  = [][]byte{bucketObjects, bucketContents, bucketAssembled, bucketTables, bucketImages, bucketRefs, bucketShown, bucketWays, bucketVerdicts}
+	sealed  = [][]byte{bucketObjects, bucketContents, bucketAssembled, bucketTables, bucketImages, bucketRefs, bucketWays, bucketVerdicts}
 	buckets = append([][]byte{bucketMeta, bucketChunks}, sealed...)
 )
 
@@ -99,49 +98,18 @@ func prepare(tx *txn) error {
 		return err
 	case v == schemaVersion:
 		return nil
-	case v == "1":
-		if err := upgrade(tx); err != nil {
-			return err
-		}
 	case v != "":
 		return fmt.Errorf("schema version %q, want %q: it was written by another version of ballast: %w", v, schemaVersion, errdefs.ErrFailedPrecondition)
 	}
 	return put(tx, bucketMeta, keyVersion, schemaVersion)
 }
 
-// version decodes the version of a schema; "" if there is none. Version 1 has no checksum.
+// version decodes the version of a schema; "" if there is none.
 func version(p []byte) (string, error) {
-	if len(p) == 0 || string(p) == "1" {
-		return string(p), nil
+	if len(p) == 0 {
+		return "", nil
 	}
 	return decode[string](bucketMeta, []byte(keyVersion), p)
-}
-
-// upgrade converts version 1, which has no checksums, to version 2. Records of damaged objects are
-// removed, since checks find the damage again.
-func upgrade(tx *txn) error {
-	for _, bucket := range sealed {
-		values := map[string][]byte{}
-		err := tx.Bucket(bucket).ForEach(func(k, v []byte) error {
-			values[string(k)] = append([]byte(nil), v...)
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		for k, v := range values {
-			var o struct{ Damaged bool }
-			if string(bucket) == string(bucketObjects) && json.Unmarshal(v, &o) == nil && o.Damaged {
-				err = tx.Bucket(bucket).Delete([]byte(k))
-			} else {
-				err = tx.Bucket(bucket).Put([]byte(k), seal(bucket, []byte(k), v))
-			}
-			if err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // Memory returns the size of the index, in bytes.

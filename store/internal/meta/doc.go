@@ -23,8 +23,6 @@
 //	  <name>      name table created expires sources
 //	chunks
 //	  <chunk>
-//	shown
-//	  <digest>    identity
 //	verdicts
 //	  <digest>    list of: policy signers time
 //	ways
@@ -39,8 +37,7 @@
 //
 // A value in ways has the identity under which a file of a view is read before, and after, it is complete, the
 // tables that show it in this way, and how often wrong bytes were read, which changes the identity. Its key is
-// a digest, preceded by the name of the view and a space except in the common view. The bucket shown is its
-// predecessor. A value in verdicts lists the policies that the signatures of a table or manifest satisfy. A
+// a digest, preceded by the name of the view and a space except in the common view. A value in verdicts lists the policies that the signatures of a table or manifest satisfy. A
 // reference is named snapshot/<id>, pin/<reference> or origin/<digest>. Each object counts for one of the
 // references that need it, so that the sum over snapshots is the disk usage.
 //

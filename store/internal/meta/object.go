@@ -143,8 +143,3 @@ func (db *DB) Assembled(recipe digest.Digest) (digest.Digest, error) {
 func (db *DB) Contents(blob digest.Digest) ([]filetable.Member, error) {
 	return get[[]filetable.Member](db, bucketContents, blob)
 }
-
-// identity is a value of the shown bucket, written by earlier versions.
-type identity struct {
-	Identity digest.Digest `json:"identity"`
-}

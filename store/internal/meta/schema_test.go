@@ -63,7 +63,6 @@ func TestSchema(t *testing.T) {
 		"contents":  member,
 		"assembled": assembled{},
 		"ways":      way{Wrong: 1},
-		"shown":     identity{},
 		"verdicts":  Verdict{},
 		"tables":    Table{Partly: true, Broken: true},
 		"images":    Image{PrivateNames: []string{"h/r"}},

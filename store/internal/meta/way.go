@@ -86,11 +86,6 @@ func (db *DB) Identity(view string, file digest.Digest) (shown digest.Digest, er
 	return shown, db.view(func(tx *txn) error {
 		w, err := load[way](tx, bucketWays, wayKey(view, file))
 		shown = w.shown()
-		if view == "" && errdefs.IsNotFound(err) {
-			var i identity
-			i, err = load[identity](tx, bucketShown, file)
-			shown = i.Identity
-		}
 		return err
 	})
 }

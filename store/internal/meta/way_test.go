@@ -8,11 +8,10 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
-	"go.etcd.io/bbolt"
 )
 
 // TestWays: a view has its own way of a file; tables of the common one share a way as long as they are
-// referred to. Identities that earlier versions recorded count there, and nowhere else.
+// referred to.
 func TestWays(t *testing.T) {
 	db, err := Open(filepath.Join(t.TempDir(), "store.db"), Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -35,12 +34,7 @@ func TestWays(t *testing.T) {
 		_, err := db.PutWays(view, table, map[digest.Digest]digest.Digest{file: identity})
 		return err
 	}
-	err = db.bolt.Update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketShown).Put([]byte(file), shown(file, two)) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	shows("", two)
-	shows("snapshot/1", "")
+	shows("", "")
 	if err := put("", number(11), one); err != nil {
 		t.Fatal(err)
 	}
@@ -79,9 +73,4 @@ func TestWays(t *testing.T) {
 	if _, err := db.ReplaceIdentity("snapshot/3", file); !errdefs.IsNotFound(err) {
 		t.Errorf("a file without a way: %v", err)
 	}
-}
-
-// shown is a value of the shown bucket.
-func shown(file, id digest.Digest) []byte {
-	return seal(bucketShown, []byte(file), []byte(`{"identity":"`+id.String()+`"}`))
 }

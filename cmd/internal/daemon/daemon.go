@@ -104,9 +104,6 @@ func (d *Daemon) openStore() (err error) {
 	d.store.SetRate(int64(d.config.Lazy.Rate))
 	d.metrics = metrics.New(d.store, d.version, d.log)
 	d.metrics.WatchLazy(d.lazy.Load, d.config.Lazy.Verify == config.VerifyAfter)
-	if err := jobs.DoubtNames(context.Background(), d.config, d.store); err != nil {
-		return err
-	}
 	d.secrets, err = jobs.OpenSecrets(d.config, d.log)
 	return err
 }

@@ -236,54 +236,6 @@ func TestSecretsOnDisk(t *testing.T) {
 	}
 }
 
-// TestDoubtNames opens a root of a version that recorded as public what it read with the
-// credentials of the node. Its names are doubted once.
-func TestDoubtNames(t *testing.T) {
-	d, table := newSources(t, tree.Links)
-	d.resolved(t, table, "carton.example/team/m:1", "good.example/team/m:1", "other.example/m:1")
-	c := config.Default()
-	c.Root = d.Store.Dir()
-	c.Carton = []config.Carton{{Registry: "carton.example", URL: "https://models.example/{repository}/{tag}"}}
-	private := func() []string {
-		t.Helper()
-		if err := DoubtNames(t.Context(), c, d.Store); err != nil {
-			t.Fatal(err)
-		}
-		im, err := d.Store.Image(t.Context(), digest.FromString("manifest"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return im.PrivateNames
-	}
-	want := []string{"good.example/team/m", "other.example/m"}
-	c.Upstream.DockerConfig = filepath.Join(t.TempDir(), "config.json")
-	if l := private(); l != nil {
-		t.Errorf("a node without credentials: private names %v", l)
-	}
-	if err := os.WriteFile(c.Upstream.DockerConfig, []byte("{}"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(private(), want); diff != "" {
-		t.Errorf("private names (-got +want):\n%s", diff)
-	}
-	for _, keep := range []bool{false, true} {
-		c.Upstream.KeepSecrets = keep
-		s, err := OpenSecrets(c, d.Log)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if err := d.Store.SetPublic(t.Context(), digest.FromString("manifest"), "good.example/team/m"); err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(private(), want[1:]); diff != "" {
-			t.Errorf("private names, after a name was seen to be public (-got +want):\n%s", diff)
-		}
-	}
-}
-
 // TestSourcesOfStrangers has snapshots that show a table before it is complete: each gets the rest
 // from its own sources, and a request without a name does not mix them.
 func TestSourcesOfStrangers(t *testing.T) {

@@ -10,6 +10,9 @@ LDFLAGS := -s -w -X github.com/ballast-dev/ballast/cmd/internal/api.version=$(VE
 # The race detector is slow on two cores, so it is used where goroutines share state.
 RACE := ./store/... ./snapshotter/lazy/... ./convert/pullsecret/... ./convert/registry/... ./convert/remote/...
 
+# For release: the file of the key that signs it. Its password is in COSIGN_PASSWORD.
+COSIGN_KEY ?=
+
 # For fuzz: a pattern of targets (default: all). T is the time for each, or for soak.
 F ?= .
 T ?= 20s
@@ -29,11 +32,18 @@ build: ## Build bin/ballast and bin/ballastd (the default)
 image: ## Build the container image for amd64 and arm64: bin/image (an OCI layout) and bin/image.tar
 	contrib/image/build.sh bin/image '$(VERSION)'
 
+.PHONY: release
+release: ## Build all files of a release: bin/release. VERSION=v0.1.0; COSIGN_KEY=FILE signs it
+	@rm -rf bin/release; mkdir -p bin
+	cd contrib/release && go run . -source ../.. -o ../../bin/release -version '$(VERSION)' -key '$(if $(COSIGN_KEY),$(abspath $(COSIGN_KEY)))'
+
 .PHONY: test-images
-test-images: # The files for tests of the chart: two versions of the image, the chart rendered, a kubelet
+test-images: # The files for tests: two versions of the image, the package, the chart rendered, a kubelet
 	@test/kubelet/build.sh
 	@contrib/image/build.sh bin/test/one v0.1.0-one
 	@contrib/image/build.sh bin/test/two v0.1.0-two amd64
+	@rm -rf bin/test/packages; mkdir -p bin/test
+	@cd contrib/release && go run . -source ../.. -o ../../bin/test/packages -version v0.1.0 -only deb -arch "$$(go env GOARCH)"
 	cd test/chart && go build -o ../../bin/test/render ./render
 
 .PHONY: chart
@@ -68,6 +78,7 @@ check: ## gofmt, go vet, staticcheck, import policy
 	.cache/staticcheck ./...
 	cd test && ../.cache/staticcheck ./... && ../.cache/staticcheck -tags vm ./vm
 	cd contrib/image && go vet ./... && ../../.cache/staticcheck ./...
+	cd contrib/release && go vet ./... && ../../.cache/staticcheck ./...
 	cd test/chart && go vet ./... && ../../.cache/staticcheck ./...
 	cd test && go test -count=1 . ./demo # they read files of another module, which the test cache does not track
 	cd test/chart && go test ./...
@@ -80,6 +91,7 @@ test-unit: tools ## Tests of packages, with the race detector where it matters
 	go test -race -timeout 1h $(RACE)
 	go test -timeout 1h $$(go list ./... | grep -vxF "$$(go list $(RACE))")
 	cd contrib/image && go test ./...
+	cd contrib/release && go test ./...
 	cd test && CGO_ENABLED=0 go test -tags containers_image_openpgp ./mirror
 
 .PHONY: test-fuzz

@@ -118,7 +118,7 @@ func (r *release) units(context.Context) ([]file, error) {
 	return r.glob("contrib/systemd/*.s*", func(name string, p []byte) []file {
 		return []file{
 			{inTarball: "systemd/" + name, mode: 0o644, data: p},
-			{inPackage: unitDir + "/" + name, mode: 0o644, data: bytes.ReplaceAll(p, []byte("/usr/local/bin/"), []byte("/usr/bin/"))},
+			{inPackage: unitDir + "/" + name, mode: 0o644, data: packaged(p)},
 		}
 	})
 }
@@ -126,8 +126,16 @@ func (r *release) units(context.Context) ([]file, error) {
 // objects are the objects of Kubernetes that the documentation uses.
 func (r *release) objects(context.Context) ([]file, error) {
 	return r.glob("contrib/kubernetes/*.yaml", func(name string, p []byte) []file {
-		return []file{{inTarball: "kubernetes/" + name, inPackage: docDir + "/kubernetes/" + name, mode: 0o644, data: p}}
+		return []file{
+			{inTarball: "kubernetes/" + name, mode: 0o644, data: p},
+			{inPackage: docDir + "/kubernetes/" + name, mode: 0o644, data: packaged(p)},
+		}
 	})
+}
+
+// packaged returns a text with the programs of a package.
+func packaged(p []byte) []byte {
+	return bytes.ReplaceAll(p, []byte("/usr/local/bin/"), []byte("/usr/bin/"))
 }
 
 // glob returns what f makes of the files that match a pattern; there must be some.

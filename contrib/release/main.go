@@ -19,12 +19,12 @@ import (
 // release is a release in the making.
 type release struct {
 	build.Build
-	out      string // the directory of the release
-	work     string // a temporary directory
-	archs    []string
-	key      string // file of the key that signs; empty for none
-	packages bool   // no more than the packages
-	modules  []build.Module
+	out     string // the directory of the release
+	work    string // a temporary directory
+	archs   []string
+	key     string   // file of the key that signs; empty for none
+	only    []string // no more than packages of these formats; nil for all there is
+	modules []build.Module
 }
 
 func main() {
@@ -45,12 +45,15 @@ func run(ctx context.Context, args []string) error {
 	flags.StringVar(&r.out, "o", "", "`directory` to write to, which must not exist")
 	flags.StringVar(&r.Version, "version", "", "`version` of the release, such as v0.1.0 or v0.2.0-rc.1")
 	flags.StringVar(&r.key, "key", "", "`file` of the private key that signs: one of \"cosign generate-key-pair\", with its password in COSIGN_PASSWORD, or an EC key as PEM")
-	flags.BoolVar(&r.packages, "packages", false, "only the packages, also of a clone with changes; for tests")
+	only := flags.String("only", "", "no more than packages of these `formats` (deb,rpm), also of a clone with changes; for tests")
 	archs := flags.String("arch", strings.Join(build.Archs, ","), "`architectures`")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	r.archs = strings.Split(*archs, ",")
+	if *only != "" {
+		r.only = strings.Split(*only, ",")
+	}
 	switch {
 	case flags.NArg() > 0:
 		return fmt.Errorf("%q is not understood", flags.Arg(0))
@@ -63,7 +66,7 @@ func run(ctx context.Context, args []string) error {
 	if r.Commit, err = build.CommitOf(ctx, r.Source); err != nil {
 		return err
 	}
-	if !r.packages {
+	if r.only == nil {
 		if err := r.check(); err != nil {
 			return err
 		}
@@ -74,7 +77,11 @@ func run(ctx context.Context, args []string) error {
 	if r.work, err = os.MkdirTemp("", "ballast-release-"); err != nil {
 		return err
 	}
-	return errors.Join(r.write(ctx), os.RemoveAll(r.work))
+	more := []func(context.Context) error{r.image, r.chart, r.sbom, r.sums}
+	if r.only != nil {
+		more = nil
+	}
+	return errors.Join(r.write(ctx, more...), os.RemoveAll(r.work))
 }
 
 // number is the version without v, as packages and charts have it.
@@ -104,8 +111,8 @@ func (r *release) check() error {
 	return nil
 }
 
-// write writes all files of the release.
-func (r *release) write(ctx context.Context) (err error) {
+// write writes what is of an architecture, and then more.
+func (r *release) write(ctx context.Context, more ...func(context.Context) error) (err error) {
 	if r.modules, err = r.Modules(ctx); err != nil {
 		return err
 	}
@@ -118,10 +125,7 @@ func (r *release) write(ctx context.Context) (err error) {
 			return fmt.Errorf("%s: %w", arch, err)
 		}
 	}
-	if r.packages {
-		return nil
-	}
-	for _, f := range []func(context.Context) error{r.image, r.chart, r.sbom, r.sums} {
+	for _, f := range more {
 		if err := f(ctx); err != nil {
 			return err
 		}
@@ -142,8 +146,10 @@ func (r *release) writeArch(ctx context.Context, arch string, common []file) err
 		}
 		files = append(files, file{inTarball: name, inPackage: "/usr/bin/" + name, mode: 0o755, data: p})
 	}
-	if err := r.tarball(arch, files); err != nil {
-		return err
+	if r.only == nil {
+		if err := r.tarball(arch, files); err != nil {
+			return err
+		}
 	}
 	return r.writePackages(arch, files)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/goreleaser/nfpm/v2"
 	"github.com/goreleaser/nfpm/v2/deb"
@@ -23,6 +24,9 @@ Run "ballast setup" after the installation.`
 // writePackages writes the packages of an architecture.
 func (r *release) writePackages(arch string, all []file) error {
 	for format, p := range map[string]nfpm.Packager{"deb": deb.Default, "rpm": rpm.DefaultRPM} {
+		if r.only != nil && !slices.Contains(r.only, format) {
+			continue
+		}
 		info, err := r.info(arch, format, all)
 		if err != nil {
 			return err

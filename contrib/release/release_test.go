@@ -88,12 +88,9 @@ func writeClone(t *testing.T, name, key string, tags ...string) map[string][]byt
 	ok(t, err)
 	r := &release{
 		Build: build.Build{Source: source, Version: "v0.1.0", Commit: commit},
-		out:   t.TempDir(), work: t.TempDir(), archs: []string{runtime.GOARCH}, key: key, packages: true,
+		out:   t.TempDir(), work: t.TempDir(), archs: []string{runtime.GOARCH}, key: key,
 	}
-	ok(t, r.write(t.Context()))
-	for _, f := range []error{r.chart(t.Context()), r.sbom(t.Context()), r.sums(t.Context())} {
-		ok(t, f)
-	}
+	ok(t, r.write(t.Context(), r.chart, r.sbom, r.sums))
 	files := map[string][]byte{}
 	entries, err := os.ReadDir(r.out)
 	ok(t, err)

@@ -10,9 +10,6 @@ LDFLAGS := -s -w -X github.com/ballast-dev/ballast/cmd/internal/api.version=$(VE
 # The race detector is slow on two cores, so it is used where goroutines share state.
 RACE := ./store/... ./snapshotter/lazy/... ./convert/pullsecret/... ./convert/registry/... ./convert/remote/...
 
-# For release: the file of the key that signs it. Its password is in COSIGN_PASSWORD.
-COSIGN_KEY ?=
-
 # For fuzz: a pattern of targets (default: all). T is the time for each, or for soak.
 F ?= .
 T ?= 20s
@@ -31,6 +28,9 @@ build: ## Build bin/ballast and bin/ballastd (the default)
 .PHONY: image
 image: ## Build the container image for amd64 and arm64: bin/image (an OCI layout) and bin/image.tar
 	contrib/image/build.sh bin/image '$(VERSION)'
+
+# The file of the key that signs a release. Its password is in the variable COSIGN_PASSWORD.
+COSIGN_KEY ?=
 
 .PHONY: release
 release: ## Build all files of a release: bin/release. VERSION=v0.1.0; COSIGN_KEY=FILE signs it

@@ -10,9 +10,16 @@ LDFLAGS := -s -w -X github.com/ballast-dev/ballast/cmd/internal/api.version=$(VE
 # The race detector is slow on two cores, so it is used where goroutines share state.
 RACE := ./store/... ./snapshotter/lazy/... ./convert/pullsecret/... ./convert/registry/... ./convert/remote/...
 
+# Tests in RACE without goroutines that share state, which take minutes with the race detector.
+NORACE := TestCrashPoints|TestDamageMatrix|TestDecompressionBombEnds|TestDamagedIsRebuilt|TestDamagedState|TestIndexFollowsRecords
+
 # For fuzz: a pattern of targets (default: all). T is the time for each, or for soak.
 F ?= .
 T ?= 20s
+
+# For sequences: how many, and the first seed.
+N ?= 1000
+S ?= 1
 
 # For e2e and kubelet: the tests to run, as for go test -run. Recipes use $(value RUN), because make would expand "$|".
 RUN ?= .
@@ -88,8 +95,10 @@ test: check test-unit test-fuzz e2e kubelet ## Everything that CI runs
 
 .PHONY: test-unit
 test-unit: tools ## Tests of packages, with the race detector where it matters
-	go test -race -timeout 1h $(RACE)
-	go test -timeout 1h $$(go list ./... | grep -vxF "$$(go list $(RACE))")
+	test/disk.sh go test -p 4 -race -timeout 1h -skip '^($(NORACE))$$' $(RACE)
+	test/disk.sh go test -p 4 -timeout 1h $$(go list ./... | grep -vxF "$$(go list $(RACE))")
+	test/disk.sh go test -p 4 -timeout 1h -run '^($(NORACE))$$' \
+		$$(go list -f '{{.Dir}}' $(RACE) | xargs grep -slE --include='*_test.go' -d recurse '^func ($(NORACE))\(' | xargs -n 1 dirname | sort -u)
 	cd contrib/image && go test ./...
 	cd contrib/release && go test ./...
 	cd test && CGO_ENABLED=0 go test -tags containers_image_openpgp ./mirror
@@ -100,12 +109,12 @@ test-fuzz: ## About a minute of fuzzing; counts runs, not seconds, so that a bus
 
 .PHONY: e2e
 e2e: build tools-all test-images ## Tests with a real containerd; RUN=TestX for one, BALLAST_KEEP=1 keeps its files
-	cd test && go test -count=1 -timeout 1h -parallel 6 -run '$(value RUN)' ./e2e/...
+	cd test && ./disk.sh go test -count=1 -timeout 1h -parallel 6 -run '$(value RUN)' ./e2e/...
 
 .PHONY: kubelet
 kubelet: build tools ## Tests of pods with a real kubelet, which is built first; RUN and BALLAST_KEEP as for e2e
 	@test/kubelet/build.sh
-	cd test && go test -count=1 -timeout 1h -parallel 10 -run '$(value RUN)' ./kubelet
+	cd test && ./disk.sh go test -count=1 -timeout 1h -parallel 10 -run '$(value RUN)' ./kubelet
 
 .PHONY: vm
 vm: build tools ## Tests with a whole machine in QEMU, Debian 12 with Linux 6.1 and 6.12, which is made first
@@ -114,7 +123,7 @@ vm: build tools ## Tests with a whole machine in QEMU, Debian 12 with Linux 6.1 
 	cd test && go test -tags vm -count=1 -timeout 3h -run '^TestDebian12$$' ./vm -images ../../.cache/vm
 
 .PHONY: vm-all
-vm-all: build tools-all ## The same with Debian 13, SELinux, arm64, older versions of containerd and twelve power cuts; RUN for one
+vm-all: build tools-all ## The same with Debian 13, SELinux, a cluster, arm64, older versions of containerd and twelve power cuts; RUN for one
 	@test/kubelet/build.sh
 	@test/vm/build.sh --all
 	cd test && go test -tags vm -count=1 -timeout 12h -run '$(value RUN)' ./vm -images ../../.cache/vm -cuts 12
@@ -140,6 +149,10 @@ fuzz: ## Fuzz the parsers; F=FuzzX for one, T=10m for the time of each, T=1000x 
 .PHONY: crash
 crash: ## Kill the store at every call that changes the disk, and check it afterwards
 	go test -count=1 -v -timeout 1h -run TestCrashPoints ./store -crash-points 0
+
+.PHONY: sequences
+sequences: ## Random set-ups, edits by others, crashes, repairs and removals on generated nodes; N=1000, S=1 is the first seed
+	go test -count=1 -timeout 24h -run TestSequences ./cmd/internal/setup -sequences $(N) -seed $(S)
 
 .PHONY: soak
 soak: ## Random operations on a store, with kills, a full disk and bad registries; T=1h is the duration

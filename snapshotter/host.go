@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -65,7 +66,7 @@ func (s *Snapshotter) PrepareHost(ctx context.Context, m HostMount, show func(ct
 	case err == nil && old.Mounted:
 		return old, mount.Mount{}, fmt.Errorf("%s is mounted at %s: %w", old.Name, m.Dir, errdefs.ErrAlreadyExists)
 	case err == nil:
-		err = s.Remove(ctx, hostPrefix+m.Dir)
+		err = s.removeHost(ctx, old)
 	case errdefs.IsNotFound(err):
 		err = nil
 	}
@@ -148,7 +149,19 @@ func (s *Snapshotter) RemoveHost(ctx context.Context, dir string) error {
 	if m.Mounted {
 		return fmt.Errorf("%s is still mounted, at %s or in another mount namespace: %w", m.Name, dir, errdefs.ErrFailedPrecondition)
 	}
-	return s.Remove(ctx, hostPrefix+dir)
+	return s.removeHost(ctx, m)
+}
+
+// removeHost removes the snapshot of m, which is not mounted, with its directory: containerd, which asks for
+// a Cleanup after it has removed snapshots, does not know this one.
+func (s *Snapshotter) removeHost(ctx context.Context, m HostMount) error {
+	if err := s.Remove(ctx, hostPrefix+m.Dir); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(s.snapshotDir(m.ID)); err != nil {
+		s.log.WarnContext(ctx, "directory of a removed snapshot stays until the next cleanup", "snapshot", m.ID, "err", err)
+	}
+	return nil
 }
 
 // HostRefs returns the names of the references of snapshots for processes on the host.

@@ -87,6 +87,9 @@ func TestHostMount(t *testing.T) {
 			if err := n.RemoveHost(t.Context(), dir); err != nil {
 				t.Fatal(err)
 			}
+			if left, err := n.dirs(); err != nil || len(left) > 0 {
+				t.Errorf("directories that are left: %v, %v", left, err)
+			}
 			if err := n.RemoveHost(t.Context(), dir); !errdefs.IsNotFound(err) {
 				t.Errorf("remove again: %v", err)
 			}

@@ -91,7 +91,7 @@ func TestRateOfWork(t *testing.T) {
 	}()
 	rate := func(want func(int64) bool) {
 		t.Helper()
-		for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 			if w := s.Work(); len(w) == 1 && want(w[0].Rate) {
 				return
 			}

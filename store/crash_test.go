@@ -10,25 +10,21 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/durable/durabletest"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"go.uber.org/goleak"
-	"golang.org/x/sys/unix"
 )
 
-// The store is killed at each of its calls that change the disk, in turn: a child process runs one
-// operation and asks the test before each such call (seccomp user notification). So the points are
-// those of the real program on a real file system.
+// The store is killed at each of its calls that change the disk, in turn, in a child process that runs one
+// operation.
 
 var crashPoints = flag.Int("crash-points", 12, "how many points of each operation to crash at, evenly spread; 0 for all")
 
@@ -54,114 +50,24 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// trapped are the system calls for which a child asks.
-var trapped = []uint32{
-	unix.SYS_PWRITE64, unix.SYS_FSYNC, unix.SYS_FDATASYNC, unix.SYS_SYNC_FILE_RANGE, unix.SYS_RENAMEAT, unix.SYS_RENAMEAT2,
-	unix.SYS_UNLINKAT, unix.SYS_MKDIRAT, unix.SYS_FTRUNCATE, unix.SYS_LINKAT,
-}
-
-// trap makes all threads of the process ask before a trapped call, and returns the descriptor of the
-// listener.
-func trap() (int, error) {
-	const load, jump, ret = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_RET | unix.BPF_K
-	prog := []unix.SockFilter{{Code: load}} // the number of the call
-	for i, nr := range trapped {
-		prog = append(prog, unix.SockFilter{Code: jump, K: nr, Jt: uint8(len(trapped) - i)})
-	}
-	prog = append(prog, unix.SockFilter{Code: ret, K: 0x7fff0000}, unix.SockFilter{Code: ret, K: unix.SECCOMP_RET_USER_NOTIF}) // allow, ask
-	fprog := unix.SockFprog{Len: uint16(len(prog)), Filter: &prog[0]}
-	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return 0, err
-	}
-	fd, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER,
-		unix.SECCOMP_FILTER_FLAG_NEW_LISTENER|unix.SECCOMP_FILTER_FLAG_TSYNC|unix.SECCOMP_FILTER_FLAG_TSYNC_ESRCH, uintptr(unsafe.Pointer(&fprog)))
-	runtime.KeepAlive(prog)
-	if errno != 0 {
-		return 0, fmt.Errorf("seccomp: %w", errno)
-	}
-	return int(fd), nil
-}
-
-// crashChild runs an operation. It passes the listener to the test as descriptor 3.
+// crashChild runs an operation.
 func crashChild(name, dir string) error {
-	op := crashOps[name]
-	fd, err := trap()
-	if err != nil {
+	if err := durabletest.Child(); err != nil {
 		return err
 	}
-	if err := unix.Sendmsg(3, []byte{0}, unix.UnixRights(fd), nil, 0); err != nil {
-		return err
-	}
-	unix.Close(fd)
-	return op.run(dir)
+	return crashOps[name].run(dir)
 }
 
 // crash runs an operation in a child on the store in dir, kills it before call number n, and returns
 // the number of its calls; with n 0 it is not killed.
 func crash(t *testing.T, name, dir string, n int) (calls int) {
 	t.Helper()
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	theirs := os.NewFile(uintptr(pair[1]), "pair")
-	defer unix.Close(pair[0])
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), crashEnv+"="+name, crashDir+"="+dir)
-	cmd.ExtraFiles = []*os.File{theirs}
 	var out bytes.Buffer
 	cmd.Stderr = &out
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	theirs.Close()
-	oob := make([]byte, unix.CmsgSpace(4))
-	_, m, _, _, err := unix.Recvmsg(pair[0], make([]byte, 1), oob, 0)
-	if err != nil || m == 0 {
-		t.Fatalf("child: %v, %v\n%s", err, cmd.Wait(), &out)
-	}
-	msgs, err := unix.ParseSocketControlMessage(oob[:m])
+	calls, err := durabletest.Kill(t, cmd, n)
 	if err != nil {
-		t.Fatal(err)
-	}
-	fds, err := unix.ParseUnixRights(&msgs[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(fds[0])
-	killed := false
-	for {
-		p := []unix.PollFd{{Fd: int32(fds[0]), Events: unix.POLLIN}}
-		if _, err := unix.Poll(p, -1); errors.Is(err, syscall.EINTR) {
-			continue
-		}
-		if p[0].Revents&unix.POLLIN == 0 {
-			break // it has ended
-		}
-		var asked struct {
-			id    uint64
-			other [72]byte
-		}
-		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fds[0]), unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(&asked))); errno != 0 {
-			continue
-		}
-		if calls++; calls == n {
-			killed = true
-			if err := cmd.Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
-			continue
-		}
-		answer := struct {
-			id    uint64
-			val   int64
-			errno int32
-			flags uint32
-		}{id: asked.id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
-		// An error means that the child was killed meanwhile.
-		_, _, _ = unix.Syscall(unix.SYS_IOCTL, uintptr(fds[0]), unix.SECCOMP_IOCTL_NOTIF_SEND, uintptr(unsafe.Pointer(&answer)))
-	}
-	if err := cmd.Wait(); err != nil && !killed {
 		t.Fatalf("%s: %v\n%s", name, err, &out)
 	}
 	return calls

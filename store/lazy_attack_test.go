@@ -24,6 +24,9 @@ import (
 // is shorter than the minute after which the scheduler takes buffers from slow sources.
 const stuck = 50 * time.Second
 
+// patience limits waits for what must happen, however busy the machine is.
+const patience = 5 * time.Minute
+
 // ends waits for the end of something.
 func ends(t *testing.T, what string, done <-chan error) error {
 	t.Helper()
@@ -305,7 +308,7 @@ func TestWithdrawClosesFiles(t *testing.T) {
 	}
 	close(goOn)
 	_ = ends(t, "read", read) // both are right: the bytes, or an error because the file is gone
-	for end := time.Now().Add(stuck); openFiles(t, s.Dir()) > before && time.Now().Before(end); {
+	for end := time.Now().Add(patience); openFiles(t, s.Dir()) > before && time.Now().Before(end); {
 		time.Sleep(10 * time.Millisecond)
 	}
 	if n := openFiles(t, s.Dir()); n > before {

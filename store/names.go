@@ -23,6 +23,9 @@ func Owns(name string) bool {
 	return strings.HasPrefix(name, dbName+".")
 }
 
+// Marks reports whether a name that a store owns makes Made true, so whoever removes a store removes it last.
+func Marks(name string) bool { return name == dbName || name == object.Dir }
+
 // Made reports whether there is a store in a directory, or a part of one: its database or its
 // objects.
 func Made(dir string) bool {

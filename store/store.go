@@ -151,6 +151,9 @@ func (s *Store) open() (err error) {
 
 func (s *Store) dbPath() string { return filepath.Join(s.dir, dbName) }
 
+// SchemaVersion is the version of the schema that this package writes, a whole number.
+const SchemaVersion = meta.SchemaVersion
+
 // Schema returns the version of the schema of the store in dir, which another process may have open. A
 // version of ballast opens stores of its own schema and of earlier ones. It returns errdefs.ErrNotFound if
 // there is no store, or an early version made it.

@@ -67,7 +67,7 @@ func content(t *testing.T, s *store.Store, table digest.Digest) map[string]strin
 // leftovers lists what is below partial.
 func leftovers(t *testing.T, s *store.Store) (out []string) {
 	t.Helper()
-	for end := time.Now().Add(stuck); ; time.Sleep(time.Millisecond) { // removed after Hydrate has returned
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) { // removed after Hydrate has returned
 		out = nil
 		filepath.WalkDir(filepath.Join(s.Dir(), "partial"), func(p string, e fs.DirEntry, err error) error {
 			if err == nil && !e.IsDir() {

@@ -46,7 +46,7 @@ func hydrateLater(t *testing.T, s *store.Store, table digest.Digest, f transfer.
 
 func waitFor(t *testing.T, what string, f func() bool) {
 	t.Helper()
-	for end := time.Now().Add(stuck); !f(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(patience); !f(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("timeout: " + what)
 		}

@@ -128,7 +128,7 @@ func TestMountedBeforeItIsThere(t *testing.T) {
 	if err := s.Hydrate(t.Context(), theft, store.HydrateOptions{Sources: evil(storetest.NewFetcher(p))}); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(stuck); inView(t, stolen, d) == nil && time.Now().Before(end); { // its chunks are compared first
+	for end := time.Now().Add(patience); inView(t, stolen, d) == nil && time.Now().Before(end); { // its chunks are compared first
 		time.Sleep(time.Millisecond)
 	}
 	if !os.SameFile(inView(t, own, d), inView(t, stolen, d)) {

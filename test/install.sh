@@ -6,7 +6,7 @@ set -euo pipefail
 # busybox-static is for the containers, iproute2 and procps are for `make dev`, ca-certificates is
 # for the Go module proxy, gcc and libc6-dev are for runc and the race detector, libseccomp-dev and
 # pkg-config are for runc, xfsprogs makes a file system with reflinks, e2fsprogs one on a failing
-# disk, zstd and unzip read what ballast writes, systemd runs the units.
+# disk and that of disk.sh, zstd and unzip read what ballast writes, systemd runs the units.
 packages=(busybox-static iproute2 procps ca-certificates gcc libc6-dev libseccomp-dev pkg-config xfsprogs e2fsprogs zstd unzip systemd)
 
 packages+=("$@")

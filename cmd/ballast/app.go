@@ -48,7 +48,7 @@ func (a *app) root() *cobra.Command {
 	f.StringVarP(&a.address, "address", "a", "", "admin socket of ballastd (default: $BALLAST_ADMIN, then the configuration)")
 	f.StringVar(&a.configFile, "config", "", "configuration file (default: $BALLAST_CONFIG, then "+config.DefaultPath+")")
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "no progress; digests instead of tables")
-	f.BoolVar(&a.debug, "debug", false, "log details")
+	f.BoolVar(&a.debug, "debug", false, "log every request")
 	c.AddCommand(
 		a.prefetchCommand(), a.importCommand(), a.hydrateCommand(), a.lsCommand(), a.statusCommand(), a.inspectCommand(), a.dfCommand(), a.rmCommand(),
 		a.pinCommand(), a.unpinCommand(), a.gcCommand(), a.verifyCommand(), a.pathCommand(), a.mountCommand(), a.unmountCommand(),

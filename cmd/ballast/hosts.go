@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
@@ -22,31 +21,25 @@ import (
 // hostsFlags are the flags of "config hosts".
 type hostsFlags struct {
 	snippet.Hosts
-	root, dir             string
-	write, force, upgrade bool
+	root, dir    string
+	write, force bool
 }
 
 func (a *app) configHostsCommand() *cobra.Command {
 	var o hostsFlags
 	c := &cobra.Command{
-		Use:   "hosts REGISTRY | --upgrade",
+		Use:   "hosts REGISTRY",
 		Short: "print the hosts.toml that closes a registry: its tags go through ballast",
 		Long: `Print the hosts.toml that sends the tags of a registry through ballast only: while ballastd is stopped,
 a pull by tag fails; it never gives an unconverted model. The file names the keys with which containerd
 and the facade authenticate each other; ballastd creates them at its start.
 
 REGISTRY is a host as in references, such as ghcr.io or docker.io, or _default for every registry
-without a directory of its own. containerd supports only two forms of _default; the file explains them.
-
---upgrade rewrites the files in --hosts-dir that this command wrote before there were keys. It prints the
-names of other files that use plain HTTP to the facade, and does not change them.`,
-		Example: "  ballast config hosts registry.ollama.ai --write\n  ballast config hosts --upgrade",
+without a directory of its own. containerd supports only two forms of _default; the file explains them.`,
+		Example: "  ballast config hosts registry.ollama.ai --write",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			switch {
-			case o.upgrade && (len(args) > 0 || o.write || o.force || o.PlainHTTP || o.Open):
-				return usage("--upgrade looks at all files below --hosts-dir and takes neither a registry nor other flags of one")
-			case !o.upgrade && len(args) == 0:
+			if len(args) == 0 {
 				return usage("say which registry: a host, or _default")
 			}
 			cfg, err := a.load()
@@ -55,9 +48,6 @@ names of other files that use plain HTTP to the facade, and does not change them
 			}
 			if err := o.complete(cfg); err != nil {
 				return err
-			}
-			if o.upgrade {
-				return a.upgradeHosts(&o)
 			}
 			o.Registry = args[0]
 			var b bytes.Buffer
@@ -77,7 +67,6 @@ names of other files that use plain HTTP to the facade, and does not change them
 	f.BoolVar(&o.PlainHTTP, "plain-http", false, "the registry itself uses plain HTTP; upstream.hosts_dir must say so too, unless it is on this machine")
 	f.BoolVar(&o.Open, "open", false, "for _default: tags can also be resolved without ballastd")
 	f.BoolVar(&o.write, "write", false, "write the file into --hosts-dir")
-	f.BoolVar(&o.upgrade, "upgrade", false, "rewrite files that use plain HTTP to the facade")
 	f.StringVar(&o.dir, "hosts-dir", defaultHostsDir, "directory of hosts.toml files")
 	f.BoolVar(&o.force, "force", false, "replace an existing file that differs")
 	return c
@@ -119,48 +108,6 @@ func (a *app) writeHosts(path string, p []byte, force bool) error {
 		return err
 	}
 	fmt.Fprintf(a.stderr, "wrote %s\n", path)
-	return nil
-}
-
-// upgradeHosts rewrites files that this command wrote before there were keys.
-func (a *app) upgradeHosts(o *hostsFlags) error {
-	if o.CA == "" {
-		return fmt.Errorf("facade.insecure_plain_http is set: there are no keys: %w", errdefs.ErrFailedPrecondition)
-	}
-	entries, err := os.ReadDir(o.dir)
-	if err != nil {
-		return err
-	}
-	done, left := 0, 0
-	for _, e := range entries {
-		path := filepath.Join(o.dir, e.Name(), "hosts.toml")
-		old, err := os.ReadFile(path)
-		if err != nil {
-			if !errors.Is(err, fs.ErrNotExist) {
-				left++
-				a.warn("not changed: %v", err)
-			}
-			continue
-		}
-		fresh, err := snippet.Upgrade(string(old), e.Name(), o.Hosts)
-		switch {
-		case err == nil && fresh == "": // without the facade, or with the keys
-		case err == nil:
-			if err := a.writeHosts(path, []byte(fresh), true); err != nil {
-				return err
-			}
-			done++
-		default:
-			left++
-			a.warn("not changed: %s: %s", path, strings.TrimSuffix(err.Error(), ": "+errdefs.ErrFailedPrecondition.Error()))
-		}
-	}
-	if left > 0 {
-		return fmt.Errorf("%d files were rewritten, %d were not changed; compare them with the output of \"ballast config hosts REGISTRY\": %w", done, left, errdefs.ErrFailedPrecondition)
-	}
-	if done == 0 {
-		fmt.Fprintf(a.stderr, "no file in %s uses plain HTTP to the facade\n", o.dir)
-	}
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -121,28 +122,37 @@ func TestImport(t *testing.T) {
 	}
 }
 
-// TestImportRewritten imports a model whose manifest was rewritten by an early Ollama: its origin
-// differs from that of the registry, and its weights are the local ones.
+// TestImportRewritten imports models whose manifests were written anew by an earlier Ollama, which ends them with a
+// newline: the origin differs from that of the registry, and the weights are the local ones. The pin says so.
 func TestImportRewritten(t *testing.T) {
+	var indented bytes.Buffer
+	if err := json.Indent(&indented, gguf(52).Manifest, "", " "); err != nil {
+		t.Fatal(err)
+	}
+	for name, manifest := range map[string][]byte{"indented": indented.Bytes(), "newline": append(slices.Clone(gguf(52).Manifest), '\n')} {
+		t.Run(name, func(t *testing.T) { importRewritten(t, manifest) })
+	}
+}
+
+func importRewritten(t *testing.T, manifest []byte) {
 	s := newSite(t)
 	dir, b := t.TempDir(), gguf(52)
 	ref := s.addOllama(t, dir, "team/model", converttest.StoreLegacy, b)
-	var manifest bytes.Buffer
-	if err := json.Indent(&manifest, b.Manifest, "", " "); err != nil {
-		t.Fatal(err)
-	}
 	rewritten := *b
-	rewritten.Manifest = manifest.Bytes()
+	rewritten.Manifest = manifest
 	s.addOllama(t, dir, "team/model", converttest.StoreLegacy, &rewritten)
 	s.models["team/model"] = b
 	imported := strings.TrimSpace(s.ok(t, "import", "ollama", "-q", "--dir", dir))
 	before := s.bytes()
-	pulled := strings.TrimSpace(s.ok(t, "prefetch", "-q", ref))
+	pulled := strings.TrimSpace(s.ok(t, "prefetch", "-q", "--no-pin", ref))
 	if sent := s.bytes() - before; imported == pulled || sent > 64<<10 {
 		t.Errorf("imported %s, pulled %s, %d bytes of blobs", imported, pulled, sent)
 	}
 	if d := parse[api.Detail](t, s.ok(t, "inspect", "-o", "json", ref)); d.Manifest.String() != pulled || d.State != api.StateComplete {
 		t.Errorf("%s is %s and %s", ref, d.Manifest, d.State)
+	}
+	if out := s.ok(t, "pin"); !strings.Contains(out, "(moved: the name now is ") {
+		t.Errorf("the pin does not say that the name has moved:\n%s", out)
 	}
 }
 

@@ -41,7 +41,7 @@ func TestUsageErrors(t *testing.T) {
 		{"fly"}, {"ls", "x"}, {"ls", "--fly"}, {"ls", "-o", "yaml"}, {"prefetch"}, {"prefetch", "llama3.2"},
 		{"prefetch", "ghcr.io/a/b:v1", "--ttl", "-1s"}, {"prefetch", "ghcr.io/a/b:v1", "--ttl", "soon"},
 		{"inspect"}, {"inspect", "--remote", "llama3.2"}, {"rm"}, {"unpin"}, {"pin", "x", "--ttl", "-1s"},
-		{"gc", "--keep", "5x"}, {"config", "fly"}, {"config", "hosts"}, {"config", "hosts", "a/b"}, {"config", "hosts", "--upgrade", "ghcr.io"}, {"config", "hosts", "--upgrade", "--write"},
+		{"gc", "--keep", "5x"}, {"config", "fly"}, {"config", "hosts"}, {"config", "hosts", "a/b"},
 		{"config", "hosts", "ghcr.io", "--open"}, {"config", "containerd", "--root", "x"}, {"config", "containerd", "--containerd-version", "two"},
 		{"config", "containerd", "--containerd-version", "1.6"}, {"doctor", "--containerd-version", "two"},
 		{"config", "containerd", "--runtime-handler", "A B"}, {"config", "containerd", "--runtime-handler", "m", "--snapshotter-only"},
@@ -232,76 +232,5 @@ func TestDoctorJSON(t *testing.T) {
 func TestCompletion(t *testing.T) {
 	if code, stdout, stderr := ballast(t, "completion", "bash"); code != 0 || !strings.Contains(stdout, "ballast") {
 		t.Errorf("code %d, stderr %q", code, stderr)
-	}
-}
-
-// --upgrade rewrites files that the command wrote before there were keys, and names files of others
-// that use the facade by plain HTTP.
-func TestConfigHostsUpgrade(t *testing.T) {
-	const written = "../internal/snippet/testdata/plain"
-	dir := t.TempDir()
-	path := func(registry string) string { return filepath.Join(dir, registry, "hosts.toml") }
-	read := func(registry string) string {
-		p, err := os.ReadFile(path(registry))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(p)
-	}
-	put := func(registry, text string) {
-		if err := os.MkdirAll(filepath.Dir(path(registry)), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path(registry), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	printed := map[string][]string{
-		"ghcr.io": {"ghcr.io"}, "docker.io": {"docker.io"}, "127.0.0.1_5001_": {"127.0.0.1:5001", "--plain-http"},
-		"_default": {"_default"}, "open/_default": {"_default", "--open"},
-	}
-	for registry := range printed {
-		p, err := os.ReadFile(filepath.Join(written, strings.Replace(registry, "open/_default", "_default-open", 1)+".toml"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		put(registry, string(p))
-	}
-	others := map[string]string{
-		"mine.example":   "server = \"https://mine.example\"\n",
-		"edited.example": "server = \"https://edited.example\"\ncapabilities = [\"pull\"]\n[host.\"http://localhost:5757\"]\n",
-		"port.example":   "server = \"http://127.0.0.1:57570\"\n",
-	}
-	for registry, text := range others {
-		put(registry, text)
-	}
-	if err := os.Mkdir(filepath.Join(dir, "empty.example"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-
-	code, _, stderr := ballast(t, "config", "hosts", "--upgrade", "--root", dir, "--hosts-dir", dir)
-	if code != exitState || !strings.Contains(stderr, "not changed: "+path("edited.example")) || !strings.Contains(stderr, "4 files were rewritten, 1 were not changed") {
-		t.Errorf("code %d, stderr:\n%s", code, stderr)
-	}
-	if code, _, stderr := ballast(t, "config", "hosts", "--upgrade", "--root", dir, "--hosts-dir", filepath.Join(dir, "open")); code != 0 {
-		t.Errorf("open form: code %d, stderr:\n%s", code, stderr)
-	}
-	for registry, args := range printed {
-		_, want, _ := ballast(t, append([]string{"config", "hosts", "--root", dir}, args...)...)
-		if got := read(registry); got != want || !strings.Contains(got, "https://127.0.0.1:5757") {
-			t.Errorf("%s: got %q, want %q", registry, got, want)
-		}
-	}
-	for registry, want := range others {
-		if got := read(registry); got != want {
-			t.Errorf("%s: got %q, want %q", registry, got, want)
-		}
-	}
-	// Only what it cannot do is left.
-	if err := os.RemoveAll(filepath.Join(dir, "edited.example")); err != nil {
-		t.Fatal(err)
-	}
-	if code, _, stderr := ballast(t, "config", "hosts", "--upgrade", "--root", dir, "--hosts-dir", dir); code != 0 || !strings.Contains(stderr, "no file in "+dir+" uses plain HTTP") {
-		t.Errorf("again: code %d, stderr:\n%s", code, stderr)
 	}
 }

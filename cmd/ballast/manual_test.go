@@ -33,13 +33,18 @@ var (
 	codeSpan   = regexp.MustCompile("`((?:bin/)?ballastd? [^`]*)`")
 	comment    = regexp.MustCompile(`(^|\s)#.*`)
 	separator  = regexp.MustCompile(`&&|\|\||[;|]`)
+	inner      = regexp.MustCompile(`\$\(([^()]*)\)`) // a command whose output is an argument of another one
 )
 
 // commandLines returns the command lines of our programs that a page has, in blocks and in sentences.
 func commandLines(page string) []string {
 	var lines []string
 	for _, m := range shellBlock.FindAllStringSubmatch(page, -1) {
-		for line := range strings.Lines(strings.ReplaceAll(m[1], "\\\n", " ")) {
+		block := strings.ReplaceAll(m[1], "\\\n", " ")
+		for _, m := range inner.FindAllStringSubmatch(block, -1) {
+			lines = append(lines, m[1])
+		}
+		for line := range strings.Lines(inner.ReplaceAllString(block, "X")) {
 			lines = append(lines, separator.Split(comment.ReplaceAllString(strings.TrimSpace(line), ""), -1)...)
 		}
 	}
@@ -56,7 +61,7 @@ func TestDocumentedCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := 0
-	for _, page := range append(pages, "../../README.md", "../../CONTRIBUTING.md") {
+	for _, page := range append(pages, "../../README.md", "../../CONTRIBUTING.md", "../../SECURITY.md", "../../CHANGELOG.md", "../../contrib/README.md") {
 		p, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)

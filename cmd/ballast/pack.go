@@ -58,7 +58,7 @@ func (a *app) pack(ctx context.Context, f *format.Format, from, to string, choic
 	case isA(f, src) && stated:
 		return usage("%s: it is a %s, which says itself what its runner is", from, f.Name)
 	case !isA(f, src) && !stated:
-		return usage("%s: it is no %s: name what loads it with --runner and --runner-framework", from, f.Name)
+		return usage("%s: it is not a %s: name what loads it with --runner and --runner-framework", from, f.Name)
 	}
 	p := a.progress(out, to)
 	o.Log, o.Progress = a.log(), follow(p)

@@ -24,7 +24,7 @@ func TestPrefetchDetached(t *testing.T) {
 		t.Errorf("code %d, %q, %q", code, out, stderr)
 	}
 	table, all := "", false
-	for end := time.Now().Add(time.Minute); !all && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(4 * time.Minute); !all && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		table, all = s.ok(t, "status"), true
 		for _, want := range []string{one, two, "last errors:", "team/none:1: "} {
 			all = all && strings.Contains(table, want)

@@ -144,7 +144,7 @@ func (a *app) signatures(ctx context.Context, cl *api.Client, ref string, out ou
 		case signature.Refused:
 			return fmt.Errorf("%s: refused by rule %q: %w", ref, r.Rule, errdefs.ErrFailedPrecondition)
 		case signature.Failed:
-			return fmt.Errorf("%s: its signatures cannot be looked for: %w", ref, errdefs.ErrUnavailable)
+			return fmt.Errorf("%s: the search for its signatures failed: %w", ref, errdefs.ErrUnavailable)
 		}
 	}
 	return nil

@@ -95,7 +95,8 @@ func TestSecondSignal(t *testing.T) {
 	if err := unix.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(os.Args[0], "-test.run=^TestSecondSignal$")
+	// A shell starts what runs in the background with SIGINT ignored.
+	cmd := exec.Command("env", "--default-signal=INT", os.Args[0], "-test.run=^TestSecondSignal$")
 	cmd.Env = append(os.Environ(), key+"="+pipe)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -42,7 +42,7 @@ func (j *job) planImage(ctx context.Context) (*plan, error) {
 		}
 		p.items = append(p.items, it)
 	}
-	j.lose("what is known of the model but its files (its config, and the kinds of its files), which an image has no place for")
+	j.lose("the model's config and the kinds of its files: an image has files only")
 	annotations := image.Origin(j.src.Model.Table.Origin)
 	p.documents = func(all []*item) (documents, error) { return imageDocuments(all, annotations), nil }
 	return p, nil

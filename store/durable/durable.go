@@ -9,19 +9,20 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
-// freshSuffix is the suffix of the name of a file that is being written. A file with this suffix
-// that is left by a crash is replaced by the next write.
-const freshSuffix = ".new"
+// freshSuffix is the suffix of the name of a file that is being written. Others do not use it, so a file
+// with this suffix is left by a crash, and is replaced by the next write.
+const freshSuffix = ".ballast-new"
 
 // Write replaces a file below dir. The directory of the file must exist. The file has the
 // permissions mode, regardless of the umask.
 func Write(dir *os.Root, name string, p []byte, mode fs.FileMode) error {
-	return copyTo(dir, name, bytes.NewReader(p), mode)
+	return copyTo(dir, name, bytes.NewReader(p), mode, -1, -1)
 }
 
-func copyTo(dir *os.Root, name string, r io.Reader, mode fs.FileMode) error {
+func copyTo(dir *os.Root, name string, r io.Reader, mode fs.FileMode, uid, gid int) error {
 	fresh := name + freshSuffix
 	if err := dir.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -31,7 +32,7 @@ func copyTo(dir *os.Root, name string, r io.Reader, mode fs.FileMode) error {
 		return err
 	}
 	_, err = io.Copy(f, r)
-	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err == nil {
+	if err = errors.Join(err, f.Chown(uid, gid), f.Chmod(mode), f.Sync(), f.Close()); err == nil {
 		err = dir.Rename(fresh, name)
 	}
 	if err != nil {
@@ -42,18 +43,30 @@ func copyTo(dir *os.Root, name string, r io.Reader, mode fs.FileMode) error {
 
 // WriteFile is Write for an absolute or relative path.
 func WriteFile(path string, p []byte, mode fs.FileMode) error {
-	return CopyFile(path, bytes.NewReader(p), mode)
+	return CopyFile(path, bytes.NewReader(p), mode, -1, -1)
 }
 
-// CopyFile is WriteFile for the content of a reader.
-func CopyFile(path string, r io.Reader, mode fs.FileMode) (err error) {
+// CopyFile is WriteFile for the content of a reader, and for an owner and a group; -1 is that of the process.
+func CopyFile(path string, r io.Reader, mode fs.FileMode, uid, gid int) (err error) {
 	dir, err := os.OpenRoot(filepath.Dir(path))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, dir.Close()) }()
-	return copyTo(dir, filepath.Base(path), r, mode)
+	return copyTo(dir, filepath.Base(path), r, mode, uid, gid)
 }
+
+// Sweep removes what a crash has left of the writing of a file.
+func Sweep(path string) error {
+	err := os.Remove(path + freshSuffix)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// Unfinished reports whether a name is that of a file whose writing has not ended.
+func Unfinished(name string) bool { return strings.HasSuffix(name, freshSuffix) }
 
 // Sync makes the names in a directory below dir durable.
 func Sync(dir *os.Root, name string) error {

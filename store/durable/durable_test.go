@@ -3,6 +3,8 @@ package durable
 import (
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -55,5 +57,42 @@ func TestWriteFileFails(t *testing.T) {
 	}
 	if err := WriteFile(filepath.Join(dir, "none", "f"), nil, 0o644); !os.IsNotExist(err) {
 		t.Errorf("without a directory: %v", err)
+	}
+}
+
+// TestOthersKeepTheirFiles keeps the file that an editor or a person has put beside the written one, and the owner of a
+// file that is written for them.
+func TestOthersKeepTheirFiles(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "f")
+	if err := os.WriteFile(path+".new", []byte("a draft"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := CopyFile(path, strings.NewReader("text"), 0o640, 33, 12); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(path + ".new"); err != nil || string(got) != "a draft" {
+		t.Errorf("the draft: %q, %v", got, err)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if stat := info.Sys().(*syscall.Stat_t); stat.Uid != 33 || stat.Gid != 12 || info.Mode() != 0o640 {
+		t.Errorf("owner %d:%d, mode %v", stat.Uid, stat.Gid, info.Mode())
+	}
+	if err := os.WriteFile(path+freshSuffix, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if !Unfinished(path+freshSuffix) || Unfinished(path+".new") {
+		t.Error("the draft, and not what a crash has left, looks unfinished")
+	}
+	for range 2 {
+		if err := Sweep(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 2 {
+		t.Errorf("got %v, %v, want f and its draft", left, err)
 	}
 }

@@ -125,6 +125,17 @@ func TestExport(t *testing.T) {
 	if out := n.Ctr("images", "export", file, ref); out.Err == nil || !strings.Contains(out.Output(), "not found") {
 		t.Errorf("export: got %v, want what is not found: %s", out.Err, out.Output())
 	}
+	elsewhere := node.StartRegistry(t, t.TempDir())
+	other := elsewhere.Ref("copied/model", "1")
+	if out := n.Ctr("images", "tag", ref, other); out.Err != nil {
+		t.Fatal(out.Output())
+	}
+	if out := n.Ctr("images", "push", "--plain-http", other); out.Err == nil || !strings.Contains(out.Output(), "not found") {
+		t.Errorf("push to another registry: got %v, want what is not found: %s", out.Err, out.Output())
+	}
+	if out := n.Ballast("convert", ref, other, "--no-chunks"); out.Err != nil {
+		t.Errorf("convert to another registry: %v\n%s", out.Err, out.Output())
+	}
 	must := func(n *node.Node, args ...string) {
 		t.Helper()
 		if out := n.Ctr(args...); out.Err != nil {

@@ -154,7 +154,7 @@ func TestFacadeNobodyGetsNothing(t *testing.T) {
 	printed := runNobody(t, "ask", url)
 	t.Logf("%s", printed)
 	for line := range strings.Lines(printed) {
-		plain := strings.HasPrefix(line, "plain HTTP: status 403") && strings.Contains(line, "ballast config hosts --upgrade")
+		plain := strings.HasPrefix(line, "plain HTTP: status 403") && strings.Contains(line, "ballast doctor")
 		if !plain && !strings.Contains(line, ": error ") {
 			t.Errorf("nobody got %s", line)
 		}
@@ -231,9 +231,9 @@ func TestFacadeKeysChange(t *testing.T) {
 	}
 }
 
-// On a node with hosts.toml files of a version without keys, errors name the command that upgrades
-// them.
-func TestFacadeUpgrade(t *testing.T) {
+// TestFacadePlain has a hosts.toml that names the facade with plain HTTP: errors name doctor, and doctor the command that
+// writes the file again.
+func TestFacadePlain(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	ref := push(t, n, converttest.ModelPackRaw(converttest.Files(weights(234, 1<<20))))
 	file := filepath.Join(n.HostsDir(), n.Registry.Host, "hosts.toml")
@@ -254,16 +254,16 @@ capabilities = ["pull", "push"]
 		t.Fatal(err)
 	}
 	for _, flags := range [][]string{nil, {"--local"}} {
-		wantError(t, n.Pull("ballast", ref, flags...), "ballast config hosts --upgrade")
+		wantError(t, n.Pull("ballast", ref, flags...), "ballast doctor")
 	}
-	if _, err := n.CRI(t).Pull(ref, ""); err == nil || !strings.Contains(err.Error(), "ballast config hosts --upgrade") {
+	if _, err := n.CRI(t).Pull(ref, ""); err == nil || !strings.Contains(err.Error(), "ballast doctor") {
 		t.Errorf("CRI: %v", err)
 	}
-	if !logged(t, n, "level=WARN", "plain HTTP", "ballast config hosts --upgrade") {
+	if !logged(t, n, "level=WARN", "plain HTTP", "ballast doctor") {
 		t.Error("the log does not say what to do")
 	}
-	wantError(t, doctor(n), file, "plain HTTP", "ballast config hosts --upgrade --hosts-dir "+n.HostsDir())
-	if out := n.Ballast("config", "hosts", "--upgrade", "--hosts-dir", n.HostsDir()); out.Err != nil || !strings.Contains(out.Stderr, "wrote "+file) {
+	wantError(t, doctor(n), file, "plain HTTP", "ballast config hosts "+n.Registry.Host+" --write --force --hosts-dir "+n.HostsDir())
+	if out := n.Ballast("config", "hosts", n.Registry.Host, "--plain-http", "--write", "--force", "--hosts-dir", n.HostsDir()); out.Err != nil || !strings.Contains(out.Stderr, "wrote "+file) {
 		t.Fatalf("%v\n%s", out.Err, out.Output())
 	}
 	mustPull(t, n, "ballast", ref)

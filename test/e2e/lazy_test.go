@@ -109,7 +109,7 @@ func TestLazyPull(t *testing.T) {
 }
 
 // patience is how long a test waits for a condition, even on a busy machine.
-const patience = 4 * time.Minute
+const patience = 8 * time.Minute
 
 // pause stops background downloads until resume or a restart of the daemon: models stay incomplete,
 // however slow the machine is. Reads continue.

@@ -142,9 +142,6 @@ func TestRecordsWithoutSnapshots(t *testing.T) {
 		}
 	}
 	n.Ballastd.Stop(t)
-	if err := unix.Unmount(filepath.Join(n.Root(), "lazy"), unix.MNT_DETACH); err != nil {
-		t.Fatal(err)
-	}
 	if err := os.RemoveAll(n.Root()); err != nil {
 		t.Fatal(err)
 	}

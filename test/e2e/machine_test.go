@@ -22,6 +22,16 @@ type machine struct {
 	dir      string // with the downloaded programs: ballast and ballastd
 	registry *node.Registry
 	facade   string // its address; the usual one may be in use on this machine
+	at       place
+}
+
+// A place is where a distribution has containerd, and which version.
+type place struct{ version, unit, config, hosts, socket string }
+
+// usual is the place of containerd's own packages, with the newest version.
+func usual(t *testing.T) place {
+	versions := node.Versions(t)
+	return place{versions[len(versions)-1], "containerd", machineConfig, machineHosts, "/run/containerd/containerd.sock"}
 }
 
 const (
@@ -45,11 +55,17 @@ WantedBy=multi-user.target
 // startMachine makes a machine with a configuration of containerd; "" means none.
 func startMachine(t *testing.T, config string) *machine {
 	t.Helper()
+	return startMachineAt(t, usual(t), config)
+}
+
+// startMachineAt is startMachine with containerd at a place.
+func startMachineAt(t *testing.T, at place, config string) *machine {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "m")
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &machine{t: t, dir: filepath.Join(dir, "download")}
+	m := &machine{t: t, dir: filepath.Join(dir, "download"), at: at}
 	t.Cleanup(func() {
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
@@ -59,7 +75,7 @@ func startMachine(t *testing.T, config string) *machine {
 		m.cover(dir, p)
 	}
 	m.empty(dir, "/var/lib")
-	for _, d := range []string{m.dir, managerDir, filepath.Dir(machineConfig)} {
+	for _, d := range []string{m.dir, managerDir, filepath.Dir(at.config)} {
 		m.ok(os.MkdirAll(d, 0o755))
 	}
 	t.Cleanup(func() { m.ok(os.RemoveAll("/run/systemd")) })
@@ -70,16 +86,16 @@ func startMachine(t *testing.T, config string) *machine {
 	self, err := os.Executable()
 	m.ok(err)
 	m.write("/usr/local/sbin/systemctl", fmt.Sprintf("#!/bin/sh\nexec %s %s \"$@\"\n", self, systemctlArg), 0o755)
-	tool := node.Tool(t, "containerd")
-	m.write(filepath.Join(unitsDir, "containerd.service"), fmt.Sprintf(containerdUnit, tool, filepath.Dir(tool)+":"+filepath.Dir(node.Runc(t))+":"+os.Getenv("PATH")), 0o644)
+	tool := node.ToolOf(t, at.version, "containerd")
+	m.write(filepath.Join(unitsDir, at.unit+".service"), fmt.Sprintf(containerdUnit, tool+" -c "+at.config, filepath.Dir(tool)+":"+filepath.Dir(node.Runc(t))+":"+os.Getenv("PATH")), 0o644)
 	if config != "" {
-		m.write(machineConfig, config, 0o644)
+		m.write(at.config, config, 0o644)
 	}
 	m.registry = node.StartRegistry(t, filepath.Join(dir, "registry"))
 	m.facade = node.FreeAddress(t)
 	t.Cleanup(m.stop)
-	m.systemctl("enable", "containerd")
-	m.systemctl("start", "containerd")
+	m.systemctl("enable", at.unit)
+	m.systemctl("start", at.unit)
 	return m
 }
 
@@ -137,7 +153,7 @@ func (m *machine) stop() {
 	for _, id := range strings.Fields(m.ctr("tasks", "ls", "-q").Stdout) {
 		m.ctr("tasks", "rm", "-f", id)
 	}
-	for _, u := range []string{"ballastd.service", "ballastd-holder.service", "containerd.service"} {
+	for _, u := range []string{"ballastd.service", "ballastd-holder.service", m.at.unit + ".service"} {
 		if m.t.Failed() {
 			if p, err := os.ReadFile(filepath.Join(stateOf, u+".log")); err == nil {
 				lines := strings.Split(string(p), "\n")
@@ -148,7 +164,7 @@ func (m *machine) stop() {
 			m.t.Errorf("stop %s: %v", u, err)
 		}
 	}
-	for _, dir := range []string{"/run/ballast", "/run/containerd"} {
+	for _, dir := range []string{"/run/ballast", "/run/containerd", "/run/k3s"} {
 		for _, p := range m.mountsBelow(dir) {
 			m.ok(unix.Unmount(p, unix.MNT_DETACH))
 		}
@@ -174,7 +190,7 @@ func (m *machine) mountsBelow(dir string) []string {
 }
 
 func (m *machine) ctr(args ...string) node.Result {
-	return node.Command(context.Background(), nil, append([]string{node.Tool(m.t, "ctr")}, node.WithCgroup(args)...)...)
+	return node.Command(context.Background(), nil, append([]string{node.ToolOf(m.t, m.at.version, "ctr"), "-a", m.at.socket}, node.WithCgroup(args)...)...)
 }
 
 // ballast runs a downloaded program.
@@ -212,7 +228,7 @@ func (m *machine) mustSetup(args ...string) string {
 
 // pull pulls with the hosts.toml files of the machine.
 func (m *machine) pull(snapshotter, ref string) node.Result {
-	return m.ctr("images", "pull", "--snapshotter", snapshotter, "--hosts-dir", machineHosts, ref)
+	return m.ctr("images", "pull", "--snapshotter", snapshotter, "--hosts-dir", m.at.hosts, ref)
 }
 
 // calls returns the calls of systemctl since the last call.
@@ -241,7 +257,7 @@ func (m *machine) tree() map[string]string {
 			if p == filepath.Dir(machineSettings) || p == machineSettings { // made by the test
 				return nil
 			}
-			if p == "/var/lib/containerd" || p == "/run/containerd" || p == "/run/systemd" {
+			if p == "/var/lib/containerd" || p == "/run/containerd" || p == "/run/systemd" || p == "/run/k3s" || strings.HasSuffix(p, "/agent/containerd") {
 				return filepath.SkipDir
 			}
 			info, err := d.Info()

@@ -30,8 +30,9 @@ type guest struct {
 	t    *testing.T
 	node *node.Node // has the registry; its daemons are not those of the guest
 	dir  string
-	pid  int // of systemd
 	log  string
+	pid  int    // of systemd
+	end  func() // kills all processes of the guest, as a power cut does
 }
 
 // guestInit makes the mounts of a guest and becomes systemd. $1 is its directory, $2 the program, $3 the
@@ -95,7 +96,8 @@ func (g *guest) write(name, text string) {
 	g.ok(os.WriteFile(p, []byte(text), 0o644))
 }
 
-// boot starts systemd.
+// boot starts systemd. After end it can be called again: the guest has the same files in /var/lib then, and
+// nothing in /run.
 func (g *guest) boot() {
 	g.t.Helper()
 	cgroup := filepath.Join(cgroup2(g.t), "e2e-"+strconv.Itoa(os.Getpid())+"-"+filepath.Base(g.node.Dir))
@@ -116,7 +118,7 @@ func (g *guest) boot() {
 		copying.Wait()
 		g.ok(log.Close())
 	})
-	g.t.Cleanup(func() {
+	g.end = sync.OnceFunc(func() {
 		if g.t.Failed() {
 			if p, err := os.ReadFile(g.log); err == nil {
 				lines := strings.Split(string(p), "\n")
@@ -127,6 +129,7 @@ func (g *guest) boot() {
 		<-ended
 		waitFor(g.t, "the processes of the guest to end", func() error { return removeCgroups(cgroup) })
 	})
+	g.t.Cleanup(g.end)
 	waitFor(g.t, "systemd to start", func() error {
 		p, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", cmd.Process.Pid, cmd.Process.Pid))
 		if err != nil {

@@ -17,7 +17,7 @@ import (
 )
 
 // patience is how long a test waits for a condition. The kubelet retries after 10 and 20 seconds.
-const patience = 4 * time.Minute
+const patience = 8 * time.Minute
 
 // pause is the time between two checks of a condition.
 const pause = 200 * time.Millisecond

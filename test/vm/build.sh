@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Makes what the tests in this directory boot, below .cache/vm: QEMU, kernels with an initial RAM disk, and root file systems.
-# With --all also those for Debian 13, SELinux and arm64. Everything is made from Debian packages of the mirror that this
+# With --all also those for Debian 13, SELinux, a cluster and arm64. Everything is made from Debian packages of the mirror that this
 # machine's apt uses. What was made from the same inputs is not made again; to have newer packages, remove .cache/vm.
 #
 # QEMU is that of Debian 13, because Linux 6.12 does not start with that of Debian 12. It is unpacked, not installed, and
 # runs with the dynamic loader and libraries beside it.
 set -euo pipefail
+# mmdebstrap mounts /proc, /sys and /dev of this machine in what it makes. Here these mounts end with the script, however it ends.
+[ -n "${UNSHARED:-}" ] || UNSHARED=1 exec unshare --mount "$0" "$@"
 cd "$(dirname "$0")"
 . ../build.sh
 mkdir -p ../../.cache/vm
@@ -140,7 +142,8 @@ disk() {
 disk_arm() {
 	local root=$out/root/$1
 	echo "build.sh: making the disk $1" >&2
-	bootstrap "$root" trixie arm64 extract "?essential,$2"
+	bootstrap "$root" trixie arm64 extract "$2" --include="?essential"
+	mkdir -p "$root"/{home,mnt,opt,srv} # as base-files does when it is configured
 	rm -rf "$root/etc"
 	debugfs -R "rdump /etc $root" "$out/debian13.img" 2>/dev/null
 	rm -f "$root/etc/ld.so.cache"
@@ -158,7 +161,9 @@ finish() { # ROOT NAME
 	rm -f "$1/etc/resolv.conf" "$1"/etc/systemd/system/timers.target.wants/* "$1"/var/cache/apt/*.bin
 	if [ -e "$1/usr/sbin/setfiles" ]; then
 		printf 'SELINUX=enforcing\nSELINUXTYPE=default\n' >"$1/etc/selinux/config"
+		mount -t proc proc "$1/proc" # setfiles sets labels by /proc/self/fd
 		chroot "$1" setfiles -F -m /etc/selinux/default/contexts/files/file_contexts /
+		umount "$1/proc"
 	fi
 	rm -f "$out/$2.img"
 	truncate -s 6G "$out/$2.img"
@@ -193,12 +198,28 @@ arm() {
 	go build -C "$(module_dir "$module" "v$version" "$sum")" -trimpath -ldflags "-s -w -X $module/version.Version=$version" -o "$out/arm64/" ./cmd/containerd ./cmd/ctr ./cmd/containerd-shim-runc-v2
 }
 
+# cluster builds the programs of Kubernetes and Helm, with the versions that other tests use.
+cluster() {
+	echo "build.sh: building Kubernetes" >&2
+	local version sum
+	version=$(cd cluster && go list -m -f '{{.Version}}' k8s.io/kubernetes)
+	(cd cluster && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$version" -o "$out/cluster/" \
+		go.etcd.io/etcd/server/v3 k8s.io/kubernetes/cmd/{kube-apiserver,kube-controller-manager,kube-scheduler,kubectl})
+	mv "$out/cluster/server" "$out/cluster/etcd"
+	read -r _ version sum <<<"$(grep '^helm.sh/helm/v4 v[^/]* ' ../chart/go.sum)"
+	CGO_ENABLED=0 go build -C "$(module_dir helm.sh/helm/v4 "$version" "$sum")" -trimpath -ldflags '-s -w' -o "$out/cluster/" ./cmd/helm
+}
+
 once qemu-arm qemu_arm
 once kernel-6.12-debian13 kernel 6.12-debian13 trixie amd64
 once debian13 disk debian13 trixie 6.12-debian13 "$node"
 once selinux disk selinux bookworm 6.1,6.12 "$node,selinux-policy-default,selinux-utils,policycoreutils"
+once disk-cluster disk cluster trixie 6.12-debian13 "$node,skopeo"
+once cluster cluster "$(sha256sum cluster/go.sum ../chart/go.sum)"
+../../contrib/image/build.sh "$out/image" v0.1.0 amd64
+../../contrib/image/build.sh "$out/image-next" v0.2.0 amd64
 once kernel-arm64 kernel arm64 trixie arm64
-once arm64 disk_arm arm64 "$node,runc"
+once arm64 disk_arm arm64 "${node/apparmor,/},runc" # compiling its profiles would take minutes
 once arm arm
 (cd ../.. && CGO_ENABLED=0 GOARCH=arm64 go build -trimpath -ldflags '-s -w' -o "$out/arm64/" ./cmd/ballast ./cmd/ballastd)
 debugfs -R "dump /usr/bin/busybox $out/arm64/busybox" "$out/arm64.img" 2>/dev/null

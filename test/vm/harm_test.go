@@ -25,6 +25,27 @@ func (m *machine) emptied(t *testing.T, want model) {
 	}
 }
 
+// forced removes ballast under a container that uses it, and what that leaves, as setup says. After another setup the same
+// models can be pulled.
+func (m *machine) forced(t *testing.T, want model, busybox string) {
+	t.Helper()
+	m.mustPull(t, want.ref)
+	m.startReader(t, "forced", want, busybox)
+	if out := m.try("ballast setup --remove"); out.Err == nil {
+		t.Errorf("removed under a container:\n%s", out.Output())
+	}
+	t.Log(m.sh(t, "ballast setup --remove --force 2>&1"))
+	m.reads(t, "forced", want)
+	m.sh(t, `ctr tasks rm -f forced
+ctr containers rm forced
+timeout 120 umount -l /run/model-forced
+timeout 120 rm -rf /var/lib/ballast`)
+	m.sh(t, "cd "+download+" && bin/ballast setup --registry registry.ollama.ai")
+	m.healthy(t)
+	m.mustPull(t, want.ref)
+	m.holds(t, want)
+}
+
 // legacy is a configuration that is valid, and not together with a directory of hosts.toml files.
 const legacy = `version = 2
 [plugins."io.containerd.grpc.v1.cri".registry.mirrors."docker.io"]

@@ -59,15 +59,19 @@ func ballastCargo(t *testing.T, r *registries) cargo {
 	return c
 }
 
-// startNode starts a machine with a kernel and a version of containerd, and without ballast.
-func startNode(t *testing.T, k kind, kernel, containerd string) *machine {
+// startNode starts a machine with a kernel, a version of containerd and perhaps more, and without ballast.
+func startNode(t *testing.T, k kind, kernel, containerd string, more ...cargo) *machine {
 	t.Helper()
 	r := startRegistries(t)
 	m := newMachine(t, k, r)
 	c := containerdCargo(t, containerd)
+	for _, x := range more {
+		maps.Copy(c, x)
+	}
 	maps.Copy(c, ballastCargo(t, r))
 	m.boot(t, kernel, c)
 	m.sh(t, "cat "+caFile+" >>/etc/ssl/certs/ca-certificates.crt")
+	m.sh(t, "! command -v restorecon || restorecon -R /usr/local /root") // SELinux: labels of what was unpacked
 	m.installContainerd(t)
 	return m
 }
@@ -97,6 +101,16 @@ const network = `{"cniVersion": "1.0.0", "name": "pods", "plugins": [
 
 var fence = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
 
+// blocks returns the number of blocks of commands of a page.
+func blocks(t *testing.T, page string) int {
+	t.Helper()
+	p, err := os.ReadFile(filepath.Join("../..", page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(fence.FindAll(p, -1))
+}
+
 // typed returns the commands in the first block after a heading of a page, without comments.
 func typed(t *testing.T, page, heading string) []string {
 	t.Helper()
@@ -110,7 +124,7 @@ func typed(t *testing.T, page, heading string) []string {
 		t.Fatalf("%s has no commands after %q", page, heading)
 	}
 	var all []string
-	for _, l := range lines(block[1]) {
+	for _, l := range lines(strings.ReplaceAll(block[1], "\\\n", "")) {
 		command, _, _ := strings.Cut(l, " # ")
 		all = append(all, strings.TrimSpace(command))
 	}
@@ -150,10 +164,16 @@ func (m *machine) mustPull(t *testing.T, ref string) {
 	}
 }
 
+// mountPoint returns another directory with each call: containerd may know a mount a while after it was unmounted.
+func (m *machine) mountPoint() string {
+	m.mounts++
+	return fmt.Sprintf("/run/look%d", m.mounts)
+}
+
 // holds checks the weights of a model that was pulled.
 func (m *machine) holds(t *testing.T, want model) {
 	t.Helper()
-	const look = "/run/look"
+	look := m.mountPoint()
 	got := m.sh(t, fmt.Sprintf(`mkdir -p %[1]s
 ctr images mount --snapshotter ballast %[2]s %[1]s >/dev/null
 sha256sum %[1]s/model.gguf || true

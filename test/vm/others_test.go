@@ -85,10 +85,10 @@ func (m *machine) short(t *testing.T, kernel string) {
 	}
 	m.journey(t, "first pull", func(t *testing.T) { m.firstPull(t, llama) })
 	m.journey(t, "ordinary image", func(t *testing.T) { m.runs(t, "ballast", busybox) })
-	m.startReader(t, "reader", llama, busybox)
+	m.journey(t, "container with a model", func(t *testing.T) { m.startReader(t, "reader", llama, busybox) })
 	m.units(t, llama)
 	m.journey(t, "upgrade", m.upgrade)
-	m.stopReader(t, "reader")
+	m.journey(t, "container after all this", func(t *testing.T) { m.reads(t, "reader", llama); m.stopReader(t, "reader") })
 	m.lazy(t)
 	m.journey(t, "reboot into "+kernel, func(t *testing.T) { m.rebooted(t, kernel, llama, busybox) })
 	m.journey(t, "removal", func(t *testing.T) { m.remove(t, before, busybox) })

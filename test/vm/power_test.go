@@ -23,15 +23,15 @@ func (m *machine) powerCut(t *testing.T, i, n int, kernel string) {
 	var models []model
 	var total int64
 	for k := range 2 {
-		name, seed := fmt.Sprintf("cut%d/model%d", i, k), byte(100+4*i+2*k)
-		models = append(models, r.pushRaw(t, name, weights(seed, 24<<20)), r.pushConverted(t, name+"-chunked", weights(seed+1, 24<<20)))
+		name, seed := fmt.Sprintf("library/cut%d-model%d", i, k), byte(100+4*i+2*k)
+		models = append(models, r.pushOllama(t, name, "1b", weights(seed, 24<<20)), r.pushConverted(t, name, weights(seed+1, 24<<20)))
 	}
 	script := ""
 	for _, want := range models {
 		total += want.size
 		script += "systemd-run --quiet ctr images pull --snapshotter ballast --hosts-dir /etc/containerd/certs.d " + want.ref + "\n"
 	}
-	r.oci.Wire.Reset()
+	r.forget()
 	m.sh(t, script)
 	// From a little after the start to the end, when files are being synced and renamed.
 	at := total * int64(2*i+1) / int64(2*n)

@@ -32,6 +32,13 @@ const (
 	ollamaHost = "registry.ollama.ai"
 	blobsHost  = "blobs.ollama.example"
 	otherHost  = "registry.example"
+	githubHost = "ghcr.io" // TestCluster adds it
+)
+
+// The addresses of the registries and of the machine, see files/etc.
+const (
+	registriesAddress = "203.0.113.100"
+	nodeAddress       = "203.0.113.15"
 )
 
 // registries are those that a machine can reach: registry.ollama.ai, and registry.example, an OCI registry.
@@ -47,7 +54,12 @@ func startRegistries(t *testing.T) *registries {
 	r := &registries{oci: node.StartRegistry(t, filepath.Join(t.TempDir(), "registry"))}
 	r.ollama = node.StartOllama(t, r.oci)
 	r.ollama.BlobServer = "https://" + blobsHost
-	cert := r.certificate(t)
+	authority, certPEM, key := certificates(t, ollamaHost, blobsHost, otherHost, githubHost)
+	r.ca = authority
+	cert, err := tls.X509KeyPair(certPEM, key)
+	if err != nil {
+		t.Fatal(err)
+	}
 	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{cert}})
 	if err != nil {
 		t.Fatal(err)
@@ -73,42 +85,50 @@ func (r *registries) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		r.ollama.Wire.ServeHTTP(w, req)
 	case blobsHost:
 		r.ollama.Blobs.ServeHTTP(w, req)
-	case otherHost:
+	case otherHost, githubHost:
 		r.oci.Wire.ServeHTTP(w, req)
 	default:
 		http.NotFound(w, req)
 	}
 }
 
-// certificate makes a certificate for all names, signed by a new authority.
-func (r *registries) certificate(t *testing.T) tls.Certificate {
+// certificates makes a new authority, and a certificate with its key for names and addresses, all as PEM.
+func certificates(t *testing.T, names ...string) (authority, cert, key []byte) {
 	t.Helper()
-	key := func() *ecdsa.PrivateKey {
+	newKey := func() *ecdsa.PrivateKey {
 		k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return k
 	}
-	caKey, leafKey := key(), key()
+	caKey, leafKey := newKey(), newKey()
 	ca := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority of a test"}, IsCA: true, BasicConstraintsValid: true,
 		NotBefore: time.Now().Add(-24 * time.Hour), NotAfter: time.Now().Add(24 * time.Hour), KeyUsage: x509.KeyUsageCertSign,
 	}
 	leaf := &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: otherHost}, DNSNames: []string{ollamaHost, blobsHost, otherHost},
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: names[0]},
 		NotBefore: ca.NotBefore, NotAfter: ca.NotAfter, KeyUsage: x509.KeyUsageDigitalSignature,
 	}
-	caDER, err := x509.CreateCertificate(rand.Reader, ca, ca, &caKey.PublicKey, caKey)
-	if err != nil {
-		t.Fatal(err)
+	for _, n := range names {
+		if ip := net.ParseIP(n); ip != nil {
+			leaf.IPAddresses = append(leaf.IPAddresses, ip)
+		} else {
+			leaf.DNSNames = append(leaf.DNSNames, n)
+		}
 	}
-	leafDER, err := x509.CreateCertificate(rand.Reader, leaf, ca, &leafKey.PublicKey, caKey)
-	if err != nil {
-		t.Fatal(err)
+	block := func(kind string) func(p []byte, err error) []byte {
+		return func(p []byte, err error) []byte {
+			if err != nil {
+				t.Fatal(err)
+			}
+			return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: p})
+		}
 	}
-	r.ca = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: caDER})
-	return tls.Certificate{Certificate: [][]byte{leafDER}, PrivateKey: leafKey}
+	return block("CERTIFICATE")(x509.CreateCertificate(rand.Reader, ca, ca, &caKey.PublicKey, caKey)),
+		block("CERTIFICATE")(x509.CreateCertificate(rand.Reader, leaf, ca, &leafKey.PublicKey, caKey)),
+		block("EC PRIVATE KEY")(x509.MarshalECPrivateKey(leafKey))
 }
 
 // port is where the server for all names listens.
@@ -125,6 +145,12 @@ func (r *registries) port(t *testing.T) string {
 func (r *registries) link(rate int64) {
 	r.oci.Wire.Link(rate, 0)
 	r.ollama.Blobs.Link(rate, 0)
+}
+
+// forget lets sent begin at zero.
+func (r *registries) forget() {
+	r.oci.Wire.Reset()
+	r.ollama.Blobs.Reset()
 }
 
 // sent returns the number of bytes of blobs that were sent.
@@ -168,23 +194,14 @@ func (r *registries) pushOllama(t *testing.T, repository, tag string, w []byte) 
 	return newModel(ollamaHost+"/"+repository+":"+tag, w)
 }
 
-// pushRaw pushes a model without chunk digests to registry.example.
-func (r *registries) pushRaw(t *testing.T, repository string, w []byte) model {
-	t.Helper()
-	r.oci.Push(t, repository, "1", artifact(converttest.ModelPackRaw(converttest.Files(w))))
-	return newModel(otherHost+"/"+repository+":1", w)
-}
-
-// pushConverted pushes a model with chunk digests to registry.example.
+// pushConverted pushes a model to registry.example that `ballast convert` has given chunk digests.
 func (r *registries) pushConverted(t *testing.T, repository string, w []byte) model {
 	t.Helper()
-	raw := r.pushRaw(t, repository+"-raw", w)
-	raw.ref = r.oci.Ref(repository+"-raw", "1")
-	out := node.Command(t.Context(), nil, node.Binary(t, "ballast"), "convert", raw.ref, r.oci.Ref(repository, "1"))
+	r.oci.Push(t, repository+"-raw", "1", artifact(converttest.ModelPackRaw(converttest.Files(w))))
+	out := node.Command(t.Context(), nil, node.Binary(t, "ballast"), "convert", r.oci.Ref(repository+"-raw", "1"), r.oci.Ref(repository, "1"))
 	if out.Err != nil {
 		t.Fatalf("ballast convert: %v\n%s", out.Err, out.Output())
 	}
-	r.oci.Wire.Reset()
 	return newModel(otherHost+"/"+repository+":1", w)
 }
 

@@ -6,9 +6,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
@@ -77,6 +79,15 @@ func (d Dir) Empty(host string) (e Emptied, err error) {
 		return e, err
 	}
 	e.Left = left
+	slices.SortStableFunc(own, func(a, z string) int { // after a crash, the rest must still be ballast's
+		switch {
+		case store.Marks(a) && !store.Marks(z):
+			return 1
+		case store.Marks(z) && !store.Marks(a):
+			return -1
+		}
+		return strings.Compare(a, z) // the database last
+	})
 	for _, name := range own {
 		gone, err := d.remove(root, name)
 		if err != nil {

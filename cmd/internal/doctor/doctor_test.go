@@ -259,13 +259,13 @@ func TestFaults(t *testing.T) {
 		{"CA lost", func(_ *testing.T, n *machine) {
 			n.health.FacadeHealth.Keys = &facadetls.Status{Remade: time.Now(), Why: "authority.pem is damaged"}
 		}, "facade", node.Warn, "authority.pem is damaged", "stay as they are"},
-		{"hosts.toml of a version without keys", func(t *testing.T, n *machine) {
+		{"hosts.toml without keys", func(t *testing.T, n *machine) {
 			var b strings.Builder
 			if err := (snippet.Hosts{Registry: "ghcr.io", Facade: n.doctor.Config.Facade.Listen}).Write(&b); err != nil {
 				t.Fatal(err)
 			}
 			n.write(t, "certs.d/ghcr.io/hosts.toml", b.String())
-		}, "hosts.toml", node.Fail, "uses plain HTTP", "ballast config hosts --upgrade --hosts-dir "},
+		}, "hosts.toml", node.Fail, "uses plain HTTP", "ballast config hosts ghcr.io --write --force --hosts-dir "},
 		{"hosts.toml believes everybody", func(t *testing.T, n *machine) {
 			n.edit(t, "certs.d/ghcr.io/hosts.toml", "  client =", "  skip_verify = true\n  client =")
 		}, "hosts.toml", node.Fail, "accepts any process", "skip_verify"},

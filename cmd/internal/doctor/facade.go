@@ -35,7 +35,7 @@ func (d *Doctor) facade(h *api.Health) {
 	case f.Error != "":
 		d.Fail(check, "see journalctl -u ballastd", "no tags can be pulled through the facade: %s", f.Error)
 	case f.Plain:
-		d.Warn(check, "remove facade.insecure_plain_http from the configuration; systemctl restart ballastd; ballast config hosts --upgrade",
+		d.Warn(check, "remove facade.insecure_plain_http from the configuration; systemctl restart ballastd; ballast doctor, which then names the hosts.toml files to write again",
 			"it uses plain HTTP: every user of this node can pull what the node can pull, and a process that binds %s while ballastd is down receives pull secrets and can replace images", address)
 	case f.HeldElsewhere != "":
 		d.Warn(check, "systemctl edit ballastd.socket: ListenStream="+address, "ballastd.socket reserves %s, but the facade is at %s: that port is not reserved while ballastd is down", f.HeldElsewhere, address)

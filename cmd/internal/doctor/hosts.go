@@ -60,16 +60,45 @@ func (d *Doctor) hosts(ctx context.Context, h *api.Health) {
 			}
 		}
 	}
+	if d.replaced() {
+		bad = true
+	}
 	switch {
+	case bad:
 	case len(through) == 0:
 		fix := "ballast config hosts REGISTRY --write"
 		if len(dirs) > 0 && !slices.Contains(dirs, snippet.DefaultHostsDir) {
 			fix += " --hosts-dir " + dirs[0]
 		}
 		d.Warn(check, fix, "no hosts.toml in %s uses the facade at %s, so models of all registries arrive unconverted", cmp.Or(strings.Join(dirs, ", "), "any directory"), d.Config.Facade.Listen)
-	case !bad:
+	default:
 		d.OK(check, "tags resolve only through the facade: %s", strings.Join(through, ", "))
 	}
+}
+
+// replaced reports whether a hosts.toml of setup is gone, or does not name the facade any more.
+func (d *Doctor) replaced() (bad bool) {
+	const check = "hosts.toml"
+	paths, err := setup.ReplacedHosts(d.Node.Root)
+	if err != nil {
+		d.Warn(check, "", "%v", err)
+	}
+	for _, p := range paths {
+		if d.namesFacade(p) { // checked as it is
+			continue
+		}
+		bad = true
+		registry := snippet.RegistryOf(filepath.Base(filepath.Dir(p)))
+		switch who := d.Node.HostsWriter(p); {
+		case who != "":
+			d.Fail(check, fmt.Sprintf("take %s out of what %s writes, then ballast setup --force", registry, who), "%s was replaced by %s, so models of %s arrive unconverted", p, who, registry)
+		case !d.Node.Exists(p):
+			d.Fail(check, "ballast doctor --fix", "%s of ballast setup is gone, so models of %s arrive unconverted", p, registry)
+		default:
+			d.Fail(check, "ballast setup --force, which keeps that file", "%s was replaced, and does not lead to the facade: models of %s arrive unconverted", p, registry)
+		}
+	}
+	return bad
 }
 
 // healing checks whether the images needed to start ballastd can be pulled while it is stopped.
@@ -119,8 +148,9 @@ func (d *Doctor) facadeNames() []string {
 func (d *Doctor) checkKeys(ctx context.Context, health *api.Health, facade docker.RegistryHost, dir string) bool {
 	const check = "hosts.toml"
 	file := filepath.Join(dir, "hosts.toml")
+	rewrite := "ballast config hosts " + snippet.RegistryOf(filepath.Base(dir)) + " --write --force --hosts-dir " + filepath.Dir(dir)
 	if facade.Scheme == "http" && !d.Config.Facade.InsecurePlainHTTP {
-		d.Fail(check, "ballast config hosts --upgrade --hosts-dir "+filepath.Dir(dir), "%s uses plain HTTP to the facade, without keys: it gets no answer, and any process that has the port while ballastd is down could give one", file)
+		d.Fail(check, rewrite, "%s uses plain HTTP to the facade, without keys: it gets no answer, and any process that has the port while ballastd is down could give one", file)
 		return false
 	}
 	if t, ok := facade.Client.Transport.(*http.Transport); ok && t.TLSClientConfig.InsecureSkipVerify && facade.Scheme == "https" {
@@ -131,7 +161,7 @@ func (d *Doctor) checkKeys(ctx context.Context, health *api.Health, facade docke
 		return true
 	}
 	if err := d.ask(ctx, facade); err != nil {
-		d.Fail(check, "ballast config hosts "+snippet.RegistryOf(filepath.Base(dir))+" --write --force --hosts-dir "+filepath.Dir(dir), "%s: the facade does not answer requests with the keys of this file: %v", file, err)
+		d.Fail(check, rewrite, "%s: the facade does not answer requests with the keys of this file: %v", file, err)
 		return false
 	}
 	return true

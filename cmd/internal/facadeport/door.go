@@ -186,7 +186,7 @@ func (d *door) greet(s *seat) (*tls.Conn, error) {
 	if first[0] != tlsHandshake {
 		d.refused(metrics.PlainHTTP)
 		d.plain.Do(func() { // once: any client can cause it
-			d.log.Warn("a plain HTTP request to the facade was refused; if it came from containerd, run \"ballast config hosts --upgrade\"")
+			d.log.Warn("a plain HTTP request to the facade was refused; if it came from containerd, run \"ballast doctor\"")
 		})
 		return nil, errors.Join(errors.New("it does not speak TLS"), answerPlain(s))
 	}
@@ -207,7 +207,7 @@ func answerPlain(s *seat) error {
 	if err != nil {
 		return err
 	}
-	body := refusalBody("the facade of ballast speaks TLS, with keys for root only: run \"ballast config hosts --upgrade\", which fixes hosts.toml files that use plain HTTP")
+	body := refusalBody("the facade of ballast speaks TLS, with keys for root only: run \"ballast doctor\", which names hosts.toml files that use plain HTTP")
 	res := &http.Response{
 		StatusCode: http.StatusForbidden, ProtoMajor: 1, ProtoMinor: 1, Request: req, Close: true,
 		Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(body)), ContentLength: int64(len(body)),

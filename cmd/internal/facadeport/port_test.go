@@ -82,6 +82,16 @@ func serving(t *testing.T) (*testPort, string) {
 	return p, l.Addr().String()
 }
 
+// tls returns the configuration of new connections. Each look at the keys makes a new one.
+func (p *testPort) tls(t *testing.T) *tls.Config {
+	t.Helper()
+	c, err := p.keys.Load().Config().GetConfigForClient(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
 // client returns a client with the keys of containerd.
 func (p *testPort) client(t *testing.T) (*http.Client, *tls.Config) {
 	t.Helper()
@@ -179,7 +189,7 @@ func TestFacadeAnswers(t *testing.T) {
 		}
 		body, err := io.ReadAll(res.Body)
 		res.Body.Close()
-		if err != nil || res.StatusCode != http.StatusForbidden || method == http.MethodGet && !strings.Contains(string(body), "ballast config hosts --upgrade") {
+		if err != nil || res.StatusCode != http.StatusForbidden || method == http.MethodGet && !strings.Contains(string(body), "ballast doctor") {
 			t.Errorf("plain %s: %s %q, %v", method, res.Status, body, err)
 		}
 		p.wantRefused(t, metrics.PlainHTTP, float64(i+1))
@@ -349,15 +359,23 @@ func TestFacadeWithoutKeys(t *testing.T) {
 
 // Keys that are lost while the facade answers are there again when it is asked for its health.
 func TestFacadeKeysLost(t *testing.T) {
-	p, address := serving(t)
-	if err := removeAll(facadetls.Dir(p.config.Root)); err != nil {
+	p := newTestPort(t, "127.0.0.1:0")
+	l, err := p.open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	opened := p.tls(t)
+	p.start(t, l)
+	// It looks at its keys at once, and then not for a minute.
+	waitFor(t, "the facade to look at its keys", func() bool { return p.tls(t) != opened })
+	if err := os.RemoveAll(facadetls.Dir(p.config.Root)); err != nil {
 		t.Fatal(err)
 	}
 	if h := p.Health(); h.Error != "" || h.Keys.Why == "" {
 		t.Errorf("%+v", h)
 	}
 	fresh, _ := p.client(t)
-	if status, _, err := get(fresh, "https://"+address+"/v2/"); err != nil || status != http.StatusOK {
+	if status, _, err := get(fresh, "https://"+l.Addr().String()+"/v2/"); err != nil || status != http.StatusOK {
 		t.Errorf("%d, %v", status, err)
 	}
 	if err := errors.Join(os.RemoveAll(facadetls.Dir(p.config.Root)), os.WriteFile(facadetls.Dir(p.config.Root), nil, 0o600)); err != nil {
@@ -476,14 +494,4 @@ func (s signal) Write(p []byte) (int, error) {
 	default:
 	}
 	return len(p), nil
-}
-
-// removeAll is os.RemoveAll of a directory to which a daemon may just be writing.
-func removeAll(dir string) (err error) {
-	for range 100 {
-		if err = os.RemoveAll(dir); err == nil {
-			return nil
-		}
-	}
-	return err
 }

@@ -301,7 +301,7 @@ func TestDamagedFilesAreReplaced(t *testing.T) {
 		{"public certificate lost", remove("ca.pem"), false},
 		{"public certificate of another CA", func(t *testing.T, n *node) { write("ca.pem", newNode(t).read(t)["ca.pem"])(t, n) }, false},
 		{"public certificate can be written", mode("ca.pem", 0o666), false},
-		{"left by a crash", write("client.pem.new", "half"), false},
+		{"left by a crash", write("client.pem.ballast-new", "half"), false},
 		{"directory can be read", mode("", 0o755), false},
 		{"CA lost", remove("authority.pem"), true},
 		{"CA damaged", write("authority.pem", "\x00\x00"), true},
@@ -342,7 +342,7 @@ func TestDamagedFilesAreReplaced(t *testing.T) {
 					t.Error("the old key still opens")
 				}
 				for name := range n.read(t) {
-					if strings.HasSuffix(name, ".new") && tt.name != "left by a crash" {
+					if strings.HasSuffix(name, "-new") && tt.name != "left by a crash" {
 						t.Errorf("%s is left", name)
 					}
 				}

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -50,7 +51,9 @@ func (k *Checker) Check(ctx context.Context, c *Containerd) (snapshotter, differ
 	}
 	if len(k.Findings) == before {
 		k.OK(CheckConfig, "%s: snapshotter %s and differ %s are configured", c.File, snapshotter, differ)
+		k.synced()
 	}
+	k.neighbours(cmp.Or(snapshotter, snippet.Snapshotter))
 	return snapshotter, differ
 }
 
@@ -227,6 +230,24 @@ func (k *Checker) diffService(differ string) {
 	case ours == len(order)-1:
 		k.Fail(checkDiff, fix, "default = %q%s has no differ after %s for the layers of ordinary images: they cannot be unpacked", order, at, differ)
 	}
+}
+
+// synced says whether ordinary images that were just pulled survive a power cut. It is no limit of ballast:
+// those of overlayfs are the same.
+func (k *Checker) synced() {
+	if on, _ := k.c.Setting(containerdversion.PluginDiff, "sync_fs").(bool); on {
+		k.OK(checkDiff, "the layers of ordinary images are synced")
+		return
+	}
+	if on, _ := k.c.Setting(containerdversion.PluginImages, "image_pull_with_sync_fs").(bool); on {
+		k.OK(checkDiff, "the layers of ordinary images of pods are synced")
+		return
+	}
+	set := fmt.Sprintf("[plugins.%q] sync_fs = true", containerdversion.PluginDiff)
+	if k.c.Version.ReplacesTables() { // that table is in the drop-in of ballast
+		set = fmt.Sprintf("[plugins.%q] image_pull_with_sync_fs = true", containerdversion.PluginCRI)
+	}
+	k.OK(checkDiff, "ordinary images are not synced: one that was just pulled can be damaged by a power cut, as with overlayfs; %s prevents that", set)
 }
 
 // HostPlatform returns the platform of this machine in containerd's format.

@@ -19,6 +19,9 @@
 // Containerd.From names the file that a setting comes from. Diff compares two configurations, and
 // so tells whether a plan changes more than what belongs to ballast.
 //
+// Check also names the neighbours: other snapshotters, programs that write hosts.toml files, and runtimes
+// for GPUs. They are recognized by what their installers write, which only their own tables know.
+//
 // # State of containerd
 //
 // Ask returns what a running containerd says of itself: its version, its plugins with the errors of

@@ -20,6 +20,14 @@ type Finding struct {
 	Fix     string `json:"fix,omitempty"` // the command to run or the text to write
 }
 
+// Text returns the message with the fix.
+func (f Finding) Text() string {
+	if f.Fix == "" {
+		return f.Message
+	}
+	return f.Message + "; fix: " + f.Fix
+}
+
 // Findings are the results of checks.
 type Findings []Finding
 

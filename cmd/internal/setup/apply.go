@@ -23,6 +23,8 @@ func (p *Plan) Changes() bool { return len(p.Steps) > 0 }
 // completes the steps.
 func (p *Plan) Apply(ctx context.Context, said func(Step)) error {
 	switch {
+	case !p.Changes() && p.continues():
+		return p.end()
 	case !p.Changes():
 		return p.remember(&p.done)
 	case p.Steps[0].Action == Undo:
@@ -51,6 +53,11 @@ func (p *Plan) Apply(ctx context.Context, said func(Step)) error {
 		return p.failed(ctx, err)
 	}
 	return p.end()
+}
+
+// continues reports whether the last run has not ended.
+func (p *Plan) continues() bool {
+	return p.view != nil && p.view.record != nil && p.view.record.Before != nil
 }
 
 // failed undoes a plan.
@@ -82,7 +89,7 @@ func (p *Plan) begin() error {
 	if err := h.mkdir(stateDir, 0o700); err != nil { // before its subdirectories
 		return err
 	}
-	if err := p.journal(); err != nil {
+	if err := errors.Join(p.sweep(), p.journal()); err != nil {
 		return fmt.Errorf("keep what is there: %w", err)
 	}
 	if p.next.Upgrading || p.next.RollingBack {
@@ -91,18 +98,10 @@ func (p *Plan) begin() error {
 		}
 	}
 	for _, s := range p.Steps {
-		if s.keep == "" || h.Exists(s.keep) { // an original that is already kept stays
+		if s.keep == "" {
 			continue
 		}
-		from, err := h.Follow(s.Target)
-		if err != nil {
-			return err
-		}
-		mode, err := h.modeOf(s.Target)
-		if err != nil {
-			return err
-		}
-		if err := errors.Join(h.mkdir(originals, 0o700), h.copy(from, s.keep, mode)); err != nil {
+		if err := errors.Join(h.mkdir(originals, 0o700), h.setAside(s.Target, s.keep)); err != nil {
 			return fmt.Errorf("keep %s: %w", s.Target, err)
 		}
 	}
@@ -114,12 +113,12 @@ func (p *Plan) end() error {
 		return nil
 	}
 	p.done.Previous = p.next.Previous
-	if p.next.RollingBack {
+	if p.next.Upgrading || p.next.RollingBack {
 		if err := p.view.disk().swapPrevious(); err != nil {
 			return err
 		}
 	}
-	if err := p.remember(&p.done); err != nil || p.done.Before != nil {
+	if err := errors.Join(p.sweep(), p.remember(&p.done)); err != nil || p.done.Before != nil {
 		return err
 	}
 	return p.view.disk().purge(undoDir)

@@ -28,8 +28,22 @@ func (b *builder) foreignPart(ctx context.Context) (err error) {
 			changes[p] = nil
 		}
 	}
-	if b.theirs, err = b.Load(ctx, b.Distro.Config, b.Version, changes); err != nil || b.o.SnapshotterOnly || b.Distro.ReadOnly {
+	if b.theirs, err = b.Load(ctx, b.Distro.Config, b.Version, changes); err != nil {
 		return err
+	}
+	b.beside = b.theirs
+	if !b.Distro.Generated && !b.Distro.ReadOnly {
+		if dir, imported := b.dropInDir(); !imported {
+			if main, err := withImport(b.main, "version = 2", filepath.Join(dir, "*.toml")); err == nil { // otherwise imports says why not
+				changes[b.Distro.Config] = []byte(main)
+				if b.beside, err = b.Load(ctx, b.Distro.Config, b.Version, changes); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	if b.o.SnapshotterOnly || b.Distro.ReadOnly {
+		return nil
 	}
 	b.hostsDir, err = b.registryDir()
 	return err
@@ -77,21 +91,21 @@ func (b *builder) dropIn() (string, error) {
 	}
 	if b.o.RuntimeHandler != "" {
 		var err error
-		if s.Handler, err = b.theirs.HandlerLike(b.o.Like, b.o.RuntimeHandler); err != nil {
+		if s.Handler, err = b.beside.HandlerLike(b.o.Like, b.o.RuntimeHandler); err != nil {
 			return "", err
 		}
 	}
-	for _, u := range b.theirs.Unpacks() {
+	for _, u := range b.beside.Unpacks() {
 		if u.Snapshotter == snippet.Snapshotter {
 			continue
 		}
 		if slices.ContainsFunc(u.Keys, func(k string) bool { return !slices.Contains([]string{"platform", "snapshotter", "differ"}, k) }) && !b.o.Force {
 			return "", fmt.Errorf("the entry for %s of unpack_config in %s has the keys %s, and the drop-in can repeat platform, snapshotter and differ only: configure containerd by hand (ballast config containerd), or use --force: %w",
-				u.Snapshotter, b.theirs.From(containerdversion.PluginTransfer, "unpack_config"), strings.Join(u.Keys, ", "), errdefs.ErrFailedPrecondition)
+				u.Snapshotter, b.beside.From(containerdversion.PluginTransfer, "unpack_config"), strings.Join(u.Keys, ", "), errdefs.ErrFailedPrecondition)
 		}
 		s.Unpack = append(s.Unpack, snippet.Unpack{Platform: u.Platform, Snapshotter: u.Snapshotter, Differ: u.Differ})
 	}
-	for _, d := range b.theirs.Differs() {
+	for _, d := range b.beside.Differs() {
 		if d != "walking" && d != snippet.Differ {
 			s.Differs = append(s.Differs, d)
 		}
@@ -129,6 +143,9 @@ func (b *builder) containerd() error {
 	if restart {
 		b.restartContainerd(why)
 	}
+	if b.o.RuntimeHandler != "" && !b.o.NoService && b.dirty[containerdGroup] {
+		b.note("the RuntimeClass of ballast selects nodes with a label: kubectl label node NODE ballast.dev/node=true")
+	}
 	if b.Distro.Name == node.EKS && b.dirty[containerdGroup] {
 		b.note("nodeadm writes %s anew at each boot. To keep the import, put this into the NodeConfig of the node group, below spec.containerd.config: imports = [\"/etc/containerd/conf.d/*.toml\"]", b.Distro.Config)
 	}
@@ -145,19 +162,25 @@ func (b *builder) restartContainerd(why string) {
 	b.note("restart containerd: systemctl restart %s", b.Unit)
 }
 
+// dropInDir returns the directory for the drop-in, and whether containerd's main file imports all files of it.
+func (b *builder) dropInDir() (dir string, imported bool) {
+	base := filepath.Dir(b.Distro.Config)
+	dir = filepath.Join(base, "conf.d")
+	at, err := findImports(b.main)
+	if err != nil {
+		return dir, false // whoever edits it says why
+	}
+	dirs := at.globDirs(base)
+	if len(dirs) > 0 && !slices.Contains(dirs, dir) {
+		dir = dirs[len(dirs)-1]
+	}
+	return dir, len(dirs) > 0
+}
+
 // imports adds the drop-in, and its import by containerd's main file unless that already has a
 // matching one.
 func (b *builder) imports(text string) error {
-	dir := filepath.Dir(b.Distro.Config)
-	at, err := findImports(b.main)
-	if err != nil {
-		return fmt.Errorf("%s: %w", b.Distro.Config, err)
-	}
-	dirs := at.globDirs(dir)
-	to := filepath.Join(dir, "conf.d")
-	if len(dirs) > 0 && !slices.Contains(dirs, to) {
-		to = dirs[len(dirs)-1]
-	}
+	to, imported := b.dropInDir()
 	why := "ballast as snapshotter and differ of all pods"
 	switch {
 	case b.o.SnapshotterOnly:
@@ -170,17 +193,22 @@ func (b *builder) imports(text string) error {
 	}
 	glob := filepath.Join(to, "*.toml")
 	_, ours := b.old[b.Distro.Config]
-	if len(dirs) > 0 && !ours {
+	if imported && !ours {
 		return nil
 	}
-	main := b.main
-	if main == "" {
-		main = "# Written by \"ballast setup\".\n" + versionLine.FindString(text) + "\n"
-	}
-	if main, err = addImport(main, glob); err != nil {
+	main, err := withImport(b.main, versionLine.FindString(text), glob)
+	if err != nil {
 		return fmt.Errorf("%s: %w; write imports = [%q] there, before the first table, and run this again", b.Distro.Config, err, glob)
 	}
 	return b.edit(b.Distro.Config, b.main, main, containerdGroup, "imports "+glob, file{Import: glob})
+}
+
+// withImport returns a main file of containerd with one additional import. An empty one gets a line with the version.
+func withImport(text, version, glob string) (string, error) {
+	if text == "" {
+		text = "# Written by \"ballast setup\".\n" + version + "\n"
+	}
+	return addImport(text, glob)
 }
 
 // wantDropIn is want for the drop-in. containerd need not read it again if only its wording
@@ -231,13 +259,17 @@ func (b *builder) generated(text string) error {
 	if err != nil {
 		return err
 	}
-	rest := withoutBlock(have)
+	b.block = templatePart(text)
+	return b.edit(p, have, withBlock(have, b.block), containerdGroup, "ballast as snapshotter and differ of pods of the runtime handler "+b.o.RuntimeHandler, file{Block: true})
+}
+
+// withBlock returns a template with our part at its end.
+func withBlock(text, block string) string {
+	rest := withoutBlock(text)
 	if rest == "" {
 		rest = "{{ template \"base\" . }}\n"
 	}
-	b.block = templatePart(text)
-	whole := strings.TrimRight(rest, "\n") + "\n\n" + blockBegin + "\n" + b.block + blockEnd + "\n"
-	return b.edit(p, have, whole, containerdGroup, "ballast as snapshotter and differ of pods of the runtime handler "+b.o.RuntimeHandler, file{Block: true})
+	return strings.TrimRight(rest, "\n") + "\n\n" + blockBegin + "\n" + block + blockEnd + "\n"
 }
 
 // withoutBlock returns a template without our part.

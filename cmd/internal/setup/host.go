@@ -1,12 +1,14 @@
 package setup
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/node"
@@ -80,7 +82,32 @@ func (h host) mkdir(p string, mode fs.FileMode) error {
 	return nil
 }
 
-// write replaces a file, durably. A symbolic link to a file is kept, and that file is replaced.
+// sweep removes what a crash has left of the writing of a file.
+func (h host) sweep(p string) error {
+	name, err := h.Follow(p)
+	if err != nil {
+		return nil // no file can be there
+	}
+	if err := durable.Sweep(name); err != nil && !errors.Is(err, unix.ENOTDIR) {
+		return err
+	}
+	return nil
+}
+
+// ownerOf returns the owner and the group of a file of this process's file system, or -1 if it does not exist.
+func ownerOf(name string) (uid, gid int, err error) {
+	info, err := os.Stat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return -1, -1, nil
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	stat := info.Sys().(*syscall.Stat_t)
+	return int(stat.Uid), int(stat.Gid), nil
+}
+
+// write replaces a file, durably; it keeps its owner. A symbolic link to a file is kept, and that file is replaced.
 func (h host) write(p string, b []byte, mode fs.FileMode) error {
 	if err := h.mkdir(filepath.Dir(p), 0o755); err != nil {
 		return err
@@ -89,11 +116,15 @@ func (h host) write(p string, b []byte, mode fs.FileMode) error {
 	if err != nil {
 		return err
 	}
-	return durable.WriteFile(name, b, mode)
+	uid, gid, err := ownerOf(name)
+	if err != nil {
+		return err
+	}
+	return durable.CopyFile(name, bytes.NewReader(b), mode, uid, gid)
 }
 
 // copy replaces a file durably by one of this process's file system; a process that runs the old
-// one keeps it.
+// one keeps it. What is kept, and what is restored, keeps its owner; a program gets that of this process.
 func (h host) copy(from, p string, mode fs.FileMode) error {
 	if err := h.mkdir(filepath.Dir(p), 0o755); err != nil {
 		return err
@@ -107,7 +138,47 @@ func (h host) copy(from, p string, mode fs.FileMode) error {
 		return err
 	}
 	defer src.Close()
-	return durable.CopyFile(name, src, mode)
+	state, err := h.Path(stateDir)
+	if err != nil {
+		return err
+	}
+	uid, gid := -1, -1
+	if below(p, stateDir) || below(from, state) {
+		if uid, gid, err = ownerOf(from); err != nil {
+			return err
+		}
+	}
+	return durable.CopyFile(name, src, mode, uid, gid)
+}
+
+// setAside keeps a file under another name. A different file that was kept there gets a number.
+func (h host) setAside(p, to string) error {
+	from, err := h.Follow(p)
+	if err != nil {
+		return err
+	}
+	now, err := digestOf(from)
+	if err != nil {
+		return err
+	}
+	was, err := h.digestAt(to)
+	if err != nil || was == now {
+		return err
+	}
+	if was != "" {
+		older := 1
+		for h.Exists(fmt.Sprintf("%s.%d", to, older)) {
+			older++
+		}
+		if err := h.rename(to, fmt.Sprintf("%s.%d", to, older)); err != nil {
+			return err
+		}
+	}
+	mode, err := h.modeOf(p)
+	if err != nil {
+		return err
+	}
+	return h.copy(from, to, mode)
 }
 
 // remove removes a file or an empty directory. It is not an error if it does not exist, or if the

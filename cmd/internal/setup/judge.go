@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -28,16 +29,17 @@ func (b *builder) judge(ctx context.Context) error {
 	}
 	k := node.Checker{Host: b.Host, Config: b.Config, Unit: b.Unit}
 	k.Check(ctx, planned)
+	for _, f := range k.Findings {
+		if f.Check == node.CheckNeighbours && !b.fixing {
+			b.note("%s", f.Text())
+		}
+	}
 	var all []string
 	for _, f := range k.Failed() {
 		if f.Check == node.CheckCRI && !b.changesCRI() {
 			continue
 		}
-		text := f.Message
-		if f.Fix != "" {
-			text += "; fix: " + f.Fix
-		}
-		all = append(all, text)
+		all = append(all, f.Text())
 	}
 	if len(all) == 0 || b.o.Force {
 		for _, text := range b.foreignChanges(planned) {
@@ -85,10 +87,14 @@ func (b *builder) planned(ctx context.Context) (*node.Containerd, error) {
 // foreignChanges returns the settings of others that a planned configuration changes, with what to do.
 func (b *builder) foreignChanges(planned *node.Containerd) []string {
 	var out []string
-	for _, d := range node.Diff(b.theirs, planned) {
+	if files, settings := b.brought(); len(settings) > 0 {
+		out = append(out, fmt.Sprintf("containerd does not read %s now, and would with the import that setup adds: it sets %s. Move it away, or import it yourself; --force imports it",
+			strings.Join(files, ", "), strings.Join(settings, ", ")))
+	}
+	for _, d := range node.Diff(b.beside, planned) {
 		if !b.mayChange(d) {
 			from := ""
-			if f := cmp.Or(b.theirs.From(d.Keys[0], d.Keys[1:]...), planned.From(d.Keys[0], d.Keys[1:]...)); f != "" {
+			if f := cmp.Or(b.beside.From(d.Keys[0], d.Keys[1:]...), planned.From(d.Keys[0], d.Keys[1:]...)); f != "" {
 				from = " of " + f
 			}
 			out = append(out, fmt.Sprintf("the drop-in would change %s%s from %v to %v%s", d, from, d.Before, d.After, b.advice(d)))
@@ -99,6 +105,26 @@ func (b *builder) foreignChanges(planned *node.Containerd) []string {
 			b.theirs.From(containerdversion.PluginImages, "registry", "configs"), b.hostsDir))
 	}
 	return out
+}
+
+// brought returns the files of others that only our import brings into effect, and what they set besides longer lists.
+func (b *builder) brought() (files, settings []string) {
+	for _, f := range b.beside.Files {
+		if f.Path != b.Distro.Config && !slices.ContainsFunc(b.theirs.Files, func(g node.File) bool { return g.Path == f.Path }) {
+			files = append(files, f.Path)
+		}
+	}
+	for _, d := range node.Diff(b.theirs, b.beside) {
+		if _, list := d.After.([]any); !list || !keeps(d.Before, d.After) {
+			settings = append(settings, fmt.Sprintf("%s to %v", d, d.After))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(b.beside.Proxies)) {
+		if _, ok := b.theirs.Proxies[name]; !ok {
+			settings = append(settings, "proxy_plugins."+name)
+		}
+	}
+	return files, settings
 }
 
 // mayChange reports whether a setting is ballast's, or one that ballast adds to without taking anything

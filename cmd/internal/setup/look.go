@@ -29,8 +29,8 @@ type view struct {
 // disk returns the file system of the host.
 func (v *view) disk() host { return host{v.Host} }
 
-// recorded is look, and returns errdefs.ErrNotFound, with what looks like ballast's, for a host that was
-// not set up: without a record nothing on it is ours.
+// recorded is look, and returns the view with errdefs.ErrNotFound, with what looks like ballast's, for a host
+// that was not set up: without a record nothing on it is ours.
 func recorded(ctx context.Context, o *Options) (*view, error) {
 	v, err := look(ctx, o)
 	if err != nil || v.record != nil {
@@ -44,7 +44,7 @@ func recorded(ctx context.Context, o *Options) (*view, error) {
 	if len(found) > 0 {
 		why += "; these files look like ballast's, and are left to you: " + strings.Join(found, ", ")
 	}
-	return nil, fmt.Errorf("%s: %w", why, errdefs.ErrNotFound)
+	return v, fmt.Errorf("%s: %w", why, errdefs.ErrNotFound)
 }
 
 // foreign returns files that look like ballast's on a host without a record.
@@ -193,6 +193,31 @@ func (v *view) named() ([]string, error) {
 		}
 	}
 	return found, nil
+}
+
+// ReplacedHosts returns, sorted, the hosts.toml files of the registries that setup has closed on a host, as far
+// as they are gone or have another content now.
+func ReplacedHosts(root string) ([]string, error) {
+	o := Options{Host: root}
+	o.complete()
+	h := hostAt(o.Host)
+	r, err := h.readRecord()
+	if err != nil || r == nil || r.Removing {
+		return nil, err
+	}
+	var paths []string
+	for p, f := range r.Files {
+		if filepath.Base(p) != "hosts.toml" || !slices.Contains(r.Options.Registries, snippet.RegistryOf(filepath.Base(filepath.Dir(p)))) {
+			continue
+		}
+		if have, err := h.digestAt(p); err != nil {
+			return nil, err
+		} else if !f.wrote(have) {
+			paths = append(paths, p)
+		}
+	}
+	slices.Sort(paths)
+	return paths, nil
 }
 
 // hostsFile returns the path of the hosts.toml of a registry.

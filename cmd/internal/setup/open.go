@@ -34,7 +34,6 @@ func NewOpen(ctx context.Context, o Options, registries []string) (*Plan, error)
 	b.old, b.files = r.Files, maps.Clone(r.Files)
 	for _, name := range sorted(registries) {
 		p := v.hostsFile(name)
-		delete(b.files, p)
 		left := slices.DeleteFunc(slices.Clone(closed), func(s string) bool { return s == name })
 		if name != snippet.DefaultRegistry && slices.Contains(left, snippet.DefaultRegistry) { // or would become effective
 			if err := b.want(p, []byte(openHosts(name)), 0o644, noGroup, name+" is asked directly"); err != nil {
@@ -49,12 +48,17 @@ func NewOpen(ctx context.Context, o Options, registries []string) (*Plan, error)
 		if _, ours := b.old[p]; !ours {
 			return nil, fmt.Errorf("%s was not written by setup: edit or remove it yourself: %w", p, errdefs.ErrFailedPrecondition)
 		}
+		delete(b.files, p)
 		if err := b.undoAll([]string{p}, noGroup, name+" is asked directly"); err != nil {
 			return nil, err
 		}
 		b.note("models of %s arrive unconverted until you close it again: ballast setup --registry %s", name, name)
 	}
 	b.plan.next, b.plan.done = *r, *r
+	b.plan.next.Files = maps.Clone(r.Files)
+	maps.Copy(b.plan.next.Files, b.files)
+	b.plan.next.Dirs = b.dirs()
+	b.plan.done.Dirs = b.plan.next.Dirs
 	b.plan.done.Files, b.plan.done.Before = b.files, nil
 	b.plan.done.Options.Registries = slices.DeleteFunc(slices.Clone(r.Options.Registries), func(s string) bool { return slices.Contains(registries, s) })
 	return b.plan, nil

@@ -1,7 +1,6 @@
 package setup
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -87,6 +86,13 @@ func (b *builder) build(ctx context.Context) (*Plan, error) {
 	if err := dirs.Check(b.Config, b.Root); err != nil {
 		return nil, err
 	}
+	others, err := dirs.Foreign(b.Config, b.Root)
+	if err != nil {
+		return nil, err
+	}
+	if len(others) > 0 {
+		b.note("%s: not of ballast, in its directories; stays when ballast is removed", strings.Join(others, ", "))
+	}
 	for _, f := range []func() error{b.settings, b.daemon, b.containerd, b.registries} {
 		if err := f(); err != nil {
 			return nil, err
@@ -109,6 +115,8 @@ type builder struct {
 	files    map[string]file  // the wanted files
 	gone     map[string]bool  // removed paths
 	theirs   *node.Containerd // the configuration of containerd without our drop-in
+	beside   *node.Containerd // the same with the files that our import brings in
+	kept     string           // the directory with the generation that a rollback restores
 	block    string           // our part of the template of containerd's configuration, if that is how it is added
 	dirty    [3]bool          // by group: files change
 	copies   bool             // programs are replaced
@@ -200,14 +208,21 @@ func (b *builder) edit(p string, old string, data string, g group, why string, f
 	}
 	now := b.files[p]
 	now.Import, now.Block = f.Import, f.Block
-	if _, ours := b.old[p]; !ours && old != "" {
+	if old != "" {
 		_, mode, err := b.Read(p)
 		if err != nil {
 			return err
 		}
-		now.Original, now.Mode = true, mode
-		if n := len(b.plan.Steps); n > 0 && b.plan.Steps[n-1].Target == p {
-			b.plan.Steps[n-1].keep, b.plan.Steps[n-1].mode = filepath.Join(originals, p), mode
+		n := len(b.plan.Steps)
+		changes := n > 0 && b.plan.Steps[n-1].Target == p
+		if changes {
+			b.plan.Steps[n-1].mode = mode
+		}
+		if _, ours := b.old[p]; !ours {
+			now.Original, now.Mode = true, mode
+			if changes {
+				b.plan.Steps[n-1].keep = filepath.Join(originals, p)
+			}
 		}
 	}
 	b.files[p] = now
@@ -451,50 +466,4 @@ func (b *builder) stale(g group) error {
 		}
 	}
 	return b.undoAll(paths, g, "it is no longer needed")
-}
-
-// finish sets the records written before and after the steps.
-func (b *builder) finish() {
-	done := record{Version: recordVersion, Ballast: api.ThisVersion().Version, Options: *b.o, Files: b.files, Pending: b.plan.Pending}
-	if b.Unknown == nil {
-		done.Containerd = b.Version.String()
-	}
-	var dirs []string
-	if b.record != nil {
-		done.Containerd = cmp.Or(done.Containerd, b.record.Containerd)
-		dirs, done.Previous = b.record.Dirs, b.record.Previous
-		if b.programs == "" {
-			done.Ballast = b.record.Ballast
-		}
-	}
-	for _, s := range b.plan.Steps {
-		if s.Action == Write || s.Action == Copy {
-			dirs = append(dirs, b.disk().missingDirs(s.Target)...)
-		}
-	}
-	done.Dirs = sorted(dirs)
-	next := done
-	done.Files = map[string]file{}
-	for p, f := range b.files {
-		f.Before = ""
-		done.Files[p] = f
-	}
-	next.Files = maps.Clone(b.old)
-	if next.Files == nil {
-		next.Files = map[string]file{}
-	}
-	maps.Copy(next.Files, b.files)
-	next.Pending = slices.Clone(done.Pending)
-	if b.dirty[daemonGroup] && !b.o.NoService || b.pending(pendingDaemon) {
-		next.Pending = append(next.Pending, pendingDaemon)
-	}
-	if b.dirty[containerdGroup] || b.pending(pendingContainerd) {
-		next.Pending = append(next.Pending, pendingContainerd)
-	}
-	next.Pending = sorted(next.Pending)
-	next.Upgrading = b.copies
-	if b.record != nil {
-		next.Before = b.record.Before
-	}
-	b.plan.next, b.plan.done = next, done
 }

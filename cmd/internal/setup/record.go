@@ -2,11 +2,16 @@ package setup
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"slices"
 
+	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -20,6 +25,9 @@ type record struct {
 	Version int     `json:"version"`
 	Ballast string  `json:"ballast"` // the installed version
 	Options Options `json:"options"`
+
+	// Schema is the last version of the store's schema that the installed version can open.
+	Schema string `json:"schema,omitempty"`
 
 	// Containerd is the version of containerd that the drop-in is for.
 	Containerd string `json:"containerd,omitempty"`
@@ -55,6 +63,7 @@ type record struct {
 type file struct {
 	Digest digest.Digest `json:"digest,omitempty"` // of the written content
 	Before digest.Digest `json:"before,omitempty"` // of the file to be replaced, which was also ours
+	After  digest.Digest `json:"after,omitempty"`  // of the content of others that a run puts in its place
 	Import string        `json:"import,omitempty"` // only this import was added
 	Block  bool          `json:"block,omitempty"`  // only our block was added
 
@@ -72,6 +81,7 @@ func (f file) wrote(d digest.Digest) bool {
 // A generation is the files of one version of ballast.
 type generation struct {
 	Ballast string                 `json:"ballast"`
+	Schema  string                 `json:"schema,omitempty"`  // as in record
 	Files   map[string]fs.FileMode `json:"files"`             // kept files, with their permissions
 	Missing []string               `json:"missing,omitempty"` // missing files
 }
@@ -95,6 +105,19 @@ func (h host) readRecord() (*record, error) {
 	return &r, nil
 }
 
+// keptRecord returns the record of before the run that has not ended.
+func (h host) keptRecord() (*record, error) {
+	text, _, err := h.Read(kept(stateFile))
+	if err != nil {
+		return nil, err
+	}
+	var r record
+	if err := json.Unmarshal(text, &r); err != nil {
+		return nil, fmt.Errorf("%s: %w: %w", kept(stateFile), err, errdefs.ErrFailedPrecondition)
+	}
+	return &r, nil
+}
+
 // writeRecord writes the record of the host durably.
 func (h host) writeRecord(r *record) error {
 	b, err := json.MarshalIndent(r, "", "  ")
@@ -109,4 +132,59 @@ func (h host) writeRecord(r *record) error {
 		return err
 	}
 	return h.write(stateFile, b, 0o600)
+}
+
+// finish sets the records written before and after the steps.
+func (b *builder) finish() {
+	done := record{Version: recordVersion, Ballast: api.ThisVersion().Version, Schema: store.SchemaVersion, Options: *b.o, Files: b.files, Pending: b.plan.Pending}
+	if b.Unknown == nil {
+		done.Containerd = b.Version.String()
+	}
+	if b.record != nil {
+		done.Containerd = cmp.Or(done.Containerd, b.record.Containerd)
+		done.Previous = b.record.Previous
+		if b.programs == "" {
+			done.Ballast, done.Schema = b.record.Ballast, b.record.Schema
+		}
+	}
+	done.Dirs = b.dirs()
+	next := done
+	done.Files = map[string]file{}
+	for p, f := range b.files {
+		f.Before, f.After = "", ""
+		done.Files[p] = f
+	}
+	next.Files = maps.Clone(b.old)
+	if next.Files == nil {
+		next.Files = map[string]file{}
+	}
+	maps.Copy(next.Files, b.files)
+	next.Pending = slices.Clone(done.Pending)
+	if b.dirty[daemonGroup] && !b.o.NoService || b.pending(pendingDaemon) {
+		next.Pending = append(next.Pending, pendingDaemon)
+	}
+	if b.dirty[containerdGroup] || b.pending(pendingContainerd) {
+		next.Pending = append(next.Pending, pendingContainerd)
+	}
+	next.Pending = sorted(next.Pending)
+	next.Upgrading = b.copies
+	if b.record != nil {
+		next.Before = b.record.Before
+		next.Upgrading = next.Upgrading || b.record.Upgrading || b.record.RollingBack
+	}
+	b.plan.next, b.plan.done = next, done
+}
+
+// dirs returns the directories that setup has made, and those that the plan makes, sorted.
+func (b *builder) dirs() []string {
+	var dirs []string
+	if b.record != nil {
+		dirs = slices.Clone(b.record.Dirs)
+	}
+	for _, s := range b.plan.Steps {
+		if s.Action == Write || s.Action == Copy {
+			dirs = append(dirs, b.disk().missingDirs(s.Target)...)
+		}
+	}
+	return sorted(dirs)
 }

@@ -11,8 +11,8 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/cmd/internal/dirs"
+	"github.com/ballast-dev/ballast/store/durable"
 	"github.com/containerd/errdefs"
-	"github.com/opencontainers/go-digest"
 )
 
 // NewRemoval returns the steps that remove ballast from a host, with all that it made there, including
@@ -25,8 +25,12 @@ import (
 // set up there are no steps.
 func NewRemoval(ctx context.Context, o Options) (*Plan, error) {
 	v, err := recorded(ctx, &o)
-	if errdefs.IsNotFound(err) { // nothing of ballast is here
-		return &Plan{Notes: []string{strings.TrimSuffix(err.Error(), ": "+errdefs.ErrNotFound.Error())}}, nil
+	if v != nil && errdefs.IsNotFound(err) { // nothing of ballast is here, besides what a crash before the first change has left
+		p := &Plan{Notes: []string{strings.TrimSuffix(err.Error(), ": "+errdefs.ErrNotFound.Error())}, view: v}
+		if v.Exists(stateDir) {
+			p.Steps = []Step{{Action: Purge, Target: stateDir, Why: "the records of setup"}}
+		}
+		return p, nil
 	}
 	if err != nil {
 		return nil, err
@@ -112,20 +116,37 @@ func (b *builder) remove(ctx context.Context, found *record, busy []string) erro
 	if err := b.undoAll(units, noGroup, "the unit of ballastd"); err != nil {
 		return err
 	}
+	others, err := dirs.Foreign(b.Config, b.Root)
+	if err != nil {
+		return err
+	}
 	for _, d := range dirs.All(b.Config) {
 		own, _, err := d.Names(b.Root)
 		if err != nil {
 			return err
 		}
-		if len(own) > 0 || b.empties(d.Path) {
-			b.step(Purge, d.Path, "what ballastd made there")
+		if len(own) == 0 && !b.empties(d.Path) {
+			continue
 		}
+		why := "what ballastd made there"
+		if stays := slices.DeleteFunc(slices.Clone(others), func(p string) bool { return filepath.Dir(p) != d.Path }); len(stays) > 0 {
+			why += "; not of ballast, and stays: " + strings.Join(stays, ", ")
+		}
+		b.step(Purge, d.Path, why)
 	}
 	if err := b.undoAll(settings, noGroup, "settings"); err != nil {
 		return err
 	}
 	if err := b.undoAll(programs, noGroup, "the program"); err != nil {
 		return err
+	}
+	left, err := b.emptied(func(string) bool { return true })
+	if err != nil {
+		return err
+	}
+	for _, s := range left {
+		s.Why = "it is empty"
+		b.add(s)
 	}
 	if b.Exists(configDir) && !b.gone[configDir] {
 		b.note("%s stays: it has files that setup did not write", configDir)
@@ -175,7 +196,9 @@ func (b *builder) undoAll(paths []string, g group, why string) error {
 		b.gone[p] = len(steps) > 0 && steps[len(steps)-1].Action == Remove
 		all = append(all, steps...)
 	}
-	dirs, err := b.emptied(paths)
+	dirs, err := b.emptied(func(d string) bool {
+		return slices.ContainsFunc(paths, func(p string) bool { return strings.HasPrefix(p, d+"/") })
+	})
 	if err != nil {
 		return err
 	}
@@ -186,23 +209,22 @@ func (b *builder) undoAll(paths []string, g group, why string) error {
 	return nil
 }
 
-// emptied returns the removal of directories that were created for files and are otherwise empty,
-// the innermost first.
-func (b *builder) emptied(paths []string) ([]Step, error) {
+// emptied returns the removal of directories that were created for files and are otherwise empty, of those
+// that are wanted, the innermost first.
+func (b *builder) emptied(wanted func(d string) bool) ([]Step, error) {
 	if b.record == nil {
 		return nil, nil
 	}
 	var steps []Step
 	for _, d := range slices.Backward(b.record.Dirs) { // sorted: subdirectories come later
-		above := slices.ContainsFunc(paths, func(p string) bool { return strings.HasPrefix(p, d+"/") })
-		if !above || !b.IsDir(d) {
+		if !wanted(d) || b.gone[d] || !b.IsDir(d) {
 			continue
 		}
 		names, err := b.List(d)
 		if err != nil {
 			return nil, err
 		}
-		if !slices.ContainsFunc(names, func(n string) bool { return !b.gone[filepath.Join(d, n)] }) {
+		if !slices.ContainsFunc(names, func(n string) bool { return !b.gone[filepath.Join(d, n)] && !durable.Unfinished(n) }) {
 			b.gone[d] = true
 			steps = append(steps, Step{Action: Remove, Target: d})
 		}
@@ -265,23 +287,50 @@ func (b *builder) restore(p string, f file) ([]Step, error) {
 	return []Step{{Action: Copy, Target: p, from: name, mode: f.Mode}}, nil
 }
 
-// undoPart returns the step that removes our part of a file of others.
+// imported returns the names of drop-ins of others that an import brings into effect.
+func (b *builder) imported(glob string) ([]string, error) {
+	if glob == "" {
+		return nil, nil
+	}
+	names, err := b.List(filepath.Dir(glob))
+	return slices.DeleteFunc(names, func(n string) bool {
+		return n == dropInName || filepath.Ext(n) != filepath.Ext(glob)
+	}), err
+}
+
+// undoPart returns the step that removes our part of a file of others. Where nothing else has changed, the file
+// becomes what it was, byte by byte.
 func (b *builder) undoPart(p string, f file, text string, mode fs.FileMode) ([]Step, error) {
-	if f.Original && f.wrote(digest.FromString(text)) {
-		return b.restore(p, f)
+	before := ""
+	if f.Original {
+		var err error
+		if before, err = b.Text(filepath.Join(originals, p)); err != nil {
+			return nil, err
+		}
+	}
+	if others, err := b.imported(f.Import); err != nil {
+		return nil, err
+	} else if len(others) > 0 {
+		b.note("%s keeps the import of %s, because others have files there: %s", p, f.Import, strings.Join(others, ", "))
+		return nil, nil
 	}
 	fresh := withoutBlock(text)
+	alone := fresh == withoutBlock(withBlock(before, ""))
 	if f.Import != "" {
 		var err error
 		if fresh, err = dropImport(text, f.Import); err != nil {
 			return nil, fmt.Errorf("%s: %w; take %q out of its imports by hand", p, err, f.Import)
 		}
+		whole, err := withImport(before, versionLine.FindString(text), f.Import)
+		alone = err == nil && text == whole
 	}
 	switch {
-	case !f.Original && f.wrote(digest.FromString(text)): // nothing but ours
-		return []Step{{Action: Remove, Target: p}}, nil
 	case fresh == text:
 		return nil, nil
+	case alone && f.Original:
+		fresh = before
+	case alone:
+		return []Step{{Action: Remove, Target: p}}, nil
 	}
 	return []Step{{Action: Restore, Target: p, data: []byte(fresh), mode: mode}}, nil
 }
@@ -297,26 +346,13 @@ func (p *Plan) purge(s Step) error {
 // purgeState removes the records of setup. Originals that were not restored stay.
 func (p *Plan) purgeState() error {
 	h := p.view.disk()
-	for _, path := range slices.Sorted(maps.Keys(p.next.Files)) {
-		if !p.next.Files[path].Original {
-			continue
-		}
-		from := filepath.Join(originals, path)
-		was, err := h.digestAt(from)
-		if err != nil {
-			return err
-		}
-		now, err := h.digestAt(path)
-		if err != nil {
-			return err
-		}
-		if was == now {
-			if err := h.purge(from); err != nil {
-				return err
-			}
-		}
+	if err := p.sweep(); err != nil {
+		return err
 	}
-	for _, path := range []string{previous, freshPrevious, undoDir, stateFile} {
+	if err := h.purgeRestored("/", func(string) bool { return false }); err != nil {
+		return err
+	}
+	for _, path := range []string{previous, freshPrevious, spentPrevious, undoDir, stateFile} {
 		if err := h.purge(path); err != nil {
 			return err
 		}
@@ -326,6 +362,39 @@ func (p *Plan) purgeState() error {
 	}
 	if h.Exists(stateDir) {
 		p.Notes = append(p.Notes, fmt.Sprintf("%s stays: it has files of others that were replaced and could not be restored, because the files in their place were edited since", originals))
+	}
+	return nil
+}
+
+// purgeRestored removes the kept originals below a directory whose content is in their place, and those whose keeping
+// has not ended, besides those that a record needs.
+func (h host) purgeRestored(dir string, needed func(path string) bool) error {
+	names, err := h.List(filepath.Join(originals, dir))
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		path := filepath.Join(dir, name)
+		from := filepath.Join(originals, path)
+		if h.IsDir(from) {
+			if err := h.purgeRestored(path, needed); err != nil {
+				return err
+			}
+			continue
+		}
+		was, err := h.digestAt(from)
+		if err != nil {
+			return err
+		}
+		inPlace := func(path string) bool {
+			now, err := h.digestAt(path)
+			return err == nil && now == was
+		}
+		if !needed(path) && (durable.Unfinished(name) || inPlace(path) || inPlace(strings.TrimSuffix(path, edited))) {
+			if err := h.purge(from); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

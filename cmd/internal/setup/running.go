@@ -140,11 +140,15 @@ func (v *view) mounted() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return usersOf(all, v.Config.Root), nil
+	root, err := v.Follow(v.Config.Root)
+	if err != nil {
+		return nil, err
+	}
+	return usersOf(all, filepath.Join("/", strings.TrimPrefix(root, strings.TrimSuffix(v.Root, "/")))), nil
 }
 
 // usersOf returns the mount points outside of a root at which files of the root are shown: overlays with
-// a layer of the root, and bind mounts of its directories.
+// a layer of the root, and bind mounts of its directories. The root has no symbolic links.
 func usersOf(all []*mountinfo.Info, root string) []string {
 	var base *mountinfo.Info // the mount that has the root
 	for _, m := range all {
@@ -156,7 +160,7 @@ func usersOf(all []*mountinfo.Info, root string) []string {
 	for _, m := range all {
 		switch {
 		case below(m.Mountpoint, root):
-		case m.FSType == "overlay" && strings.Contains(m.VFSOptions, root+"/"):
+		case m.FSType == "overlay" && shows(m.VFSOptions, root):
 			at = append(at, m.Mountpoint)
 		case base != nil && m.Major == base.Major && m.Minor == base.Minor:
 			rel, err := filepath.Rel(base.Mountpoint, root)
@@ -168,6 +172,22 @@ func usersOf(all []*mountinfo.Info, root string) []string {
 		}
 	}
 	return sorted(at)
+}
+
+// overlayEscapes are the characters that the kernel escapes in options of an overlay mount.
+var overlayEscapes = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+
+// shows reports whether the options of an overlay mount have a path of a root.
+func shows(options, root string) bool {
+	for o := range strings.SplitSeq(options, ",") {
+		_, list, _ := strings.Cut(o, "=")
+		for p := range strings.SplitSeq(overlayEscapes.Replace(list), ":") {
+			if below(p, root) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // below reports whether a path is a directory or below it.

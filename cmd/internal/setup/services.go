@@ -36,6 +36,13 @@ func (p *Plan) disable(ctx context.Context, units []string) error {
 		return nil
 	}
 	for _, u := range units {
+		if !p.view.Exists(filepath.Join(unitDir, u)) { // somebody has removed it, and systemctl does not know it any more
+			_ = p.systemctl(ctx, "stop", u)
+			if err := p.view.disk().remove(wantsLink(u)); err != nil {
+				return err
+			}
+			continue
+		}
 		if err := p.systemctl(ctx, "disable", "--now", u); err != nil {
 			return err
 		}

@@ -28,9 +28,9 @@ type before struct {
 	// Record means that there was a record, which is kept below undoDir.
 	Record bool `json:"record,omitempty"`
 
-	// Daemon means that ballastd ran, and Enabled that its units started at boot.
-	Daemon  bool `json:"daemon,omitempty"`
-	Enabled bool `json:"enabled,omitempty"`
+	// Daemon means that ballastd ran, and Enabled has its units that started at boot.
+	Daemon  bool     `json:"daemon,omitempty"`
+	Enabled []string `json:"enabled,omitempty"`
 
 	// Well is what of containerd was well; nil if containerd did not answer.
 	Well *node.Health `json:"well,omitempty"`
@@ -51,7 +51,7 @@ func (s *Step) changesFile() bool {
 func (p *Plan) journal() error {
 	h, b := p.view.disk(), p.next.Before
 	if b == nil {
-		b = &before{Files: map[string]fs.FileMode{}, Record: p.view.record != nil, Daemon: p.view.running.daemon, Enabled: p.view.Exists(wantsLink(serviceName))}
+		b = &before{Files: map[string]fs.FileMode{}, Record: p.view.record != nil, Daemon: p.view.running.daemon, Enabled: slices.DeleteFunc(p.view.installed(), func(u string) bool { return !p.view.Exists(wantsLink(u)) })}
 		if p.view.State != nil {
 			well := p.view.State.Health()
 			b.Well = &well
@@ -67,7 +67,11 @@ func (p *Plan) journal() error {
 		p.next.Before = b
 	}
 	dirs := slices.Clone(b.Dirs)
+	p.next.Files = maps.Clone(p.next.Files) // it can be that of the record
 	for _, s := range p.Steps {
+		if err := p.restores(s); err != nil {
+			return err
+		}
 		if !s.changesFile() || p.view.IsDir(s.Target) {
 			continue
 		}
@@ -89,6 +93,27 @@ func (p *Plan) journal() error {
 		b.Files[s.Target] = mode
 	}
 	b.Dirs = sorted(dirs)
+	return nil
+}
+
+// restores records the content of others that a step puts in the place of what setup wrote.
+func (p *Plan) restores(s Step) (err error) {
+	f, known := p.next.Files[s.Target]
+	to := digest.FromBytes(s.data)
+	switch {
+	case !known:
+		return nil
+	case s.Action == Copy:
+		if to, err = digestOf(s.from); err != nil {
+			return err
+		}
+	case s.Action != Restore:
+		return nil
+	}
+	if !f.wrote(to) {
+		f.After = to
+		p.next.Files[s.Target] = f
+	}
 	return nil
 }
 
@@ -147,7 +172,7 @@ func (p *Plan) putBack(path string, mode fs.FileMode) (changed bool, err error) 
 	switch f := p.next.Files[path]; {
 	case now == was:
 		return false, nil
-	case now != "" && f.Digest != "" && !f.wrote(now):
+	case now != "" && f.Digest != "" && !f.wrote(now) && now != f.After:
 		p.Notes = append(p.Notes, fmt.Sprintf("%s was edited while setup ran, and stays", path))
 		return false, nil
 	case mode == 0:
@@ -183,7 +208,7 @@ func (p *Plan) undo(ctx context.Context, why string) error {
 		if g == daemonGroup {
 			fresh := slices.DeleteFunc(p.view.installed(), func(u string) bool {
 				mode, changed := b.Files[filepath.Join(unitDir, u)]
-				return b.Enabled && (!changed || mode != 0)
+				return slices.Contains(b.Enabled, u) && (!changed || mode != 0)
 			})
 			if err := p.disable(ctx, fresh); err != nil {
 				return err
@@ -205,6 +230,12 @@ func (p *Plan) undo(ctx context.Context, why string) error {
 			}
 		}
 	}
+	off := slices.DeleteFunc(slices.Clone(b.Enabled), func(u string) bool { return p.view.Exists(wantsLink(u)) || !p.view.Exists(filepath.Join(unitDir, u)) })
+	if len(off) > 0 && p.view.Systemd {
+		if err := errors.Join(p.systemctl(ctx, "daemon-reload"), p.systemctl(ctx, append([]string{"enable"}, off...)...)); err != nil {
+			return err
+		}
+	}
 	if changed[daemonGroup] && p.view.Systemd {
 		if err := p.systemctl(ctx, "daemon-reload"); err != nil {
 			return err
@@ -223,29 +254,46 @@ func (p *Plan) undo(ctx context.Context, why string) error {
 	return p.forget()
 }
 
+// sweep removes what crashes have left of the writing of the files that a plan knows.
+func (p *Plan) sweep() error {
+	h, paths := p.view.disk(), []string{stateFile}
+	paths = slices.AppendSeq(paths, maps.Keys(p.next.Files))
+	if p.next.Before != nil {
+		paths = slices.AppendSeq(paths, maps.Keys(p.next.Before.Files))
+	}
+	for _, path := range paths {
+		if err := errors.Join(h.sweep(path), h.sweep(filepath.Join(originals, path))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // forget restores the record of before the run, or removes what the run has recorded.
 func (p *Plan) forget() error {
 	h := p.view.disk()
+	if err := p.sweep(); err != nil {
+		return err
+	}
+	old := &record{}
 	if p.next.Before.Record {
-		text, _, err := h.Read(kept(stateFile))
-		if err != nil {
+		var err error
+		if old, err = h.keptRecord(); err != nil {
 			return err
 		}
-		if err := h.write(stateFile, text, 0o600); err != nil {
-			return err
-		}
-		return h.purge(undoDir)
+	}
+	if err := h.purgeRestored("/", func(path string) bool { return old.Files[path].Original }); err != nil {
+		return err
+	}
+	if err := errors.Join(h.purge(freshPrevious), h.purge(spentPrevious)); err != nil {
+		return err
+	}
+	if p.next.Before.Record {
+		return errors.Join(h.prune(originals), h.writeRecord(old), h.purge(undoDir))
 	}
 	for _, path := range []string{undoDir, stateFile} {
 		if err := h.purge(path); err != nil {
 			return err
-		}
-	}
-	for _, path := range slices.Sorted(maps.Keys(p.next.Files)) { // the originals are where they were
-		if f := p.next.Files[path]; f.Original {
-			if err := h.purge(filepath.Join(originals, path)); err != nil {
-				return err
-			}
 		}
 	}
 	return h.prune(stateDir)

@@ -141,3 +141,13 @@ var defaultOpen = template.Must(template.New("open").Parse(
 # ballast, and an empty directory with any other. "ballast doctor" warns of this file.
 # The closed form is what "ballast config hosts _default" prints.
 ` + hostTable))
+
+// RegistryOf returns the registry of a directory of hosts.toml: "host_5000_" is "host:5000".
+func RegistryOf(dir string) string {
+	if rest, ok := strings.CutSuffix(dir, "_"); ok {
+		if i := strings.LastIndexByte(rest, '_'); i > 0 {
+			return rest[:i] + ":" + rest[i+1:]
+		}
+	}
+	return dir
+}

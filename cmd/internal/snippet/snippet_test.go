@@ -315,31 +315,6 @@ func keyFiles(t *testing.T, root string) (ca, client string) {
 	return facadetls.CAFile(root), facadetls.ClientFile(root)
 }
 
-// A file without keys is byte for byte that of earlier versions: this is how old ones are
-// recognized.
-func TestHostsBeforeKeys(t *testing.T) {
-	for file, h := range map[string]Hosts{
-		"ghcr.io":         {Registry: "ghcr.io"},
-		"docker.io":       {Registry: "docker.io"},
-		"127.0.0.1_5001_": {Registry: "127.0.0.1:5001", PlainHTTP: true},
-		"_default":        {Registry: DefaultRegistry},
-		"_default-open":   {Registry: DefaultRegistry, Open: true},
-	} {
-		h.Facade = facade
-		var b strings.Builder
-		if err := h.Write(&b); err != nil {
-			t.Fatal(err)
-		}
-		want, err := os.ReadFile(filepath.Join("testdata", "plain", file+".toml"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(b.String(), string(want)); diff != "" {
-			t.Errorf("%s (got, want):\n%s", file, diff)
-		}
-	}
-}
-
 func TestHostsRefuses(t *testing.T) {
 	for _, h := range []Hosts{
 		{Registry: ""}, {Registry: "a/b"}, {Registry: "../x"}, {Registry: "a\"b"}, {Registry: "ghcr.io", Open: true},

@@ -128,9 +128,9 @@ func count(t *testing.T, db *DB) (a answers) {
 	return a
 }
 
-// TestIndex checks that after any operations the index agrees with the records, and with an index that
+// TestIndexFollowsRecords checks that after any operations the index agrees with the records, and with an index that
 // is built from them.
-func TestIndex(t *testing.T) {
+func TestIndexFollowsRecords(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()

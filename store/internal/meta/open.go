@@ -60,6 +60,9 @@ func Open(path string, o Options) (*DB, error) {
 // has it, read it.
 const schemaSuffix = ".schema"
 
+// SchemaVersion is the version of the schema of this package, a whole number.
+const SchemaVersion = schemaVersion
+
 func writeSchema(path string) error {
 	if have, err := Schema(path); err == nil && have == schemaVersion {
 		return nil

@@ -99,7 +99,7 @@ func (n *Node) MoreContainerd(tables string) { n.options.Containerd = tables }
 // DefaultConfig returns the output of `containerd config default` of a version.
 func DefaultConfig(t TB, version string) string {
 	t.Helper()
-	out := Command(context.Background(), nil, toolOf(t, version, "containerd"), "config", "default")
+	out := Command(context.Background(), nil, ToolOf(t, version, "containerd"), "config", "default")
 	if out.Err != nil {
 		t.Fatalf("containerd config default: %v\n%s", out.Err, out.Output())
 	}

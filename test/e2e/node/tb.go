@@ -103,15 +103,16 @@ func Binary(t TB, name string) string {
 
 // Tool returns the path of containerd, ctr or the shim in the node's version, as built by make
 // tools-all.
-func (n *Node) Tool(name string) string { return toolOf(n.tb, n.version, name) }
+func (n *Node) Tool(name string) string { return ToolOf(n.tb, n.version, name) }
 
 // Tool is Node.Tool for the newest version.
 func Tool(t TB, name string) string {
 	versions := Versions(t)
-	return toolOf(t, versions[len(versions)-1], name)
+	return ToolOf(t, versions[len(versions)-1], name)
 }
 
-func toolOf(t TB, version, name string) string {
+// ToolOf is Tool for a version of Versions.
+func ToolOf(t TB, version, name string) string {
 	return built(t, filepath.Join(".cache/tools", version, name), "make tools-all")
 }
 

@@ -1,0 +1,421 @@
+package setup
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestRollbackContinues kills a rollback at its calls that change the disk: another completes it, and one more returns.
+func TestRollbackContinues(t *testing.T) {
+	const ballastd = "usr/local/bin/ballastd"
+	ended := false
+	for at := 1; !ended; at += 37 {
+		r := newRoot(t, "kubeadm")
+		r.set(Options{})
+		older := r.read(ballastd)
+		r.version("2")
+		r.set(Options{})
+		newer := r.read(ballastd)
+		calls, out := r.kill(operation{Kind: "rollback", Host: r.dir, NoRestart: true}, at)
+		ended = calls < at
+		if rec, err := hostAt(r.dir).readRecord(); err != nil || rec.Before == nil && rec.RollingBack {
+			t.Errorf("%d: %+v, %v\n%s", at, rec, err, out)
+		} else if rec.Before == nil && r.read(ballastd) == older { // it has ended
+			continue
+		}
+		for _, want := range []string{older, newer} {
+			p, err := NewRollback(t.Context(), Options{Host: r.dir, NoRestart: true})
+			r.ok(err)
+			r.apply(p)
+			if got := r.read(ballastd); got != want {
+				t.Fatalf("killed before call %d: got %q, want %q", at, got, want)
+			}
+		}
+	}
+}
+
+// TestAdditionsStay has others who add to the file that setup has edited, before set-up runs once more: removal
+// takes the part of setup alone, also from a file that setup has made.
+func TestAdditionsStay(t *testing.T) {
+	const config, theirs = "etc/containerd/config.toml", "# of others\n"
+	for _, name := range []string{"kubeadm", "plain"} {
+		r := newRoot(t, name)
+		before, err := hostAt(r.dir).Text("/" + config)
+		r.ok(err)
+		r.set(Options{})
+		r.write(config, r.read(config)+theirs)
+		r.ok(os.Chmod(filepath.Join(r.dir, config), 0o600))
+		r.version("2")
+		r.set(Options{Force: true})
+		p, err := NewRemoval(t.Context(), Options{Host: r.dir, NoRestart: true})
+		r.ok(err)
+		r.apply(p)
+		if got := r.read(config); !strings.HasSuffix(got, theirs) || !strings.Contains(got, strings.TrimSpace(before)) && !strings.Contains(got, "imports = []") {
+			t.Errorf("%s: got %q, before %q", name, got, before)
+		}
+		if info, err := os.Stat(filepath.Join(r.dir, config)); err != nil || info.Mode() != 0o600 {
+			t.Errorf("%s: the mode of others is %v, %v", name, info.Mode(), err)
+		}
+	}
+}
+
+// TestTwoEditsAreKept replaces a file by force that others have edited, twice: both edits are kept.
+func TestTwoEditsAreKept(t *testing.T) {
+	const unit = "etc/systemd/system/ballastd.service"
+	r := newRoot(t, "kubeadm")
+	r.set(Options{})
+	for _, text := range []string{"# one\n", "# two\n"} {
+		r.write(unit, text)
+		r.set(Options{Force: true})
+	}
+	var kept []string
+	for name, text := range r.files() {
+		if strings.Contains(name, "originals/"+unit) {
+			kept = append(kept, text[len("-rw-r--r-- "):])
+		}
+	}
+	if slices.Sort(kept); !slices.Equal(kept, []string{"# one\n", "# two\n"}) {
+		t.Errorf("kept: %q", kept)
+	}
+}
+
+// TestOpenTwice opens a registry that is open already: its file is still removed with ballast.
+func TestOpenTwice(t *testing.T) {
+	r := newRoot(t, "kubeadm")
+	r.keys()
+	before := r.files()
+	r.set(Options{Registries: []string{"ghcr.io", "_default"}})
+	for _, name := range []string{"ghcr.io", "_default", "ghcr.io"} {
+		p, err := NewOpen(t.Context(), Options{Host: r.dir}, []string{name})
+		r.ok(err)
+		r.apply(p)
+	}
+	p, err := NewRemoval(t.Context(), Options{Host: r.dir, NoRestart: true})
+	r.ok(err)
+	r.apply(p)
+	delete(before, "var/lib/ballast")
+	if d := cmp.Diff(before, r.files()); d != "" {
+		t.Errorf("left (-before +after):\n%s", d)
+	}
+}
+
+// TestUnreadDropIns has drop-ins of others that nothing imports before setup does: entries of lists are kept by the drop-in of
+// setup from the first run on, and a second run changes nothing; other settings are a conflict.
+func TestUnreadDropIns(t *testing.T) {
+	r := newRoot(t, "kubeadm")
+	r.write("etc/containerd/conf.d/50-soci.toml", `version = 3
+[proxy_plugins.soci]
+  type = "snapshot"
+  address = "/run/soci.sock"
+[[plugins.'io.containerd.transfer.v1.local'.unpack_config]]
+  platform = "linux/amd64"
+  snapshotter = "soci"
+`)
+	_, err := r.plan(Options{RuntimeHandler: "ballast"})
+	wantError(t, err, errdefs.IsFailedPrecondition, "/etc/containerd/conf.d/50-soci.toml", "proxy_plugins.soci")
+	r.set(Options{RuntimeHandler: "ballast", Force: true})
+	if got := r.read("etc/containerd/conf.d/ballast.toml"); !strings.Contains(got, "\"soci\"") {
+		t.Errorf("the entry of others is lost in\n%s", got)
+	}
+	if again := r.set(Options{RuntimeHandler: "ballast"}); again != nil {
+		t.Errorf("a second run: %q", again)
+	}
+	r = newRoot(t, "kubeadm")
+	r.write("etc/containerd/conf.d/50-nydus.toml", "version = 3\n[plugins.'io.containerd.cri.v1.images']\n  snapshotter = \"nydus\"\n")
+	before := r.files()
+	_, err = r.plan(Options{})
+	wantError(t, err, errdefs.IsFailedPrecondition, "/etc/containerd/conf.d/50-nydus.toml", "nydus", "--force")
+	if d := cmp.Diff(before, r.files()); d != "" {
+		t.Errorf("changed (-before +after):\n%s", d)
+	}
+}
+
+// TestRemovedUnits removes ballast where others have removed a unit of it: systemctl does not know it any more.
+func TestRemovedUnits(t *testing.T) {
+	r := newRoot(t, "kubeadm")
+	r.keys()
+	before := r.files()
+	r.set(Options{})
+	r.ok(os.Remove(filepath.Join(r.dir, "etc/systemd/system/ballastd.socket")))
+	r.program("usr/bin/systemctl", "#!/bin/sh\n[ \"$1\" != disable ] || [ -e /etc/systemd/system/$3 ] || exit 1\n"+systemctl[len("#!/bin/sh\n"):])
+	before["usr/bin/systemctl"] = r.files()["usr/bin/systemctl"]
+	p, err := NewRemoval(t.Context(), Options{Host: r.dir, NoRestart: true})
+	r.ok(err)
+	r.apply(p)
+	delete(before, "var/lib/ballast")
+	after := r.files()
+	delete(after, "etc/systemd/system/sockets.target.wants") // systemctl removes it
+	if d := cmp.Diff(before, after); d != "" {
+		t.Errorf("left (-before +after):\n%s", d)
+	}
+}
+
+// TestRollbackLeavesEdits keeps what others have edited since an upgrade, and what was there before setup.
+func TestRollbackLeavesEdits(t *testing.T) {
+	const unit, theirs = "etc/systemd/system/ballastd.service", "# of others\n"
+	r := newRoot(t, "kubeadm")
+	r.set(Options{})
+	r.version("2")
+	r.write(unit, theirs)
+	r.set(Options{Force: true})
+	r.write(unit, theirs+theirs)
+	p, err := NewRollback(t.Context(), Options{Host: r.dir, NoRestart: true})
+	r.ok(err)
+	r.apply(p)
+	if got := r.read(unit); got != theirs+theirs || !strings.Contains(strings.Join(p.Notes, "\n"), unit) {
+		t.Errorf("got %q, notes %q", got, p.Notes)
+	}
+}
+
+// TestRollbackAcrossSchema refuses to restore a version that cannot open the store, before anything changes, and restores
+// one that can.
+func TestRollbackAcrossSchema(t *testing.T) {
+	r := newRoot(t, "kubeadm")
+	r.set(Options{})
+	older := r.read("usr/local/bin/ballastd")
+	r.version("2")
+	r.set(Options{})
+	s, err := store.Open(filepath.Join(r.dir, "var/lib/ballast"), store.Options{Reserve: 1})
+	r.ok(err)
+	r.ok(s.Close())
+	reads, err := strconv.Atoi(store.SchemaVersion)
+	r.ok(err)
+	r.write("var/lib/ballast/store.db.schema", fmt.Sprintln(reads+1)) // as the next version does
+	before := r.files()
+	_, err = NewRollback(t.Context(), Options{Host: r.dir, NoRestart: true})
+	wantError(t, err, errdefs.IsFailedPrecondition, fmt.Sprintf("schema %d", reads+1), "ballast setup --remove")
+	if d := cmp.Diff(before, r.files()); d != "" {
+		t.Errorf("changed (-before +after):\n%s", d)
+	}
+	r.write("var/lib/ballast/store.db.schema", store.SchemaVersion+"\n")
+	back, err := NewRollback(t.Context(), Options{Host: r.dir, NoRestart: true})
+	r.ok(err)
+	r.apply(back)
+	if got := r.read("usr/local/bin/ballastd"); got != older {
+		t.Errorf("got %q, want %q", got, older)
+	}
+}
+
+// TestFailedUpgradeKeepsPrevious undoes an upgrade that fails: the version before it can still be restored.
+func TestFailedUpgradeKeepsPrevious(t *testing.T) {
+	r := newRoot(t, "kubeadm")
+	r.set(Options{})
+	first := r.read("usr/local/bin/ballastd")
+	r.version("2")
+	r.set(Options{})
+	r.version("3")
+	p, err := r.plan(Options{})
+	r.ok(err)
+	p.Steps = append(p.Steps, Step{Action: Chmod, Target: "/of/nobody"})
+	wantError(t, p.Apply(t.Context(), func(Step) {}), errdefs.IsFailedPrecondition, "everything was undone")
+	back, err := NewRollback(t.Context(), Options{Host: r.dir, NoRestart: true})
+	r.ok(err)
+	r.apply(back)
+	if got := r.read("usr/local/bin/ballastd"); got != first {
+		t.Errorf("got %q, want %q", got, first)
+	}
+}
+
+// TestCrashBeforeTheFirstChange kills a set-up while it keeps what it is about to change: others edit that, and a removal
+// leaves what they have made, and no record.
+func TestCrashBeforeTheFirstChange(t *testing.T) {
+	const hosts = "etc/containerd/certs.d/ghcr.io/hosts.toml"
+	for at := 6; at < 60; at += 9 {
+		r := newRoot(t, "kubeadm")
+		r.keys()
+		r.write(hosts, "# one\n")
+		o := operation{Kind: "setup", Host: r.dir, Programs: r.programs, NoRestart: true, Force: true, Options: Options{Registries: []string{"ghcr.io"}}}
+		r.kill(o, at)
+		if rec, err := hostAt(r.dir).readRecord(); err != nil || rec != nil {
+			break
+		}
+		r.write(hosts, "# two\n")
+		for _, set := range []bool{false, true} {
+			if set {
+				r.kill(o, 0)
+			}
+			p, err := NewRemoval(t.Context(), Options{Host: r.dir, NoRestart: true})
+			r.ok(err)
+			r.apply(p)
+			if got := r.read(hosts); got != "# two\n" {
+				t.Errorf("killed before call %d, set up %v: got %q", at, set, got)
+			}
+			if hostAt(r.dir).Exists(undoDir) || hostAt(r.dir).Exists(stateFile) {
+				t.Errorf("killed before call %d, set up %v: records are left", at, set)
+			}
+		}
+	}
+}
+
+// TestPlansNameForeignFiles has a file of others in the root: a set-up and a removal say, before they change anything, that it
+// stays.
+func TestPlansNameForeignFiles(t *testing.T) {
+	const notes = "/var/lib/ballast/notes.txt"
+	r := newRoot(t, "kubeadm")
+	r.keys()
+	r.write(notes, "of others\n")
+	p, err := r.plan(Options{})
+	r.ok(err)
+	if !slices.ContainsFunc(p.Notes, func(n string) bool { return strings.Contains(n, notes) }) {
+		t.Errorf("set-up: %q", p.Notes)
+	}
+	r.apply(p)
+	p, err = NewRemoval(t.Context(), Options{Host: r.dir, NoRestart: true})
+	r.ok(err)
+	if !slices.ContainsFunc(p.Steps, func(s Step) bool { return s.Action == Purge && strings.Contains(s.Why, notes) }) {
+		t.Errorf("removal: %v", p.Steps)
+	}
+}
+
+// TestNeighboursKeepOwners replaces files beside drafts of others, and files with an owner of theirs.
+func TestNeighboursKeepOwners(t *testing.T) {
+	const config, hosts = "etc/containerd/config.toml", "etc/containerd/certs.d/ghcr.io/hosts.toml"
+	r := newRoot(t, "kubeadm")
+	r.keys()
+	r.write(hosts, "# of others\n")
+	for _, p := range []string{config, hosts} {
+		r.write(p+".new", "# a draft\n")
+		r.ok(os.Chown(filepath.Join(r.dir, p), 33, 12))
+		r.ok(os.Chmod(filepath.Join(r.dir, p), 0o640))
+	}
+	before := (&world{root: r}).state()
+	r.set(Options{Force: true, Registries: []string{"ghcr.io"}})
+	r.set(Options{Force: true, SnapshotterOnly: true})
+	set := (&world{root: r}).state()
+	if was, is := before[config], set[config]; is.mode != was.mode || is.uid != was.uid || is.gid != was.gid {
+		t.Errorf("%s: %v of %d:%d, was %v of %d:%d", config, is.mode, is.uid, is.gid, was.mode, was.uid, was.gid)
+	}
+	p, err := NewRemoval(t.Context(), Options{Host: r.dir, NoRestart: true})
+	r.ok(err)
+	r.apply(p)
+	maps.DeleteFunc(before, func(p string, _ entry) bool { return ofDaemon(p) })
+	if d := difference(before, (&world{root: r}).state()); d != "" {
+		t.Errorf("left:\n%s", d)
+	}
+}
+
+// TestImportStays removes ballast where others have put drop-ins into the directory that setup made containerd import:
+// they stay in effect.
+func TestImportStays(t *testing.T) {
+	r := newRoot(t, "kubeadm")
+	r.set(Options{})
+	with := r.read("etc/containerd/config.toml")
+	r.write("etc/containerd/conf.d/60-other.toml", "version = 3\n")
+	p, err := NewRemoval(t.Context(), Options{Host: r.dir, NoRestart: true})
+	r.ok(err)
+	r.apply(p)
+	if got := r.read("etc/containerd/config.toml"); got != with || !strings.Contains(strings.Join(p.Notes, "\n"), "60-other.toml") {
+		t.Errorf("got %q, notes %q", got, p.Notes)
+	}
+}
+
+// TestUndoneRemoval has a containerd that does not restart after the removal: its configuration and the hosts.toml files
+// become what they were, also those in whose place originals of others had been put.
+func TestUndoneRemoval(t *testing.T) {
+	r := newRoot(t, "kubeadm")
+	r.keys()
+	r.write("etc/containerd/certs.d/ghcr.io/hosts.toml", "# of others\n")
+	r.set(Options{Force: true, Registries: []string{"ghcr.io", "quay.io"}})
+	r.write("etc/containerd/config.toml", r.read("etc/containerd/config.toml")+"# of others\n")
+	before := r.files()
+	p, err := NewRemoval(t.Context(), Options{Host: r.dir})
+	r.ok(err)
+	r.program("usr/bin/systemctl", "#!/bin/sh\n[ \"$1\" != restart ] || exit 1\n")
+	wantError(t, p.Apply(t.Context(), func(Step) {}), errdefs.IsFailedPrecondition, "were restored")
+	after := r.files()
+	for _, all := range []map[string]string{before, after} {
+		maps.DeleteFunc(all, func(p, _ string) bool { return strings.HasPrefix(p, "etc/systemd/") || p == "usr/bin/systemctl" })
+	}
+	if d := cmp.Diff(before, after); d != "" {
+		t.Errorf("undone (-before +after):\n%s", d)
+	}
+}
+
+// TestOpenedRegistryIsRemoved opens a registry below a closed default, which makes a directory: removal takes it.
+func TestOpenedRegistryIsRemoved(t *testing.T) {
+	r := newRoot(t, "kubeadm")
+	r.keys()
+	before := r.files()
+	r.set(Options{Registries: []string{"_default"}})
+	p, err := NewOpen(t.Context(), Options{Host: r.dir}, []string{"quay.io"})
+	r.ok(err)
+	r.apply(p)
+	gone, err := NewRemoval(t.Context(), Options{Host: r.dir, NoRestart: true})
+	r.ok(err)
+	r.apply(gone)
+	delete(before, "var/lib/ballast")
+	if d := cmp.Diff(before, r.files()); d != "" {
+		t.Errorf("left (-before +after):\n%s", d)
+	}
+}
+
+// TestUnitsStartAtBoot undoes a set-up that removes the units, and rolls back one that has added them: they start at boot where
+// they are, and only there.
+func TestUnitsStartAtBoot(t *testing.T) {
+	const link = "/etc/systemd/system/multi-user.target.wants/ballastd.service"
+	r := newRoot(t, "kubeadm")
+	elsewhere := Options{NoService: true, RuntimeHandler: "ballast"}
+	r.set(elsewhere)
+	r.version("2")
+	r.set(Options{RuntimeHandler: "ballast"})
+	p, err := r.plan(elsewhere)
+	r.ok(err)
+	p.Steps = append(p.Steps, Step{Action: Chmod, Target: "/of/nobody"})
+	wantError(t, p.Apply(t.Context(), func(Step) {}), errdefs.IsFailedPrecondition, "everything was undone")
+	if !hostAt(r.dir).Exists(link) {
+		t.Error("the unit does not start at boot any more")
+	}
+	back, err := NewRollback(t.Context(), Options{Host: r.dir, NoRestart: true})
+	r.ok(err)
+	r.apply(back)
+	if hostAt(r.dir).Exists(link) {
+		t.Error("a unit that is not there starts at boot")
+	}
+}
+
+// TestTemporaryFilesOfACrash removes ballast with temporary files that a crash has left: the directories go too.
+func TestTemporaryFilesOfACrash(t *testing.T) {
+	r := newRoot(t, "kubeadm")
+	before := r.files()
+	r.set(Options{Settings: map[string]string{"10-tests.toml": "version = 1\n"}})
+	r.ok(os.Rename(filepath.Join(r.dir, "etc/ballast/conf.d/10-tests.toml"), filepath.Join(r.dir, "etc/ballast/conf.d/10-tests.toml.ballast-new")))
+	p, err := NewRemoval(t.Context(), Options{Host: r.dir, NoRestart: true})
+	r.ok(err)
+	r.apply(p)
+	if d := cmp.Diff(before, r.files()); d != "" {
+		t.Errorf("left (-before +after):\n%s", d)
+	}
+}
+
+// TestInterruptedEmptying kills a removal while it empties the root: the next one takes the rest.
+func TestInterruptedEmptying(t *testing.T) {
+	for at := 1; at < 12; at += 2 {
+		r := newRoot(t, "kubeadm")
+		r.set(Options{})
+		r.keys()
+		p, err := NewRemoval(t.Context(), Options{Host: r.dir, NoRestart: true})
+		r.ok(err)
+		i := slices.IndexFunc(p.Steps, func(s Step) bool { return s.Action == Purge })
+		r.ok(p.begin())
+		for _, s := range p.Steps[:i] {
+			r.ok(p.do(t.Context(), s))
+		}
+		r.kill(operation{Kind: "remove", Host: r.dir, NoRestart: true}, 40+at)
+		p, err = NewRemoval(t.Context(), Options{Host: r.dir, NoRestart: true})
+		r.ok(err)
+		r.apply(p)
+		if hostAt(r.dir).Exists("/var/lib/ballast") {
+			t.Errorf("killed before call %d: the root is left", 40+at)
+		}
+	}
+}

@@ -1,0 +1,317 @@
+//go:build vm
+
+package vm
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ballast-dev/ballast/test/e2e/node"
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// clusterNode is Debian 13 with skopeo: the node of a cluster, and the machine of its administrator.
+var clusterNode = kind{name: "cluster", distro: "Debian 13, Kubernetes"}
+
+// The address of the API server as pods know it. It is on the loopback interface, so that there is no need for kube-proxy.
+const apiAddress = "10.96.0.1"
+
+// TestCluster has a cluster of one node, on which the pages about installation are typed as they are.
+func TestCluster(t *testing.T) {
+	m := startNode(t, clusterNode, kernel13, newest(t), clusterCargo(t))
+	r := m.registries
+	llama := r.pushOllama(t, "library/llama3.2", "1b", weights(1, 16<<20))
+	r.oci.Push(t, "ggml-org/llama.cpp", "server", digestServer(t))
+	m.sh(t, "echo "+registriesAddress+" "+githubHost+" >>/etc/hosts")
+	if !m.journey(t, "control plane", m.startCluster) {
+		return
+	}
+	before := m.foreignFiles(t)
+	const page = "contrib/docs/kubernetes-install.md"
+	if n := blocks(t, page); n != 6 {
+		t.Errorf("%s has %d blocks of commands", page, n)
+	}
+	pod := func(t *testing.T) { m.podReads(t, llama) }
+
+	m.journey(t, "the image", func(t *testing.T) {
+		c := typed(t, page, "## The image")
+		if len(c) != 3 || c[0] != "make image" || !strings.HasPrefix(c[2], "docker buildx build ") {
+			t.Fatalf("the page has other commands than this test knows: %q", c)
+		}
+		m.admin(t, c[1])
+		m.admin(t, "skopeo copy --all oci:bin/image-next docker://registry.example/ballast:v0.2.0")
+	})
+	m.journey(t, "Helm", func(t *testing.T) {
+		m.admin(t, typed(t, page, "## Helm")...)
+		m.ready(t)
+	})
+	m.journey(t, "pod with a model", pod)
+	m.journey(t, "helm upgrade, helm rollback", func(t *testing.T) {
+		c := typed(t, page, "## Upgrade and rollback")
+		if len(c) != 2 {
+			t.Fatalf("the page has other commands than this test knows: %q", c)
+		}
+		for i, want := range []string{"v0.2.0", "v0.1.0"} {
+			m.admin(t, c[i], "kubectl -n ballast-system rollout status daemonset/ballast")
+			if got := m.sh(t, "/usr/local/bin/ballast version"); !strings.Contains(got, want) {
+				t.Errorf("%s: the version is %s", c[i], got)
+			}
+			m.ready(t)
+		}
+		m.admin(t, "kubectl exec llama -- sha256sum /models/llama/model.gguf | grep "+llama.sum)
+	})
+	m.journey(t, "helm uninstall", func(t *testing.T) {
+		c := typed(t, page, "## Uninstall")
+		m.sh(t, "systemd-run --quiet --unit uninstall.service -p WorkingDirectory="+download+" -E HOME=/root -E PATH=$PATH -p RemainAfterExit=yes "+strings.Join(c, ";"))
+		eventually(t, "the removal to say which container it waits for", func() error {
+			pod := strings.TrimSpace(m.try("kubectl -n ballast-system get pods -l app.kubernetes.io/component=remove -o name").Stdout)
+			out := m.try("kubectl -n ballast-system logs " + pod + " -c remove") // as the page says
+			if out.Err != nil || !strings.Contains(out.Stdout+out.Stderr, "k8s.io") {
+				return fmt.Errorf("%w: %s", out.Err, out.Output())
+			}
+			t.Log(out.Output())
+			return nil
+		})
+		m.admin(t, "kubectl delete pod llama")
+		eventually(t, "end of helm uninstall", func() error {
+			if s := m.sh(t, "systemctl show -P SubState uninstall.service"); s == "running\n" {
+				return errors.New(s)
+			}
+			return nil
+		})
+		if s := m.sh(t, "systemctl show -P Result uninstall.service"); s != "success\n" {
+			t.Errorf("helm uninstall: %s%s", s, m.sh(t, "journalctl -u uninstall -o cat --no-pager"))
+		}
+		m.gone(t, before)
+		m.admin(t, "kubectl delete namespace ballast-system")
+	})
+	m.journey(t, "Kustomize", func(t *testing.T) {
+		// The image of the project itself, which the objects name.
+		m.admin(t, "skopeo copy --all oci:bin/image docker://ghcr.io/ballast-dev/ballast:v0.1.0")
+		m.admin(t, typed(t, page, "## Kustomize")...)
+		m.admin(t, "kubectl -n ballast-system rollout status daemonset/ballast")
+		m.ready(t)
+		m.podReads(t, llama)
+		m.admin(t, "kubectl delete pod llama")
+		m.admin(t, typed(t, page, "With Kustomize:")...)
+		m.gone(t, before)
+	})
+	m.journey(t, "install.md, the other commands", func(t *testing.T) { m.installByHand(t, before, llama) })
+}
+
+// installByHand types the blocks of install.md that are not those of TestDebian12.
+func (m *machine) installByHand(t *testing.T, before map[string]string, llama model) {
+	t.Helper()
+	const page = "contrib/docs/install.md"
+	if n := blocks(t, page); n != 6 {
+		t.Errorf("%s has %d blocks of commands", page, n)
+	}
+	kubeadm := typed(t, page, "### Plain, and kubeadm")
+	m.admin(t, "bin/"+kubeadm[0])
+	for _, command := range kubeadm[1:] {
+		m.admin(t, strings.ReplaceAll(command, "NODE", "node"))
+	}
+	m.podReads(t, llama) // as the page says below
+	m.admin(t, "kubectl delete pod llama")
+
+	// The handler that nvidia-ctk adds, with a runtime of that name.
+	m.sh(t, `mkdir -p /etc/containerd/conf.d
+printf '#!/bin/sh\necho "$@" >>/run/nvidia.log\nexec runc "$@"\n' >/usr/local/bin/nvidia-container-runtime
+chmod 755 /usr/local/bin/nvidia-container-runtime
+cat >/etc/containerd/conf.d/99-nvidia.toml <<'END'
+version = 3
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia]
+  runtime_type = 'io.containerd.runc.v2'
+  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia.options]
+    BinaryName = '/usr/local/bin/nvidia-container-runtime'
+    SystemdCgroup = true
+END
+systemctl restart containerd`)
+	m.admin(t, typed(t, page, "### GPU nodes")...)
+	m.podReads(t, llama)
+	m.sh(t, "grep -q create /run/nvidia.log")
+	m.admin(t, "kubectl delete pod llama")
+
+	heal := typed(t, page, "**To heal a node by hand**")
+	checks := []string{
+		"systemctl is-active ballastd.socket ballastd.service",
+		"true",
+		"! ballast version | grep " + nextVersion,
+		"ballast status",
+		"test ! -e /usr/local/bin/ballast",
+	}
+	if len(heal) != len(checks) {
+		t.Fatalf("the page has other commands than this test knows: %q", heal)
+	}
+	m.sh(t, next+"/bin/ballast setup\nsystemctl stop ballastd.socket ballastd.service")
+	for i, command := range heal {
+		m.admin(t, command)
+		m.sh(t, checks[i])
+	}
+	m.sh(t, "kubectl delete runtimeclass ballast\nkubectl label node node ballast.dev/node-\nrm -r /usr/local/bin/nvidia-container-runtime /etc/containerd/conf.d\nsystemctl restart containerd")
+	m.gone(t, before)
+}
+
+// admin types commands in the directory with what the administrator has downloaded.
+func (m *machine) admin(t *testing.T, commands ...string) {
+	t.Helper()
+	for _, c := range commands {
+		t.Logf("$ %s\n%s", c, m.sh(t, "cd "+download+"\n"+c+" 2>&1"))
+	}
+}
+
+// ready checks that the node says that it has ballast.
+func (m *machine) ready(t *testing.T) {
+	t.Helper()
+	eventually(t, "label of the node", func() error {
+		out := m.try("kubectl get nodes -l ballast.dev/node=true -o name")
+		if out.Stdout != "node/node\n" {
+			return fmt.Errorf("%w: %s", out.Err, out.Output())
+		}
+		return nil
+	})
+	m.healthy(t)
+}
+
+// podReads applies the example of a pod, and wants its container to read the model.
+func (m *machine) podReads(t *testing.T, want model) {
+	t.Helper()
+	m.admin(t, "kubectl apply -f contrib/kubernetes/pod.yaml", "kubectl wait --for=condition=Ready pod/llama --timeout=10m")
+	eventually(t, "digest of the model in the log of the pod", func() error {
+		if out := m.try("kubectl logs llama"); !strings.HasPrefix(out.Stdout, want.sum) {
+			return fmt.Errorf("%w: %s", out.Err, out.Output())
+		}
+		return nil
+	})
+}
+
+// gone wants the node to be as it was before the installation.
+func (m *machine) gone(t *testing.T, before map[string]string) {
+	t.Helper()
+	if d := cmp.Diff(before, m.foreignFiles(t)); d != "" {
+		t.Errorf("left (-before +after):\n%s", d)
+	}
+	if left := m.sh(t, "kubectl get all,runtimeclasses,validatingadmissionpolicies,validatingadmissionpolicybindings -A -o name | grep ballast || true\nkubectl get clusterroles,clusterrolebindings -o name | grep ballast || true\nkubectl get nodes --show-labels | grep ballast || true"); left != "" {
+		t.Errorf("left in the cluster:\n%s", left)
+	}
+}
+
+// kubeconfig is the configuration of a client with a token.
+func kubeconfig(token string) string {
+	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "Config", "current-context": "c",
+ "clusters": [{"name": "c", "cluster": {"server": "https://%s", "certificate-authority": "/root/cluster/ca.crt"}}],
+ "users": [{"name": "u", "user": {"token": %q}}],
+ "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]}`, apiAddress, token)
+}
+
+// clusterCargo are the programs and keys of a cluster, and what its administrator has downloaded: the repository with two images.
+func clusterCargo(t *testing.T) cargo {
+	t.Helper()
+	ca, cert, key := certificates(t, apiAddress, "127.0.0.1", nodeAddress)
+	c := cargo{
+		"/root/cluster/ca.crt":     {text: string(ca), mode: 0o644},
+		"/root/cluster/server.crt": {text: string(cert), mode: 0o644},
+		"/root/cluster/server.key": {text: string(key), mode: 0o600},
+		"/root/.kube/config":       {text: kubeconfig("admin"), mode: 0o600},
+		// Tokens, names, and groups.
+		"/root/cluster/tokens": {text: `admin,admin,1,system:masters
+controllers,system:kube-controller-manager,2
+scheduler,system:kube-scheduler,3
+node,system:node:node,4,system:nodes
+`, mode: 0o600},
+		"/root/cluster/kubelet.yaml": {text: strings.NewReplacer("address: 127.0.0.1", "address: 0.0.0.0", "registerNode: false", "registerNode: true",
+			"staticPodPath: /root/pods\n", "").Replace(kubeletConfig), mode: 0o644},
+		"/root/bin/image.tar":      {from: image(t, "image.tar"), mode: 0o644},
+		"/root/bin/image-next.tar": {from: image(t, "image-next.tar"), mode: 0o644},
+	}
+	for _, who := range []string{"controllers", "scheduler", "node"} {
+		c["/root/cluster/"+who+".conf"] = load{text: kubeconfig(who), mode: 0o600}
+	}
+	for _, p := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
+		c["/root/cluster/"+p] = load{from: image(t, filepath.Join("cluster", p)), mode: 0o755}
+	}
+	for _, p := range []string{"kubectl", "helm"} {
+		c["/usr/local/bin/"+p] = load{from: image(t, filepath.Join("cluster", p)), mode: 0o755}
+	}
+	for to, l := range kubeletCargo() {
+		c[to] = l
+	}
+	err := filepath.WalkDir("../../contrib", func(path string, d fs.DirEntry, err error) error {
+		if rel, in := strings.CutPrefix(path, "../../"); in && err == nil && d.Type().IsRegular() {
+			c[download+"/"+rel] = load{from: path, mode: 0o644}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// startCluster starts a control plane and a kubelet. The kubelet's pods have the network of [network].
+func (m *machine) startCluster(t *testing.T) {
+	t.Helper()
+	m.sh(t, `cd `+download+`/bin
+for i in image image-next; do mkdir $i; tar -C $i -xf /root/bin/$i.tar; done
+ip address add `+apiAddress+`/32 dev lo
+echo "nameserver 127.0.0.1" >/etc/resolv.conf
+cd /root/cluster
+run() { unit=$1; shift; systemd-run --quiet --unit $unit.service -p Restart=always -p RestartSec=1 "$@"; }
+run etcd /root/cluster/etcd --data-dir /root/cluster/etcd.d --unsafe-no-fsync
+run apiserver /root/cluster/kube-apiserver --etcd-servers http://127.0.0.1:2379 --secure-port 443 --advertise-address `+nodeAddress+` \
+	--service-cluster-ip-range 10.96.0.0/24 --tls-cert-file server.crt --tls-private-key-file server.key --token-auth-file tokens \
+	--authorization-mode Node,RBAC --enable-admission-plugins NodeRestriction --allow-privileged \
+	--service-account-issuer https://kubernetes.default.svc --service-account-key-file server.key --service-account-signing-key-file server.key
+`)
+	eventually(t, "API server", func() error {
+		if out := m.try("kubectl get --raw /readyz"); out.Stdout != "ok" {
+			return fmt.Errorf("%w: %s; %s", out.Err, out.Output(), m.try("journalctl -u apiserver -n 5 -o cat --no-pager").Stdout)
+		}
+		return nil
+	})
+	m.sh(t, `cd /root/cluster
+run() { unit=$1; shift; systemd-run --quiet --unit $unit.service -p Restart=always -p RestartSec=1 -p KillMode=process "$@"; }
+run controllers /root/cluster/kube-controller-manager --kubeconfig controllers.conf --leader-elect=false --use-service-account-credentials \
+	--service-account-private-key-file server.key --root-ca-file ca.crt
+run scheduler /root/cluster/kube-scheduler --kubeconfig scheduler.conf --leader-elect=false
+run kubelet /root/kubelet --kubeconfig node.conf --config kubelet.yaml --root-dir /root/kubelet.d --cert-dir /root/kubelet.d/pki \
+	--hostname-override node --node-ip `+nodeAddress+`
+`)
+	eventually(t, "node", func() error {
+		if out := m.try("kubectl wait --for=condition=Ready node/node --timeout=1s && kubectl get serviceaccount default"); out.Err != nil {
+			return fmt.Errorf("%w: %s; %s", out.Err, out.Output(), m.try("journalctl -u kubelet -n 5 -o cat --no-pager").Stdout)
+		}
+		return nil
+	})
+	m.sh(t, "kubectl version >&2")
+}
+
+// digestServer is an image that is started as that of a model server, and prints the digest of the model.
+func digestServer(t *testing.T) node.Artifact {
+	t.Helper()
+	a := node.Busybox(t)
+	var manifest ocispec.Manifest
+	var config ocispec.Image
+	if err := errors.Join(json.Unmarshal(a.Manifest, &manifest), json.Unmarshal(a.Blobs[manifest.Config.Digest], &config)); err != nil {
+		t.Fatal(err)
+	}
+	delete(a.Blobs, manifest.Config.Digest)
+	config.Config.Entrypoint = []string{"/bin/sh", "-c", `sha256sum "$1"; trap exit TERM; while :; do sleep 1; done`} // --model FILE
+	p, err := json.Marshal(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest.Config.Digest, manifest.Config.Size = digest.FromBytes(p), int64(len(p))
+	a.Blobs[manifest.Config.Digest] = p
+	if a.Manifest, err = json.Marshal(manifest); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}

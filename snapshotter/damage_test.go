@@ -286,6 +286,45 @@ func (n *node) mountModel(t *testing.T, content []byte) error {
 	return err
 }
 
+// TestOlderKernel starts on a kernel that mounts no stubs: complete models become links, which the newer kernel mounts too.
+func TestOlderKernel(t *testing.T) {
+	n, content, table := newModelNode(t, tree.Stubs)
+	n.stop(t)
+	n.open(t, tree.Links)
+	if err := n.mountModel(t, content); err != nil { // this kernel mounts both
+		t.Fatal(err)
+	}
+	n.noStubs = unix.EINVAL
+	id := n.id(t, "model")
+	show := func() tree.Backend {
+		m, err := readMarker(n.snapshotDir(id))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m.Show
+	}
+	if err := n.mountModel(t, content); err != nil || show() != tree.Links {
+		t.Errorf("a mount: %v, shown as %s", err, show())
+	}
+	if err := writeMarker(n.snapshotDir(id), marker{Table: table, Show: tree.Stubs, Shown: true}); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Inspect(t.Context()); err != nil || show() != tree.Links {
+		t.Errorf("a start: %v, shown as %s", err, show())
+	}
+	if err := n.mountModel(t, content); err != nil {
+		t.Error(err)
+	}
+	if problems, err := n.Verify(t.Context(), ""); err != nil || len(problems) > 0 {
+		t.Errorf("verify: %v, %v", problems, err)
+	}
+	n.stop(t)
+	n.start(t, tree.Stubs)
+	if err := n.mountModel(t, content); err != nil {
+		t.Error(err)
+	}
+}
+
 // Each file of the snapshotter is damaged in each way while no daemon runs. Afterwards a new mount
 // shows the right bytes, and a running container keeps its files.
 func TestDamageMatrix(t *testing.T) {

@@ -48,7 +48,8 @@
 //	           writes missing records.
 //	Missing    finds what containerd has recorded and the metadata have not.
 //	Inspect    compares some stubs of every model with its table. A damaged snapshot is marked as
-//	           not shown, shown again, and only then marked as shown.
+//	           not shown, shown again, and only then marked as shown. Stubs become links if this
+//	           kernel, older than the one before, cannot mount stubs.
 //
 // While containerd is served, Cleanup is the removing half of Reconcile, Verify compares every file
 // with its table without reading content, and Refresh repairs. What cannot be repaired is refused

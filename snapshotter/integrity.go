@@ -160,6 +160,10 @@ func (s *Snapshotter) Inspect(ctx context.Context) error {
 		return err
 	}
 	for _, f := range found {
+		if f.stale {
+			err = errors.Join(err, s.repair(ctx, f))
+			continue
+		}
 		if len(f.problems) == 0 {
 			if f.label == "" { // made by a version without labels
 				err = errors.Join(err, s.label(ctx, f.key, f.shows()))
@@ -255,6 +259,7 @@ type examined struct {
 	suspect
 	problems []Problem
 	unfit    bool // it may show wrong bytes
+	stale    bool // it is complete, and has stubs, which this kernel cannot mount
 }
 
 func problems(found []examined) (all []Problem) {
@@ -286,7 +291,11 @@ func (s *Snapshotter) examine(ctx context.Context, table digest.Digest, compare 
 			if i == 0 || suspects[i-1].shows() != p.shows() {
 				files, ferr = s.store.Listing(ctx, t)
 			}
-			s.checkFiles(&f, compare, files, ferr)
+			if f.marker.Show == tree.Stubs && s.noStubs != nil {
+				s.checkStubs(ctx, &f, t)
+			} else {
+				s.checkFiles(&f, compare, files, ferr)
+			}
 		}
 		found = append(found, f)
 	}
@@ -313,6 +322,13 @@ func (f *examined) checkMarker() {
 		f.report("", "it is not completely shown")
 	}
 	f.unfit = len(f.problems) > 0
+}
+
+// checkStubs marks a complete model that this kernel cannot mount, to be shown as links.
+func (s *Snapshotter) checkStubs(ctx context.Context, f *examined, table digest.Digest) {
+	if _, err := s.store.Files(ctx, table); err == nil {
+		f.stale, f.marker.Show = true, tree.Links
+	}
 }
 
 // checkFiles compares the files of a model with its table. ferr is the error of reading the table.
@@ -354,7 +370,7 @@ func (s *Snapshotter) repair(ctx context.Context, p examined) error {
 	if err := table.Validate(); err != nil {
 		return fmt.Errorf("snapshot %s: the table that it shows is unknown: %w", p.id, errdefs.ErrDataLoss)
 	}
-	if p.unfit {
+	if p.unfit || p.stale {
 		if err := writeMarker(dir, marker{Table: table, Show: cmp.Or(p.marker.Show, s.backend)}); err != nil {
 			return err
 		}

@@ -86,6 +86,29 @@ func (c chain) lowers() (ids []string, stubs bool, err error) {
 	return ids, stubs, nil
 }
 
+// linked shows the models of a chain as links, and returns the chain as it is then. It returns
+// errdefs.ErrUnavailable for a model that is not complete.
+func (s *Snapshotter) linked(ctx context.Context, key string, c chain) (chain, error) {
+	for _, m := range c.parents {
+		if m.Show == tree.Stubs {
+			if err := s.Refresh(ctx, m.Table); err != nil {
+				return chain{}, err
+			}
+		}
+	}
+	c, err := s.chain(ctx, key)
+	if err != nil {
+		return chain{}, err
+	}
+	for _, m := range c.parents {
+		if m.Show == tree.Stubs || m.Table != "" && !m.Shown {
+			return chain{}, fmt.Errorf("model %s is not complete, and this kernel mounts complete models only (%w); \"ballast ls\" shows the progress of its download: %w",
+				m.Table, s.noStubs, errdefs.ErrUnavailable)
+		}
+	}
+	return c, nil
+}
+
 // mounts returns the mounts of the snapshot with key. plain are overlay's.
 func (s *Snapshotter) mounts(ctx context.Context, key string, plain []mount.Mount) ([]mount.Mount, error) {
 	c, err := s.chain(ctx, key)
@@ -102,6 +125,12 @@ func (s *Snapshotter) mounts(ctx context.Context, key string, plain []mount.Moun
 	ids, stubs, err := c.lowers()
 	if err != nil {
 		return nil, err
+	}
+	if stubs && s.noStubs != nil {
+		if c, err = s.linked(ctx, key, c); err != nil {
+			return nil, err
+		}
+		stubs = false
 	}
 	if len(ids) == 0 && isVolume(key) {
 		return nil, errEmptyVolume(key)

@@ -59,6 +59,8 @@ type Snapshotter struct {
 	bare    func(ctx context.Context) error
 	log     *slog.Logger
 
+	noStubs error // why the kernel mounts no stubs, if backend is tree.Links
+
 	asked  asked      // see Missing
 	hiding sync.Mutex // serializes repairs of the hiding layer; no other lock is taken while it is held
 }
@@ -97,6 +99,10 @@ func New(root string, st *store.Store, o Options) (*Snapshotter, error) {
 	if err := makeHide(filepath.Join(root, hideName)); err != nil && backend == tree.Stubs {
 		return nil, err
 	}
+	var noStubs error
+	if backend == tree.Links {
+		noStubs = probe(root, probeStubs)
+	}
 	unsure, err := prepareMetadata(root, o.Log)
 	if err != nil {
 		return nil, err
@@ -119,7 +125,7 @@ func New(root string, st *store.Store, o Options) (*Snapshotter, error) {
 	rec := &recorder{overlaySnapshotter: ov, meta: meta, dir: filepath.Join(root, "snapshots"), log: o.Log}
 	return &Snapshotter{
 		Snapshotter: rec, overlay: rec, meta: meta, unsure: unsure, store: st,
-		root: root, backend: backend, volume: o.Volume, bare: o.Bare,
+		root: root, backend: backend, noStubs: noStubs, volume: o.Volume, bare: o.Bare,
 		asked:   asked{names: map[string]bool{}},
 		objects: tree.Objects{Dir: objects, Name: store.ObjectName, Size: st.View("").Size}, log: o.Log,
 	}, nil

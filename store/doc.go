@@ -81,9 +81,8 @@
 //     keeps at most half of them while another source waits.
 //   - Staged bytes belong to the group of sources that fetches them. Fetching the same blob from other sources
 //     is a separate transfer, and the first to finish makes the object.
-//   - Objects fetched with credentials are private to their sources. Other sources must prove that they have
-//     the bytes, by random ranges of a raw blob or by providing all bytes; until then object and chunks do not
-//     exist for them.
+//   - Objects fetched with credentials are private to their sources. Other sources must provide all bytes;
+//     until then object and chunks do not exist for them. What they provided is the same object then.
 //   - A table shown when complete uses the directory of all objects, since its sources provided all of it. A
 //     table shown earlier may name digests that it must not read, so it uses a view of its own.
 //   - The way in which a view fetches an exposed file is recorded before the file can be read, and never

@@ -35,6 +35,9 @@ type ExposeOptions struct {
 	// Verification follows when a file is complete; by then readers may have got wrong bytes.
 	Unverified bool
 
+	// Whole lets no file be read before it is complete, whatever digests its chunks have. Needs Wait.
+	Whole bool
+
 	// Probe checks that the files can arrive: that there is space for them, and that the sources
 	// have a byte of the largest missing file.
 	Probe bool
@@ -130,7 +133,9 @@ func (s *Store) missingFiles(t *filetable.Table, o ExposeOptions) ([]shownFile, 
 		return nil, err
 	}
 	layouts := layoutsOf(t, o.Sources)
-	if !o.Unverified {
+	if o.Whole {
+		clear(layouts)
+	} else if !o.Unverified {
 		maps.DeleteFunc(layouts, func(_ digest.Digest, l *chunkfile.Layout) bool { return l.Unverified })
 	}
 	from := namesOf(o.Sources)

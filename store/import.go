@@ -27,7 +27,7 @@ type LinkOptions struct {
 	Open func(digest.Digest) (*os.File, error)
 
 	// Private is the name of the only source (transfer.Source) that may have the files, besides
-	// sources that prove that they have them. Empty means that the files are public.
+	// sources that provide them. Empty means that the files are public.
 	Private string
 
 	// Progress is called as HydrateOptions.Progress. Blobs that are not linked stay "waiting".

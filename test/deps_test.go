@@ -71,7 +71,7 @@ snapshotter/tree          : store/filetable
 snapshotter/differ        : snapshotter store store/filetable store/transfer store/verify
 snapshotter/lazy          : snapshotter/lazy/fdstore store/offheap store/verify
 snapshotter/lazy/fdstore  :
-cmd/internal/config       : convert/formats
+cmd/internal/config       : convert/formats convert/remote
 cmd/internal/facadetls    : store/durable
 cmd/internal/kube         :
 cmd/internal/manual       :

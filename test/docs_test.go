@@ -57,8 +57,8 @@ func TestNamedTests(t *testing.T) {
 			}
 		}
 	}
-	if !testName.MatchString(read(t, "../contrib/docs/kubernetes.md")) {
-		t.Error("the page about pods names no tests")
+	if !testName.MatchString(read(t, "../contrib/docs/tested.md")) {
+		t.Error("the page about tests names none")
 	}
 }
 

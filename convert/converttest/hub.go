@@ -36,14 +36,14 @@ type Hub struct {
 	commits  map[string]map[string]HubFile // by "ORG/REPO@commit"
 	branches map[string]string             // the commit, by "ORG/REPO@revision"
 	tokens   map[string]string             // that is needed, by repository
-	gated    map[string]bool               // repositories with conditions that are not accepted
+	gated    map[string][]string           // tokens of accounts that accepted the conditions, by repository
 	requests []string
 	leaked   []string // requests to the other host that had a token
 }
 
 // NewHub starts a Hub without repositories.
 func NewHub(t testing.TB) *Hub {
-	h := &Hub{Page: 2, commits: map[string]map[string]HubFile{}, branches: map[string]string{}, tokens: map[string]string{}, gated: map[string]bool{}}
+	h := &Hub{Page: 2, commits: map[string]map[string]HubFile{}, branches: map[string]string{}, tokens: map[string]string{}, gated: map[string][]string{}}
 	h.CDN = httptest.NewServer(http.HandlerFunc(h.serveCDN))
 	h.Server = httptest.NewServer(h)
 	t.Cleanup(h.CDN.Close)
@@ -64,18 +64,20 @@ func (h *Hub) Push(repo, revision string, files map[string]HubFile) (commit stri
 	return commit
 }
 
-// Protect closes a repository to those without a token. An empty one opens it.
+// Protect makes a repository private: for those without the token it does not exist. An empty token makes it public.
 func (h *Hub) Protect(repo, token string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.tokens[repo] = token
 }
 
-// Gate refuses a repository to all.
-func (h *Hub) Gate(repo string) {
+// Gate makes a repository gated: everybody can list its files, and only those with one of the tokens can read them.
+// https://huggingface.co/docs/hub/models-gated
+// https://github.com/huggingface/huggingface.js/issues/945
+func (h *Hub) Gate(repo string, granted ...string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.gated[repo] = true
+	h.gated[repo] = granted
 }
 
 // Count returns how many requests had s in them, and forgets all.
@@ -135,15 +137,13 @@ func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	repo := parts[0] + "/" + parts[1]
 	token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+	granted, gated := h.gated[repo]
 	switch {
-	case h.gated[repo] && token == "":
-		hubError(w, http.StatusUnauthorized, "GatedRepo")
-		return
-	case h.gated[repo]:
-		hubError(w, http.StatusForbidden, "GatedRepo")
-		return
 	case h.tokens[repo] != "" && token != h.tokens[repo]:
-		hubError(w, http.StatusUnauthorized, "RepoNotFound")
+		hubError(w, refusedStatus(token, http.StatusNotFound), "RepoNotFound")
+		return
+	case gated && !api && !slices.Contains(granted, token):
+		hubError(w, refusedStatus(token, http.StatusForbidden), "GatedRepo")
 		return
 	}
 	commit := h.branches[repo+"@"+parts[3]]
@@ -152,7 +152,7 @@ func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case commit == "":
 		hubError(w, http.StatusNotFound, "RevisionNotFound")
 	case api && parts[2] == "revision":
-		json.NewEncoder(w).Encode(map[string]any{"id": repo, "sha": commit, "private": h.tokens[repo] != ""})
+		json.NewEncoder(w).Encode(map[string]any{"id": repo, "sha": commit, "private": h.tokens[repo] != "", "gated": gated})
 	case api && parts[2] == "tree":
 		h.tree(w, r, files)
 	case !api && parts[2] == "resolve" && len(parts) == 5:
@@ -160,6 +160,15 @@ func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		hubError(w, http.StatusNotFound, "EntryNotFound")
 	}
+}
+
+// refusedStatus returns 401 for a request without a token, otherwise status.
+// https://github.com/huggingface/huggingface_hub/blob/v1.2.0/src/huggingface_hub/utils/_http.py
+func refusedStatus(token string, status int) int {
+	if token == "" {
+		return http.StatusUnauthorized
+	}
+	return status
 }
 
 func hubError(w http.ResponseWriter, status int, code string) {

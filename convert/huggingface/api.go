@@ -165,6 +165,8 @@ func (c *call) refused(resp *http.Response) error {
 		e.code, e.message = "UNAUTHORIZED", repo+" is not there, or private: a token is needed, as HF_TOKEN of the node or as the password of a pull secret"
 	case resp.StatusCode == http.StatusUnauthorized:
 		e.code, e.message = "UNAUTHORIZED", repo+" is not there, or the token may not read it"
+	case resp.StatusCode == http.StatusNotFound && code == "RepoNotFound" && c.token != "":
+		e.code, e.message = "NAME_UNKNOWN", repo+" is not there, or the token may not read it"
 	case code == "RevisionNotFound":
 		e.code, e.message = noRevision, repo+" has no such branch, tag, commit or quantisation"
 	case resp.StatusCode == http.StatusNotFound:

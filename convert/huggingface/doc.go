@@ -29,8 +29,9 @@
 // # Access
 //
 // A token is the password of a request, and is sent unchanged to the Hub, but never to the target
-// of a redirect. Each manifest is requested with it, even a known one, so a client learns only what
-// the Hub allows. The error for a gated repository contains advice.
+// of a redirect. For each manifest, even a known one, a byte of the largest file is requested with it:
+// the Hub lists the files of a gated repository to everybody, so a listing is no permission. The error
+// for a gated repository contains advice.
 //
 // The Hub's own documentation: https://huggingface.co/docs/hub/api
 package huggingface

@@ -21,7 +21,7 @@ func parseRef(rest string) (remote.Ref, error) {
 	if !pinned {
 		revision = mainBranch
 	}
-	return remote.NewRef(Hosts[0], repository, revision)
+	return remote.NewRef(Host, repository, revision)
 }
 
 // hosts returns the Hub, whose endpoint HF_ENDPOINT can change, with the token of the environment
@@ -35,7 +35,7 @@ func hosts(s format.Settings) (format.Hosts, error) {
 	if err != nil {
 		return format.Hosts{}, fmt.Errorf("HF_ENDPOINT: %w", err)
 	}
-	return format.Hosts{Names: Hosts, Dialect: hub, Credentials: func() remote.Credentials { return Credentials(token(getenv)) }}, nil
+	return format.Hosts{Names: []string{Host}, Dialect: hub, Credentials: func() remote.Credentials { return Credentials(token(getenv)) }}, nil
 }
 
 // maxToken limits a file with a token, in bytes.

@@ -19,8 +19,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Hosts are the hosts of references to repositories of the Hub.
-var Hosts = []string{"hf.co", "huggingface.co"}
+// Host is the host of references to repositories of the Hub (remote.NormalHost).
+const Host = "hf.co"
 
 // DefaultEndpoint is the URL of the Hub.
 const DefaultEndpoint = "https://huggingface.co"
@@ -147,15 +147,33 @@ func (c *call) manifest(ctx context.Context, repo, object string) (*http.Respons
 	return content(c.from, mediatype.OCIManifest, s.manifest), nil
 }
 
-// resolve returns the snapshot of a tag or of the digest of a manifest, if the client may read it.
+// resolve returns the snapshot of a tag or of the digest of a manifest, if the client may read its files.
 func (c *call) resolve(ctx context.Context, repo, object string) (*snapshot, error) {
+	s, err := c.snapshot(ctx, repo, object)
+	if err == nil {
+		err = c.mayRead(ctx, repo, s)
+	}
+	return s, err
+}
+
+// mayRead returns an error if the client may not read the files of a snapshot. The Hub lists the files of
+// a gated repository to everybody, and may give its small ones, so the largest is asked for.
+func (c *call) mayRead(ctx context.Context, repo string, s *snapshot) error {
+	resp, err := c.get(ctx, c.file(repo, s.commit, s.largest), "bytes=0-0")
+	if err != nil {
+		return err
+	}
+	return resp.Body.Close()
+}
+
+// snapshot returns the snapshot of a tag or of the digest of a manifest.
+func (c *call) snapshot(ctx context.Context, repo, object string) (*snapshot, error) {
 	if d := digest.Digest(object); strings.Contains(object, ":") {
 		s := c.hub.find(repo, func(s *snapshot) bool { return s.digest == d })
 		if s == nil {
 			return nil, &refusal{status: http.StatusNotFound, code: "MANIFEST_UNKNOWN", message: "the Hub has no digests of manifests; name a commit instead"}
 		}
-		_, err := c.revision(ctx, repo, s.commit)
-		return s, err
+		return s, nil
 	}
 	revision, quantisation := object, ""
 	if object == tagLatest {
@@ -200,7 +218,7 @@ func (c *call) blob(ctx context.Context, repo string, d digest.Digest) (*http.Re
 		return nil, &refusal{status: http.StatusNotFound, code: "BLOB_UNKNOWN", message: "no manifest that is known names it"}
 	}
 	if s.paths[d] == "" {
-		if _, err := c.revision(ctx, repo, s.commit); err != nil {
+		if err := c.mayRead(ctx, repo, s); err != nil {
 			return nil, err
 		}
 		return content(c.from, mediatype.ModelPackConfig, s.config), nil

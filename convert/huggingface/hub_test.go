@@ -97,6 +97,12 @@ func resolver(t *testing.T, h *converttest.Hub, token string) *resolve.Resolver 
 	if err != nil {
 		t.Fatal(err)
 	}
+	return resolverOf(t, h, hub, token)
+}
+
+// resolverOf is resolver with a client of the Hub that can have read something before.
+func resolverOf(t *testing.T, h *converttest.Hub, hub *huggingface.Hub, token string) *resolve.Resolver {
+	t.Helper()
 	o := remote.Options{
 		Dialects: map[string]remote.Dialect{"hf.co": hub}, AllowHosts: []string{strings.TrimPrefix(h.CDN.URL, "http://")}, Shared: remote.AnyHost,
 		Credentials: func(string) (remote.Credentials, error) { return huggingface.Credentials(token), nil },
@@ -189,8 +195,8 @@ func TestRepository(t *testing.T) {
 	}
 }
 
-// TestKnown requests a known manifest again: one request checks whether it is current, and whether
-// the client may read it.
+// TestKnown requests a known manifest again: one request checks whether it is current, and one whether
+// the client may read its files.
 func TestKnown(t *testing.T) {
 	h := converttest.NewHub(t)
 	h.Push("Org/Model", "main", repository())
@@ -198,7 +204,7 @@ func TestKnown(t *testing.T) {
 	open(t, r, "hf:Org/Model")
 	h.Count("")
 	open(t, r, "hf:Org/Model")
-	if n := h.Count("/api/"); n != 1 || h.Count("/resolve/") != 0 {
+	if n := h.Count(""); n != 2 {
 		t.Errorf("%d requests", n)
 	}
 	h.Protect("Org/Model", "hf_secret")
@@ -207,8 +213,8 @@ func TestKnown(t *testing.T) {
 	}
 }
 
-// TestRequests opens a repository of 200 files: two requests for the commit and the tree, and one for each file whose
-// SHA-256 the Hub does not know.
+// TestRequests opens a repository of 200 files: two requests for the commit and the tree, one for each file whose
+// SHA-256 the Hub does not know, and one to see whether the weights may be read.
 func TestRequests(t *testing.T) {
 	h := converttest.NewHub(t)
 	h.Page = 1000
@@ -222,8 +228,33 @@ func TestRequests(t *testing.T) {
 	if n := len(src.Model.Table.Files); n != len(files) {
 		t.Errorf("%d files", n)
 	}
-	if n := h.Count(""); n != 2+2 {
+	if n := h.Count(""); n != 2+2+1 {
 		t.Errorf("%d requests", n)
+	}
+}
+
+// TestGated reads a repository whose files are listed to everybody: only a token of an account that accepted the
+// conditions gives its manifest, whoever has read it before.
+func TestGated(t *testing.T) {
+	h := converttest.NewHub(t)
+	commit := h.Push("Org/Gated", "main", repository())
+	h.Gate("Org/Gated", "hf_granted")
+	hub, err := huggingface.New(h.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	as := func(token string) *resolve.Resolver { return resolverOf(t, h, hub, token) }
+	d := open(t, as("hf_granted"), "hf:Org/Gated").Origin.Served.Digest
+	for _, name := range []string{"hf:Org/Gated", "hf:Org/Gated@" + commit, "hf:Org/Gated@" + d.String()} {
+		if _, err := as("").Open(t.Context(), name); !errdefs.IsUnauthorized(err) {
+			t.Errorf("%s without a token: %v", name, err)
+		}
+		if _, err := as("hf_another").Open(t.Context(), name); !errdefs.IsPermissionDenied(err) {
+			t.Errorf("%s with a token of another account: %v", name, err)
+		}
+		if diff := cmp.Diff(text(repository(), ".gitattributes"), read(t, open(t, as("hf_granted"), name))); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
 	}
 }
 
@@ -288,7 +319,7 @@ func TestQuantisations(t *testing.T) {
 func TestRefused(t *testing.T) {
 	h := converttest.NewHub(t)
 	h.Push("Org/Gated", "main", repository())
-	h.Gate("Org/Gated")
+	h.Gate("Org/Gated", "hf_granted")
 	h.Push("Org/Private", "main", repository())
 	h.Protect("Org/Private", "hf_other")
 	h.Push("Org/Public", "main", repository())
@@ -300,7 +331,7 @@ func TestRefused(t *testing.T) {
 		{"hf:Org/Gated", "", errdefs.IsUnauthorized, "accept its conditions at " + h.URL + "/Org/Gated"},
 		{"hf:Org/Gated", "hf_secret", errdefs.IsPermissionDenied, "accept its conditions at " + h.URL + "/Org/Gated"},
 		{"hf:Org/Private", "", errdefs.IsUnauthorized, "a token is needed"},
-		{"hf:Org/Private", "hf_secret", errdefs.IsUnauthorized, "the token may not read it"},
+		{"hf:Org/Private", "hf_secret", errdefs.IsNotFound, "the token may not read it"},
 		{"hf:Org/Public@none", "", errdefs.IsNotFound, "no such branch"},
 		{"hf:gpt2", "", errdefs.IsNotFound, "ORG/REPO"},
 		{"hf:Org/Public@a/b", "", errdefs.IsInvalidArgument, "tag"},

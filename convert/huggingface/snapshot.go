@@ -23,6 +23,7 @@ type snapshot struct {
 	manifest  []byte
 	config    []byte
 	paths     map[digest.Digest]string // of one file per digest
+	largest   string                   // path of the largest file
 
 	digest, configDigest digest.Digest
 }
@@ -41,6 +42,7 @@ func newSnapshot(repo, commit string, files []file) (*snapshot, error) {
 	}
 	cfg := convert.Config{Descriptor: convert.ModelDescriptor{Revision: commit}, ModelFS: convert.ModelFS{Type: "layers"}}
 	s := &snapshot{repo: repo, commit: commit, paths: map[digest.Digest]string{}}
+	s.largest = slices.MaxFunc(files, func(a, b file) int { return cmp.Compare(a.size, b.size) }).path
 	for _, f := range files {
 		s.paths[f.digest] = f.path
 		cfg.ModelFS.DiffIDs = append(cfg.ModelFS.DiffIDs, f.digest)
@@ -75,7 +77,7 @@ func parseSnapshot(repo string, p []byte) (*snapshot, error) {
 		repo: repo, commit: m.Annotations[ocispec.AnnotationRevision], manifest: p, config: m.Config.Data, paths: map[digest.Digest]string{},
 		digest: m.Digest, configDigest: m.Config.Digest,
 	}
-	if !commitRE.MatchString(s.commit) || s.config == nil {
+	if !commitRE.MatchString(s.commit) || s.config == nil || len(m.Layers) == 0 {
 		return nil, fmt.Errorf("manifest %s is none of the Hub: %w", m.Digest, errdefs.ErrInvalidArgument)
 	}
 	for _, l := range m.Layers {
@@ -83,5 +85,6 @@ func parseSnapshot(repo string, p []byte) (*snapshot, error) {
 			return nil, err
 		}
 	}
+	s.largest = s.paths[slices.MaxFunc(m.Layers, func(a, b convert.Descriptor) int { return cmp.Compare(a.Size, b.Size) }).Digest]
 	return s, nil
 }

@@ -23,11 +23,11 @@ var (
 	}
 )
 
-// hosts returns the registries of Ollama. They refuse models to clients that are too old, and get
-// requests like those of Ollama's own client, so that they serve the list of runners where there is
+// hosts returns the registry of Ollama (remote.NormalHost). It refuses models to clients that are too old, and gets
+// requests like those of Ollama's own client, so that it serves the list of runners where there is
 // one.
 func hosts(format.Settings) (format.Hosts, error) {
-	return format.Hosts{Names: []string{"registry.ollama.ai", "ollama.com"}, Manner: remote.Manner{
+	return format.Hosts{Names: []string{"registry.ollama.ai"}, Manner: remote.Manner{
 		UserAgent: "ollama/0.40.0", Accept: mediatype.OllamaManifestList + ", " + mediatype.DockerManifest,
 	}}, nil
 }

@@ -31,6 +31,7 @@ const usedTime = time.Minute
 type origin struct {
 	*resolve.Origin
 	private bool // read with credentials of the caller
+	given   bool // these came with the request
 }
 
 // A source is a reference that an image was resolved from.
@@ -38,10 +39,11 @@ type source struct {
 	ref     string // as in store.Image.Refs
 	name    string // "host/repository", or empty
 	private bool   // read with credentials of the caller
+	given   bool   // these came with the request
 }
 
 func (o *origin) source() source {
-	return source{ref: o.Ref.Recorded(), name: nameOf(o.Ref).String(), private: o.private}
+	return source{ref: o.Ref.Recorded(), name: nameOf(o.Ref).String(), private: o.private, given: o.given}
 }
 
 // Restore recreates the missing documents of a known image by one of its references, as the node
@@ -75,7 +77,7 @@ func (h *Handler) Convert(ctx context.Context, ref remote.Ref) (im store.Image, 
 	if _, err := h.admit(ctx, ref, im, h.asNode(im)); err != nil {
 		return store.Image{}, err
 	}
-	return h.forHere(ctx, im)
+	return h.ForHere(ctx, im)
 }
 
 // convertRef is Convert without the signature check. It returns an index as such.
@@ -123,8 +125,8 @@ func (h *Handler) convertAny(ctx context.Context, o *origin, as caller) (store.I
 	return h.convert(ctx, o, as)
 }
 
-// forHere returns im or, if im is an index, the image for this machine.
-func (h *Handler) forHere(ctx context.Context, im store.Image) (store.Image, error) {
+// ForHere returns im or, if im is an index, the image for this machine.
+func (h *Handler) ForHere(ctx context.Context, im store.Image) (store.Image, error) {
 	if im.Table != "" {
 		return im, nil
 	}
@@ -157,6 +159,7 @@ func (h *Handler) resolve(ctx context.Context, ref remote.Ref, as caller) (*orig
 		o.Origin, err = resolve.Read(ctx, r, ref)
 		return err
 	})
+	o.given = o.private && as.given
 	if err == nil && h.wantsTitled(ctx, &o, as) {
 		o.AsFiles()
 	}
@@ -347,18 +350,22 @@ func (h *Handler) manifest(ctx context.Context, im store.Image) ([]byte, error) 
 // used records that im was resolved from src.
 func (h *Handler) used(ctx context.Context, im store.Image, src source) (store.Image, error) {
 	private := slices.Contains(im.PrivateNames, src.name)
-	if slices.Contains(im.Refs, src.ref) && private == src.private && time.Since(im.Used) < usedTime {
+	read := !src.given || time.Since(im.Read[src.name]) < usedTime
+	if slices.Contains(im.Refs, src.ref) && private == src.private && read && time.Since(im.Used) < usedTime {
 		return im, nil
 	}
 	return h.record(ctx, im, src)
 }
 
-// record stores that im was resolved from src, and whether the name of src is private. Other names
-// do not change.
+// record stores that im was resolved from src, and whether and with whose credentials. Other names do
+// not change.
 func (h *Handler) record(ctx context.Context, im store.Image, src source) (store.Image, error) {
-	im.Refs, im.PrivateNames = []string{src.ref}, nil
+	im.Refs, im.PrivateNames, im.Read = []string{src.ref}, nil, nil
 	if src.private {
 		im.PrivateNames = []string{src.name}
+	}
+	if src.given {
+		im.Read = map[string]time.Time{src.name: time.Now()}
 	}
 	if err := h.Store.PutImage(ctx, im); err != nil {
 		return store.Image{}, err

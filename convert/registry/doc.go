@@ -32,8 +32,10 @@
 //  2. A digest of a host in Handler.Archives: its tag is needed; there is no registry to ask.
 //  3. What upstream has by the digest. What is not a model, or was converted before it was pushed,
 //     passes unchanged. A model is converted; its original manifest is then served only if containerd
-//     can mount the original: it unpacks all layers itself, or the model is bare and public, and
-//     the snapshotter shows it (Origin). Otherwise the answer is a PinError with the converted digest.
+//     can mount the original: it unpacks all layers itself, or the model is bare, and the snapshotter
+//     shows it (Made, Origin). The same holds for an index if containerd picks such a model from it.
+//     Otherwise the answer is a PinError with the converted digest. That a caller with credentials has
+//     read it is recorded (store.Image.Read), because the request of the snapshotter has none.
 //  4. What upstream does not have can be a converted digest whose tag was never resolved here. Its
 //     origin is looked for: hints of other nodes (Handler.Hints), then the last tags of the
 //     repository, at most once a minute for each caller. A candidate is read with the credentials of

@@ -37,9 +37,9 @@ type Handler struct {
 	// Signatures decides which models are served and converted; nil allows all.
 	Signatures *signature.Checker
 
-	// Shown reports whether a table is already shown, so that containerd may not apply it again;
-	// nil means never.
-	Shown func(ctx context.Context, table digest.Digest) (bool, error)
+	// ShownEarly reports whether a table is already shown and not complete, so that containerd may
+	// not apply it again; nil means never.
+	ShownEarly func(ctx context.Context, table digest.Digest) (bool, error)
 
 	// Refused is called with the name of a limit when a request exceeds it; may be nil.
 	Refused func(limit string)

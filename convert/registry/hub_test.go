@@ -80,3 +80,45 @@ func TestHub(t *testing.T) {
 		t.Errorf("the other host got the token: %q", l)
 	}
 }
+
+// TestHubGated pulls a gated repository, whose files the Hub lists to everybody. A token that was granted access opens
+// it to its caller only, and stays known, so that the rest can be fetched.
+func TestHubGated(t *testing.T) {
+	t.Parallel()
+	h := converttest.NewHub(t)
+	w := weights(9 << 20)
+	h.Push("Org/Gated", "main", map[string]converttest.HubFile{"w.gguf": {Data: w, LFS: true}, "README.md": {Data: []byte("read me")}})
+	h.Gate("Org/Gated", "hf_granted")
+	f := newFacade(t, hubOptions(t, h))
+	tag := "/v2/Org/Gated/manifests/main"
+	ask := func(path string, header ...string) reply { return f.ask(t, http.MethodGet, path, "hf.co", header...) }
+	if got := ask(tag); got.status != http.StatusUnauthorized {
+		t.Fatalf("without a token: status %d", got.status)
+	}
+	got := ask(tag, basic("anybody:hf_granted")...)
+	if got.status != http.StatusOK {
+		t.Fatalf("status %d: %s", got.status, got.body)
+	}
+	d := digest.FromBytes(got.body)
+	for what, path := range map[string]string{"tag": tag, "digest": "/v2/Org/Gated/manifests/" + d.String()} {
+		if got := ask(path); got.status != http.StatusUnauthorized {
+			t.Errorf("by %s, without a token: status %d", what, got.status)
+		}
+		if got := ask(path, basic("anybody:hf_another")...); got.status == http.StatusOK {
+			t.Errorf("by %s, with a token of another account: status %d", what, got.status)
+		}
+	}
+	im, err := f.h.Store.Image(t.Context(), d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"hf.co/Org/Gated"}, im.PrivateNames); diff != "" {
+		t.Errorf("private names (-want +got):\n%s", diff)
+	}
+	if _, public, err := f.h.Origin(t.Context(), im.Origin.Digest, im, []string{"hf.co/Org/Gated"}, true); len(public) > 0 {
+		t.Errorf("public: %q, %v", public, err)
+	}
+	if err := f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.Sources(im, "hf.co/Org/Gated")}); err != nil {
+		t.Errorf("the rest: %v", err)
+	}
+}

@@ -146,7 +146,7 @@ func (h *Handler) ours(ctx context.Context, ref remote.Ref, im store.Image) (ans
 		return answer{}, err
 	}
 	if h.Pulled != nil {
-		if model, err := h.forHere(ctx, im); err == nil { // an index may have no model for this machine
+		if model, err := h.ForHere(ctx, im); err == nil { // an index may have no model for this machine
 			h.Pulled(ctx, model)
 		}
 	}

@@ -59,12 +59,13 @@ func (h *Handler) admitOther(ctx context.Context, o *origin) error {
 }
 
 // notShown returns errdefs.ErrFailedPrecondition for a pending table that is already shown by
-// another name: containerd has its snapshot and applies nothing, so it would not be checked again.
+// another name, and not complete: containerd has its snapshot and applies nothing, so it would not
+// be checked again.
 func (h *Handler) notShown(ctx context.Context, pending digest.Digest) error {
-	if pending == "" || h.Shown == nil {
+	if pending == "" || h.ShownEarly == nil {
 		return nil
 	}
-	shown, err := h.Shown(ctx, pending)
+	shown, err := h.ShownEarly(ctx, pending)
 	if err != nil || !shown {
 		return err
 	}
@@ -82,7 +83,7 @@ func (h *Handler) subjects(ctx context.Context, ref remote.Ref, im store.Image, 
 	}
 	model = im
 	if im.Table == "" {
-		model, err = h.forHere(ctx, im)
+		model, err = h.ForHere(ctx, im)
 		if err != nil && !errdefs.IsNotFound(err) { // containerd pulls none of its models
 			return store.Image{}, nil, err
 		}

@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/ballast-dev/ballast/convert/converttest"
@@ -263,6 +264,70 @@ func (f *facade) kept(t *testing.T, u *upstream, b *converttest.Built, pending b
 	u.Server = f2.Server
 }
 
+// TestSignedChunks allows chunks to be read only if a signature covers their digests: that of a manifest,
+// unless bytes can be read before any digest is compared. A signature of the files waits for the files.
+func TestSignedChunks(t *testing.T) {
+	t.Parallel()
+	key, public := newKey(t)
+	files := converttest.Files(weights(300 << 10))
+	raw, chunks := converttest.ModelPackRaw(files), converttest.ModelPackChunked(files, converttest.ZstdChunkedPodman, 64<<10)
+	for _, tt := range []struct {
+		name       string
+		kinds      []string
+		model      *converttest.Built
+		unverified bool
+		pending    bool
+	}{
+		{"oms, no chunks", []string{signature.TypeOMS}, raw, false, false},
+		{"oms, chunks", []string{signature.TypeOMS}, chunks, false, true},
+		{"cosign, chunks", []string{signature.TypeCosign}, chunks, false, false},
+		{"oms or cosign, chunks", []string{signature.TypeOMS, signature.TypeCosign}, chunks, false, false},
+		{"oms, no chunks, read unverified", []string{signature.TypeOMS}, raw, true, true},
+		{"cosign, no chunks, read unverified", []string{signature.TypeCosign}, raw, true, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			u, f := newUpstream(t), newFacade(t, remote.Options{})
+			var any []signature.SignerOptions
+			for _, kind := range tt.kinds {
+				any = append(any, signature.SignerOptions{Type: kind, Key: public})
+			}
+			f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: any})
+			f.h.Signatures.Unverified = tt.unverified
+			u.push("team/m", "v1", tt.model)
+			u.attach(t, "api", "team/m", tt.model.Digest(), mediatype.Bundle, mediatype.Bundle, sign(t, key, files))
+			u.legacy(t, key, "team/m", tt.model.Digest())
+			im, err := f.h.Convert(t.Context(), u.ref(t, "team/m", "v1"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			early := false
+			f.h.ShownEarly = func(context.Context, digest.Digest) (bool, error) { return early, nil }
+			for _, early = range []bool{false, true} { // under another name
+				want := http.StatusOK
+				if early && tt.pending {
+					want = http.StatusForbidden
+				}
+				if r := f.team(t, u, "v1"); r.status != want {
+					t.Errorf("shown early %v: status %d, want %d: %s", early, r.status, want, r.body)
+				}
+			}
+			for _, online := range []bool{true, false} { // then the stored result is used
+				for _, complete := range []bool{false, true} {
+					pending, err := f.h.Admit(t.Context(), registry.Candidate{Table: im.Table, Names: []string{u.host() + "/team/m"}, Complete: complete})
+					if want := tt.pending && !complete; err != nil || pending != want {
+						t.Errorf("online %v, complete %v: pending %v, %v, want %v", online, complete, pending, err, want)
+					}
+				}
+				u.Close()
+			}
+			if whole, err := f.h.Signatures.Whole(t.Context(), im.Table); err != nil || whole != tt.pending {
+				t.Errorf("no byte before the whole file: %v, %v", whole, err)
+			}
+		})
+	}
+}
+
 // TestPendingRefused refuses a model whose files are known when it is complete, and are others.
 func TestPendingRefused(t *testing.T) {
 	t.Parallel()
@@ -276,7 +341,7 @@ func TestPendingRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.h.Shown = func(_ context.Context, table digest.Digest) (bool, error) { return table == im.Table, nil }
+	f.h.ShownEarly = func(_ context.Context, table digest.Digest) (bool, error) { return table == im.Table, nil }
 	if r := f.team(t, u, "v1"); r.status != http.StatusForbidden || !strings.Contains(string(r.body), "in use under another name") {
 		t.Errorf("shown by another name, which nobody asks about again: status %d: %s", r.status, r.body)
 	}
@@ -406,6 +471,91 @@ func TestModes(t *testing.T) {
 			t.Errorf("by digest: status %d: %s", r.status, r.body)
 		}
 	})
+}
+
+// TestFailedChecks refuses a model that cannot be checked.
+func TestFailedChecks(t *testing.T) {
+	t.Parallel()
+	_, public := newKey(t)
+	u, f := newUpstream(t), newFacade(t, remote.Options{})
+	var down atomic.Bool
+	u.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if down.Load() && !strings.HasSuffix(r.URL.Path, "/manifests/v1") {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		u.ServeHTTP(w, r)
+	})
+	u.push("team/m", "v1", converttest.ModelPackRaw(converttest.Files(weights(1000))))
+	im, err := f.h.Convert(t.Context(), u.ref(t, "team/m", "v1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: []signature.SignerOptions{{Type: signature.TypeCosign, Key: public}}})
+	down.Store(true)
+	if r := f.team(t, u, "v1"); r.status == http.StatusOK {
+		t.Errorf("a tag, while no signature can be looked for: status %d", r.status)
+	}
+	u.Close()
+	for _, complete := range []bool{false, true} {
+		_, err := f.h.Admit(t.Context(), registry.Candidate{Table: im.Table, Names: []string{u.host() + "/team/m"}, Complete: complete})
+		if !errdefs.IsUnavailable(err) || errdefs.IsFailedPrecondition(err) {
+			t.Errorf("complete %v, while the registry is down: %v", complete, err)
+		}
+	}
+}
+
+// TestEachName checks a model of several names by the rules of all of them.
+func TestEachName(t *testing.T) {
+	t.Parallel()
+	key, public := newKey(t)
+	_, other := newKey(t)
+	u, f := newUpstream(t), newFacade(t, remote.Options{})
+	var rules []*signature.Rule
+	for name, key := range map[string]string{"/team/": public, "/other/": other} {
+		r, err := signature.NewRule(signature.RuleOptions{
+			Name: name, Matches: func(s string) bool { return strings.Contains(s, name) }, Mode: signature.Enforce,
+			Any: []signature.SignerOptions{{Type: signature.TypeCosign, Key: key}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rules = append(rules, r)
+	}
+	f.h.Signatures = &signature.Checker{Rules: rules, Store: f.h.Store}
+	model := converttest.ModelPackRaw(converttest.Files(weights(1000)))
+	u.push("team/m", "v1", model)
+	u.push("free/m", "v1", model)
+	u.legacy(t, key, "team/m", model.Digest())
+	im, err := f.h.Convert(t.Context(), u.ref(t, "free/m", "v1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.h.Admit(t.Context(), registry.Candidate{Table: im.Table, Complete: true}); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("by no name, and accepted by no rule: %v", err)
+	}
+	if im, err = f.h.Convert(t.Context(), u.ref(t, "team/m", "v1")); err != nil {
+		t.Fatal(err)
+	}
+	team, free, others := u.host()+"/team/m", u.host()+"/free/m", u.host()+"/other/m"
+	for _, tt := range []struct {
+		names []string
+		ok    bool
+	}{
+		{[]string{team}, true},
+		{[]string{free}, true},
+		{[]string{free, team}, true},
+		{nil, true}, // one rule is enough, and the result is stored
+		{[]string{others}, false},
+		{[]string{team, others}, false},
+		{[]string{others, team}, false},
+		{[]string{free, others}, false},
+	} {
+		_, err := f.h.Admit(t.Context(), registry.Candidate{Table: im.Table, Names: tt.names, Complete: true})
+		if (err == nil) != tt.ok || err != nil && !errdefs.IsFailedPrecondition(err) {
+			t.Errorf("%v: %v, want allowed %v", tt.names, err, tt.ok)
+		}
+	}
 }
 
 // TestImportSigned asks the registry for the signatures of what is taken over from elsewhere.

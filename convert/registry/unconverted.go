@@ -3,6 +3,7 @@ package registry
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/platforms"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
@@ -60,22 +62,26 @@ func MountableOf(manifest, config []byte) (Mountable, error) {
 	return Rejected, nil // some files would be missing
 }
 
-// unconverted answers with the original manifest of a model if the original can be mounted, otherwise
-// with an error that names the digest to pin.
+// unconverted answers with the original manifest of a model, or of an index of models, if the original
+// can be mounted, otherwise with an error that names the digest to pin.
 //
-// A bare model can: the snapshotter shows it when a pod uses it as an image volume (Origin). That
-// request carries no credentials, so the model must be readable without.
+// A bare model can: the snapshotter shows it when a pod uses it as an image volume (Origin). That request
+// carries no credentials; those of this caller are remembered with the name (store.Image.Read).
 func (h *Handler) unconverted(ctx context.Context, o *origin, im store.Image, as caller) (answer, error) {
 	refuse := func(why string) (answer, error) {
 		return answer{}, &PinError{Name: o.Ref.Name(), Origin: o.Ref.Digest, Converted: im.Manifest, Reason: why}
 	}
-	if im.Table == "" || im.Origin.Digest != o.Ref.Digest || o.HasVariants() {
-		return refuse("it is an index")
+	if im.Origin.Digest != o.Ref.Digest || o.HasVariants() {
+		return refuse("it is a list of variants")
 	}
 	if f, err := formats.All().Detect(o.Manifest); err == nil && f == mediatype.FormatImage {
 		return refuse("it is an artifact that containerd does not know as a model")
 	}
-	docs, err := h.documents(ctx, im)
+	model, err := h.entryForHere(ctx, o, im, as)
+	if err != nil {
+		return refuse(err.Error())
+	}
+	docs, err := h.documents(ctx, model)
 	if err != nil {
 		return refuse(err.Error())
 	}
@@ -87,18 +93,50 @@ func (h *Handler) unconverted(ctx context.Context, o *origin, im store.Image, as
 		return refuse("containerd handles its layers differently")
 	case kind == Bare && !h.Origins:
 		return refuse("facade.origin_digests is off")
-	case kind == Bare && slices.Contains(im.PrivateNames, o.Ref.Name()):
-		return refuse("it is private, and an image volume has no credentials")
 	}
 	if _, err := h.admit(ctx, o.Ref, im, h.givers); err != nil {
 		return answer{}, err
 	}
-	same, err := resolve.Of(o.Ref, remote.Manifest{Bytes: docs.Manifest, Digest: o.Ref.Digest, ContentType: o.Served.ContentType})
-	if err != nil {
-		return answer{}, err
+	same := o.Origin
+	if im.Table != "" { // the bytes were forgotten if another request has converted it
+		if same, err = resolve.Of(o.Ref, remote.Manifest{Bytes: docs.Manifest, Digest: o.Ref.Digest, ContentType: o.Served.ContentType}); err != nil {
+			return answer{}, err
+		}
 	}
 	h.remember(same, as)
 	return pass(same), nil
+}
+
+// entryForHere returns im or, if o is an index, the image of the model in it that containerd uses on this
+// machine. It must be clear which one that is.
+func (h *Handler) entryForHere(ctx context.Context, o *origin, im store.Image, as caller) (store.Image, error) {
+	if im.Table != "" {
+		return im, nil
+	}
+	if o.Manifest == nil { // forgotten
+		again, err := h.resolve(ctx, o.Ref, as)
+		if err != nil {
+			return store.Image{}, err
+		}
+		*o = *again
+	}
+	var here []digest.Digest
+	for _, d := range o.Manifest.Manifests {
+		if d.Platform == nil {
+			return store.Image{}, errors.New("it is an index with an entry for no platform")
+		}
+		if platforms.Default().Match(*d.Platform) {
+			here = append(here, d.Digest)
+		}
+	}
+	if len(here) != 1 {
+		return store.Image{}, fmt.Errorf("it is an index with %d entries for this machine, not one", len(here))
+	}
+	model, err := h.made(ctx, here[0])
+	if err == nil && model.Manifest == "" {
+		err = errors.New("it is an index whose entry for this machine is not a model")
+	}
+	return model, err
 }
 
 // documents returns the documents of the origin of an image that was converted here.
@@ -117,16 +155,26 @@ func (h *Handler) documents(ctx context.Context, im store.Image) (convert.Docume
 // nameTime limits the time to ask the registry of one name whether an origin is public.
 const nameTime = 15 * time.Second
 
-// Origin returns the image to which the origin with digest d was converted, and those of names
-// (remote.Ref.Name), in their order, from which everybody can read it. If no public name is
-// recorded, or with all if any is not recorded, it asks the registries of the others anonymously.
-// The image is the zero value if it was never converted here. If no name is public, Origin returns
-// the error of upstream.
-func (h *Handler) Origin(ctx context.Context, d digest.Digest, names []string, all bool) (im store.Image, public []string, err error) {
-	if im, err = h.made(ctx, d); err != nil {
-		return store.Image{}, nil, err
+// Made returns the image, or the index of images, that the origin with digest d was converted to on this
+// node; the zero value if it was not.
+func (h *Handler) Made(ctx context.Context, d digest.Digest) (store.Image, error) {
+	im, err := h.made(ctx, d)
+	if err != nil || im.Manifest != "" {
+		return im, err
 	}
-	made := im
+	im, err = h.Store.ImageByOrigin(ctx, filetable.Origin{Format: string(mediatype.FormatIndex), Digest: d, Mapping: convert.MappingVersion})
+	if errdefs.IsNotFound(err) || err == nil && preconverted(im) {
+		return store.Image{}, nil
+	}
+	return im, err
+}
+
+// Origin returns those of names (remote.Ref.Name), in their order, from which everybody can read the
+// origin with digest d, and the image, or the index, that it is converted to. made is the result of
+// Made. If no public name is recorded, or with all if any is not recorded, it asks the registries of the
+// others anonymously. If no name is public, Origin returns the error of upstream.
+func (h *Handler) Origin(ctx context.Context, d digest.Digest, made store.Image, names []string, all bool) (im store.Image, public []string, err error) {
+	im = made
 	recorded := func(n string) bool {
 		refs, err := refsOf(made, n)
 		return made.Manifest != "" && err == nil && isPublic(made, nameOf(refs[0]))
@@ -164,7 +212,7 @@ func (h *Handler) asAnybody(ctx context.Context, name string, d digest.Digest) (
 	ref := refs[0]
 	ref.Digest = d
 	im, err := h.convertAs(ctx, ref, caller{})
-	if err == nil && (im.Table == "" || preconverted(im)) {
+	if err == nil && preconverted(im) {
 		err = fmt.Errorf("%s is not converted to an image: %w", d, convert.ErrNotModel)
 	}
 	return im, err

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -36,9 +35,9 @@ func (Credentials) LogValue() slog.Value { return slog.StringValue("***") }
 // AnyHost is a value of Options.Shared for commands whose user owns the credentials.
 func AnyHost(string) bool { return true }
 
-// dockerHub are the names of Docker Hub in a docker config.
+// dockerHub is the name of Docker Hub in a docker config.
 // https://github.com/docker/cli/blob/v28.0.0/cli/registry/registry.go
-var dockerHub = []string{"https://index.docker.io/v1/", "docker.io", "index.docker.io", "registry-1.docker.io"}
+const dockerHub = "https://index.docker.io/v1/"
 
 // helperTimeout limits the run time of a credential helper.
 const helperTimeout = 30 * time.Second
@@ -50,9 +49,10 @@ const helperTimeout = 30 * time.Second
 // https://github.com/docker/cli/blob/v28.0.0/cli/config/configfile/file.go
 func DockerCredentials(path string) func(host string) (Credentials, error) {
 	return func(host string) (Credentials, error) {
-		names := []string{host}
-		if slices.Contains(dockerHub, host) {
-			names = dockerHub
+		host = NormalHost(host)
+		names := append([]string{host}, otherNames(host)...)
+		if host == "docker.io" {
+			names = append([]string{dockerHub}, names...)
 		}
 		helper, err := helperOf(path, names)
 		if err != nil {

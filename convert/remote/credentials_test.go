@@ -91,6 +91,18 @@ func TestDockerCredentialsHub(t *testing.T) {
 	}
 }
 
+// TestDockerCredentialsOfAliases finds credentials by any name of a registry.
+func TestDockerCredentialsOfAliases(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "config.json")
+	if err := os.WriteFile(path, []byte(`{"auths":{"huggingface.co":{"username":"u","password":"p"}}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := remote.DockerCredentials(path)("hf.co"); err != nil || got.Username != "u" {
+		t.Errorf("got user %q, %v", got.Username, err)
+	}
+}
+
 // TestHelperRunsOnce checks that a helper without credentials for Docker Hub is asked once, by the name that docker uses,
 // and that a helper has a plain name.
 func TestHelperRunsOnce(t *testing.T) {

@@ -116,16 +116,18 @@ func (c *Client) Direct(host string) bool {
 	return err == nil && dir == "" && c.opts.Manners[host] == (Manner{}) && c.opts.Dialects[host] == nil && (c.opts.Shared == nil || !c.opts.Shared(host))
 }
 
-// hostDir returns the directory of a host, or "".
+// hostDir returns the directory of a host, or of another of its names, or "".
 func (c *Client) hostDir(host string) (string, error) {
 	if c.opts.HostsDir == "" {
 		return "", nil
 	}
-	dir, err := config.HostDirFromRoot(c.opts.HostsDir)(host)
-	if errdefs.IsNotFound(err) {
-		return "", nil
+	for _, name := range append([]string{host}, otherNames(host)...) {
+		dir, err := config.HostDirFromRoot(c.opts.HostsDir)(name)
+		if !errdefs.IsNotFound(err) {
+			return dir, err
+		}
 	}
-	return dir, err
+	return "", nil
 }
 
 // stampOf returns a value that changes when the hosts.toml in dir changes.

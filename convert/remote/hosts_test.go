@@ -76,6 +76,21 @@ func TestMirrors(t *testing.T) {
 	}
 }
 
+// TestHostsOfAlias reads a hosts.toml by another name of the registry.
+func TestHostsOfAlias(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	u.manifests["latest"] = manifestBytes("x")
+	ref, err := remote.ParseRef("ollama.com/org/model")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newClient(t, remote.Options{HostsDir: hostsDir(t, "ollama.com", "server = \""+u.URL+"\"\n")})
+	if _, err := repositoryOf(t, c, ref, nil).Manifest(t.Context(), "latest"); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestTaggedAsksNoMirror checks that a tag is read where it would be written.
 func TestTaggedAsksNoMirror(t *testing.T) {
 	t.Parallel()

@@ -113,11 +113,7 @@ func NewRef(host, repository, object string) (Ref, error) {
 
 // named returns r with its host normalised, or an error if host or repository are invalid.
 func (r Ref) named() (Ref, error) {
-	r.Host = strings.ToLower(r.Host)
-	switch r.Host {
-	case "index.docker.io", "registry-1.docker.io":
-		r.Host = "docker.io"
-	}
+	r.Host = NormalHost(r.Host)
 	if !wellFormedHost(r.Host) {
 		return Ref{}, malformed("host", r.Host)
 	}

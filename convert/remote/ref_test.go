@@ -23,6 +23,8 @@ func TestParseRef(t *testing.T) {
 		{"ai/smollm2:360M", "docker.io/ai/smollm2:360M", "docker.io"},
 		{"index.docker.io/ai/smollm2", "docker.io/ai/smollm2:latest", "docker.io"},
 		{"registry-1.docker.io/ai/smollm2", "docker.io/ai/smollm2:latest", "docker.io"},
+		{"Ollama.com/library/gemma:2b", "registry.ollama.ai/library/gemma:2b", "registry.ollama.ai"},
+		{"huggingface.co/Org/Model:main", "hf.co/Org/Model:main", "hf.co"},
 		{"registry.ollama.ai/library/gemma:2b", "registry.ollama.ai/library/gemma:2b", "registry.ollama.ai"},
 		{"127.0.0.1:5000/a/b/c:v1@" + someDigest, "127.0.0.1:5000/a/b/c:v1@" + someDigest, "127.0.0.1:5000"},
 		{"[::1]:5000/a@" + someDigest, "[::1]:5000/a@" + someDigest, "[::1]:5000"},

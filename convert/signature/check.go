@@ -27,6 +27,10 @@ type Checker struct {
 	// Count is called with the mode and state of each Check by a rule that is not off; may be nil.
 	Count func(Mode, State)
 
+	// Unverified is true if files can be read before their digests are compared
+	// (store.ExposeOptions.Unverified).
+	Unverified bool
+
 	// Log is the logger for models that violate a rule; nil discards.
 	Log *slog.Logger
 
@@ -213,6 +217,29 @@ func (c *Checker) Known(ctx context.Context, names []string, table digest.Digest
 	return out, nil
 }
 
+// Whole reports whether a signature that satisfied a rule for a table covers no byte of a file before
+// the whole file.
+func (c *Checker) Whole(ctx context.Context, table digest.Digest) (bool, error) {
+	if c == nil {
+		return false, nil
+	}
+	all, err := c.Store.Verdicts(ctx, table)
+	return slices.ContainsFunc(all, c.whole), err
+}
+
+func (c *Checker) whole(v store.Verdict) bool {
+	return v.Whole || c.Unverified && len(v.Signers) > 0
+}
+
+// accept sets the result of a rule that is satisfied by the known files. Files whose bytes can be read
+// before the verdict covers them are compared first, which takes until the model is complete.
+func (c *Checker) accept(res *Result, s Subject, v store.Verdict) {
+	res.State, res.Signers, res.Kept = Accepted, v.Signers, v.Time
+	if s.Image.Table != "" && !s.Complete && c.whole(v) {
+		res.State, res.Reasons = Pending, append([]string{"its files are compared with the signed digests when it is complete"}, v.Signers...)
+	}
+}
+
 // kept returns the stored verdict of a rule, or nil.
 func (c *Checker) kept(ctx context.Context, r *Rule, about digest.Digest) (*store.Verdict, error) {
 	all, err := c.Store.Verdicts(ctx, about)
@@ -239,7 +266,7 @@ func (c *Checker) by(ctx context.Context, r *Rule, s Subject, ev *evidence) Resu
 		case err != nil:
 			return fail(err)
 		case v != nil && !s.Again:
-			res.State, res.Signers, res.Kept = Accepted, v.Signers, v.Time
+			c.accept(&res, s, *v)
 			return res
 		case wait:
 			done, err := c.slots.take(ctx, s.host())
@@ -261,20 +288,22 @@ func (c *Checker) by(ctx context.Context, r *Rule, s Subject, ev *evidence) Resu
 		res.State, res.Reasons = Refused, []string{why}
 		return res
 	}
+	var v store.Verdict
+	res.State = Accepted
 	if len(r.signers) > 0 {
-		res.State, res.Signers, res.Reasons, res.err = ev.find(ctx, r, m)
-	} else {
-		res.State = Accepted
+		res.State, v, res.Reasons, res.err = ev.find(ctx, r, m)
 	}
 	if res.State == Accepted && r.o.DenyCode && m.pending() {
-		res.State, res.Signers, res.Reasons = Pending, nil, []string{"its files are not known until it is complete"}
+		res.State, res.Reasons = Pending, []string{"its files are not known until it is complete"}
 	}
 	if res.State != Accepted {
 		return res
 	}
-	if err := c.Store.PutVerdict(ctx, s.about(), store.Verdict{Policy: r.id, Signers: res.Signers}); err != nil {
+	v.Policy = r.id
+	if err := c.Store.PutVerdict(ctx, s.about(), v); err != nil {
 		return fail(err)
 	}
+	c.accept(&res, s, v)
 	return res
 }
 
@@ -288,6 +317,11 @@ type model struct {
 
 // pending reports whether more files will be known later.
 func (m *model) pending() bool { return m.table != nil && !m.known && !m.all }
+
+// chunked reports whether the table has digests of parts of files: whoever wrote it chose them.
+func (m *model) chunked() bool {
+	return m.table != nil && slices.ContainsFunc(m.table.Files, func(f filetable.File) bool { return f.Source != nil && len(f.Source.Chunks) > 1 })
+}
 
 // model returns the known files of a subject.
 func (c *Checker) model(ctx context.Context, s Subject) (m model, err error) {

@@ -17,6 +17,11 @@
 // origin alone. It does not cover a table that only claims that origin: an image converted elsewhere needs
 // its own signature.
 //
+// A signature of a manifest covers the digests of chunks in the file table, oms does not: whoever serves
+// a table can put other chunks below a signed file. Such a model is pending until it is complete and its
+// files have been compared, also if files can be read before their digest is (Checker.Unverified).
+// Signatures of manifests are looked for first.
+//
 // # Where signatures are found
 //
 // In the referrers of the manifest (a bundle, a notation signature), under the fallback tag of registries
@@ -27,7 +32,7 @@
 //
 // A Check can run before any byte of the model is present. If its files are known only later (archives),
 // the result is pending, and the check must be repeated with Subject.Complete before the model is shown.
-// An accepted result is stored under the digest of the table, with an id of the rule that changes with its
+// A result is stored under the digest of the table, with an id of the rule that changes with its
 // keys. It is used again, also without a network. Refusals are not stored, since a signature may be added.
 //
 // # Limits

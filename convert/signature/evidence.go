@@ -11,6 +11,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/signature/cosign"
 	"github.com/ballast-dev/ballast/convert/signature/dsse"
 	"github.com/ballast-dev/ballast/convert/signature/oms"
+	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
@@ -57,7 +58,7 @@ type payload struct {
 }
 
 // find looks for a signature that satisfies a rule.
-func (e *evidence) find(ctx context.Context, r *Rule, m model) (state State, signers, reasons []string, err error) {
+func (e *evidence) find(ctx context.Context, r *Rule, m model) (state State, v store.Verdict, reasons []string, err error) {
 	e.gather(ctx, m)
 	reasons = append(reasons, e.problems...)
 	pending := false
@@ -65,7 +66,7 @@ func (e *evidence) find(ctx context.Context, r *Rule, m model) (state State, sig
 		who, err := e.by(ctx, s, m)
 		switch {
 		case err == nil:
-			return Accepted, []string{s.about + ": " + who}, nil, nil
+			return Accepted, store.Verdict{Signers: []string{s.about + ": " + who}, Whole: s.kind == TypeOMS && m.chunked()}, nil, nil
 		case errdefs.IsUnavailable(err) && m.table != nil && !m.all && s.kind == TypeOMS:
 			pending = true
 		case errdefs.IsUnavailable(err):
@@ -75,11 +76,11 @@ func (e *evidence) find(ctx context.Context, r *Rule, m model) (state State, sig
 	}
 	switch {
 	case pending:
-		return Pending, nil, limitReasons(reasons), nil
+		return Pending, v, limitReasons(reasons), nil
 	case e.err != nil:
-		return Failed, nil, limitReasons([]string{e.err.Error()}), e.err
+		return Failed, v, limitReasons([]string{e.err.Error()}), e.err
 	}
-	return Refused, nil, limitReasons(reasons), nil
+	return Refused, v, limitReasons(reasons), nil
 }
 
 // limitReasons limits the number and length of reasons.

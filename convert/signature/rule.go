@@ -33,7 +33,7 @@ const (
 const maxFile = 1 << 20
 
 // checkVersion changes when a Check becomes stricter, so that stored verdicts are not used.
-const checkVersion = 1
+const checkVersion = 2
 
 // RuleOptions describe a Rule.
 type RuleOptions struct {
@@ -45,7 +45,7 @@ type RuleOptions struct {
 	// is required.
 	Any []SignerOptions
 
-	// DenyCode refuses models with files that are programs, or execute code when they are loaded.
+	// DenyCode refuses models with files that can be executed, or are not known to be data or text.
 	DenyCode bool
 
 	// Licenses are the allowed licences, as named in the config of a model; empty allows all.
@@ -58,7 +58,7 @@ type SignerOptions struct {
 	Type    string
 	Key     string // file with public keys, PEM
 	Roots   string // file with root certificates of signers, PEM
-	Subject string // with Roots: a name in the signer's certificate
+	Subject string // with Roots: a name in the signer's certificate, as in dsse.Trust
 	Policy  string // trustpolicy.json of notation, beside a directory truststore
 }
 
@@ -81,14 +81,20 @@ type signer struct {
 func NewRule(o RuleOptions) (*Rule, error) {
 	r := &Rule{o: o}
 	depends := []any{checkVersion, o.DenyCode, o.Licenses}
+	var ofFiles []signer
 	for i, so := range o.Any {
 		s, material, err := newSigner(so)
 		if err != nil {
 			return nil, fmt.Errorf("rule %q: signer %d (%s): %w", o.Name, i+1, so.Type, err)
 		}
-		r.signers = append(r.signers, s)
+		if s.kind == TypeOMS { // asked last, because a signature of the manifest covers more
+			ofFiles = append(ofFiles, s)
+		} else {
+			r.signers = append(r.signers, s)
+		}
 		depends = append(depends, so.Type, so.Subject, material)
 	}
+	r.signers = append(r.signers, ofFiles...)
 	p, err := json.Marshal(depends)
 	if err != nil {
 		return nil, fmt.Errorf("rule %q: %w", o.Name, err)

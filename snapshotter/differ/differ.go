@@ -188,13 +188,15 @@ func (d *Differ) Show(ctx context.Context, id string, table digest.Digest, from 
 	})
 }
 
-// ShowReady is Show for a model that may be shown, without waiting for downloads. It returns
-// errdefs.ErrFailedPrecondition if the model is neither complete nor readable.
-func (d *Differ) ShowReady(ctx context.Context, id string, table digest.Digest, from []Repository, upstream []transfer.Source) error {
+// ShowReady is Show for a model that may be shown, or may be shown if it is complete, without waiting
+// for downloads. It returns errdefs.ErrFailedPrecondition if the model is neither complete nor readable.
+func (d *Differ) ShowReady(ctx context.Context, id string, table digest.Digest, from []Repository, upstream []transfer.Source, complete bool) error {
 	return d.show(ctx, id, table, names(upstream, from), func() (bool, error) {
-		early, err := d.expose(ctx, snapshotter.ViewName(id), table, from, upstream)
-		if err != nil || early {
-			return early, err
+		if !complete {
+			early, err := d.expose(ctx, snapshotter.ViewName(id), table, from, upstream)
+			if err != nil || early {
+				return early, err
+			}
 		}
 		if _, err := d.o.Store.Files(ctx, table); errdefs.IsUnavailable(err) {
 			return false, fmt.Errorf("%s is not complete, and cannot be read before that: %w", nameOf(table, from), errdefs.ErrFailedPrecondition)

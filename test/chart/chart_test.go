@@ -100,12 +100,25 @@ func checkObject(t *testing.T, o Object) {
 	checkContainers(t, o.ID(), pod)
 }
 
+// socketsOf are the sockets that a container gets: the daemon and what replaces it get all, who asks for a model gets
+// the admin socket, and who only watches gets the one that changes nothing.
+var socketsOf = map[string]string{
+	"DaemonSet/ballast ballastd":          "/run/ballast",
+	"DaemonSet/ballast-holder holder":     "/run/ballast",
+	"DaemonSet/ballast-remove remove":     "/run/ballast",
+	"DaemonSet/ballast-prefetch prefetch": "/run/ballast/admin.sock",
+	"DaemonSet/ballast node":              "/run/ballast/status",
+}
+
 // checkContainers checks volumes and privileges: this function decides which containers are privileged.
 func checkContainers(t *testing.T, id string, pod core.PodSpec) {
 	t.Helper()
-	volumes := map[string]bool{}
+	volumes, sockets := map[string]bool{}, map[string]string{}
 	for _, v := range pod.Volumes {
 		volumes[v.Name] = false
+		if v.HostPath != nil && strings.HasPrefix(v.HostPath.Path, "/run/ballast") {
+			sockets[v.Name] = v.HostPath.Path
+		}
 	}
 	privileged := map[string]bool{"DaemonSet/ballast ballastd": true, "DaemonSet/ballast-remove remove": true}
 	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
@@ -124,6 +137,9 @@ func checkContainers(t *testing.T, id string, pod core.PodSpec) {
 				t.Errorf("%s %s mounts %s, which is no volume", id, c.Name, m.Name)
 			}
 			volumes[m.Name] = true
+			if at, ok := sockets[m.Name]; ok && at != socketsOf[id+" "+c.Name] {
+				t.Errorf("%s %s gets %s, want %q", id, c.Name, at, socketsOf[id+" "+c.Name])
+			}
 			if m.Name == "account" && c.Name != "node" {
 				t.Errorf("%s %s has the token", id, c.Name)
 			}

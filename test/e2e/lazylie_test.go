@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -38,8 +39,8 @@ func fetched(t *testing.T, n *node.Node, path string) []byte {
 	return p
 }
 
-// lyingModel converts b, and sets another digest for model.gguf in its table.
-func lyingModel(t *testing.T, n *node.Node, b *converttest.Built, as digest.Digest) string {
+// lyingModel converts b, sets another digest for model.gguf in its table, and adds files.
+func lyingModel(t *testing.T, n *node.Node, b *converttest.Built, as digest.Digest, more ...filetable.File) string {
 	t.Helper()
 	src := push(t, n, b)
 	if out := n.Ballast("convert", src, n.Registry.Ref("lazy/lie", "true"), "--compress", "zstd-chunked"); out.Err != nil {
@@ -64,6 +65,8 @@ func lyingModel(t *testing.T, n *node.Node, b *converttest.Built, as digest.Dige
 				table.Files[j].Digest = as
 			}
 		}
+		table.Files = append(table.Files, more...)
+		slices.SortFunc(table.Files, func(a, b filetable.File) int { return strings.Compare(a.Path, b.Path) })
 		p, err := table.Encode()
 		if err != nil {
 			t.Fatal(err)

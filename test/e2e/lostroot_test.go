@@ -160,6 +160,23 @@ func TestRecordsWithoutSnapshots(t *testing.T) {
 	}
 	mustPull(t, n, "ballast", ref)
 	wantFiles(t, n, ref, states(b))
+
+	// What a crash in the middle of a pull leaves is no loss.
+	if out := n.Ctr("snapshots", "--snapshotter", "ballast", "prepare", "extract-1-x sha256:0"); out.Err != nil {
+		t.Fatalf("%v: %s", out.Err, out.Output())
+	}
+	n.Ballastd.Stop(t)
+	if err := os.RemoveAll(n.Root()); err != nil {
+		t.Fatal(err)
+	}
+	n.StartBallastd(t)
+	if out := n.Ctr("images", "rm", "--sync", ref); out.Err != nil {
+		t.Fatalf("%v: %s", out.Err, out.Output())
+	}
+	if out := doctor(n); out.Err != nil {
+		t.Errorf("doctor, with the record of an extraction: %v\n%s", out.Err, out.Output())
+	}
+	mustPull(t, n, "ballast", ref)
 }
 
 // TestCopiedRoot copies the root to another disk without extended attributes, as rsync -a does.

@@ -290,7 +290,7 @@ func TestOriginOfOthers(t *testing.T) {
 	}
 }
 
-// TestOriginOff mounts origins where the configuration forbids it, of private models, and of an index.
+// TestOriginOff mounts origins where the configuration forbids it.
 func TestOriginOff(t *testing.T) {
 	n, cri, busybox := startPods(t, node.Options{Config: "[facade]\norigin_digests = false\n"})
 	b := converttest.ModelPackRaw(converttest.Files(weights(73, 1<<20)))
@@ -331,7 +331,7 @@ func TestOriginOfStrangers(t *testing.T) {
 		}
 	}
 
-	// A private model is refused at the pull, with and without the secret.
+	// A private model is pulled with its secret only, and mounted.
 	private := node.StartRegistry(t, t.TempDir())
 	n.Upstream(t, "private.test", private.Host)
 	secret := converttest.ModelPackRaw(converttest.Files(weights(74, 1<<20)))
@@ -342,33 +342,81 @@ func TestOriginOfStrangers(t *testing.T) {
 	if _, err := cri.Pull(byDigest, ""); err == nil {
 		t.Error("a private model was pulled without its secret")
 	}
-	_, err := cri.PullAs(byDigest, "", alice)
-	if err == nil || !strings.Contains(err.Error(), "private") || !strings.Contains(err.Error(), "team/model@sha256:") {
-		t.Errorf("got %v, want a refusal with the digest to use", err)
-	}
-	// A private model was pulled without the facade. An attacker's registry has its manifest under
-	// another name; containerd has its blobs, and requests none.
-	n.Direct(t, "private.test", private.Host)
 	owned, err := cri.PullAs(byDigest, "", alice)
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantRefused("the owner's", owned, "private")
+	wantMounted := func() {
+		t.Helper()
+		pod := cri.RunPod(t, "")
+		c, err := pod.Run(busybox, node.ImageMount{Image: owned, Path: "/model"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantVolume(t, cri, c, "/model", states(secret))
+		if err := pod.Remove(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantMounted()
+	// What was read is known after a restart, and a complete model needs no registry.
+	n.Ballastd.Kill()
+	n.StartBallastd(t)
+	remove := private.Wire.Add(node.Fault{Status: 503})
+	wantMounted()
+	remove()
+
+	// A stranger gives the manifest to everybody, and then, by another registry, with credentials, but has no
+	// files. containerd takes the images for one and does not say which of them a pod named.
 	stranger := node.StartRegistry(t, t.TempDir())
 	n.Upstream(t, "stranger.test", stranger.Host)
-	n.Direct(t, "stranger.test", stranger.Host)
-	lie := artifact(secret)
-	stranger.Push(t, "x/y", "1", lie)
+	stranger.Push(t, "x/y", "1", artifact(secret))
 	stranger.Wire.Add(node.Fault{Match: node.AnyBlob, Status: 404})
-	if _, err := cri.Pull("stranger.test/x/y@"+secret.Digest().String(), ""); err != nil {
-		t.Logf("pull of the stranger: %v", err)
+	for _, user := range []string{"", "mallory"} {
+		stranger.User, stranger.Password = user, "m4llory"
+		if _, err := cri.PullAs("stranger.test/x/y@"+secret.Digest().String(), "", &criapi.AuthConfig{Username: "mallory", Password: "m4llory"}); err != nil {
+			t.Fatal(err)
+		}
+		wantRefused("also of a stranger", owned, "stranger.test/x/y")
+		if out := n.Ctr("--namespace", "k8s.io", "images", "rm", "--sync", "stranger.test/x/y@"+secret.Digest().String()); out.Err != nil {
+			t.Fatalf("%v\n%s", out.Err, out.Output())
+		}
+		wantMounted()
 	}
-	pod := cri.RunPod(t, "")
-	if c, err := pod.Run(busybox, node.ImageMount{Image: owned, Path: "/model"}); err == nil {
-		got, _ := cri.List(c, "/model")
-		t.Errorf("the stranger sees %v", got)
+	// Who has the files, and needs credentials for them too, gives them again.
+	friend := node.StartRegistry(t, t.TempDir())
+	n.Upstream(t, "friend.test", friend.Host)
+	friend.Push(t, "x/y", "1", artifact(secret))
+	friend.User, friend.Password = "bob", "b0b"
+	if _, err := cri.PullAs("friend.test/x/y@"+secret.Digest().String(), "", &criapi.AuthConfig{Username: "bob", Password: "b0b"}); err != nil {
+		t.Fatal(err)
+	}
+	friend.Wire.Reset()
+	wantMounted()
+	large := digest.FromBytes(secret.Files["model.gguf"].Data)
+	if got := friend.Wire.BlobBytes()[large]; got < int64(len(secret.Files["model.gguf"].Data)) {
+		t.Errorf("the second private repository gave %d bytes of the weights", got)
 	}
 	removeImage(t, cri, owned)
+
+	// It was pulled without the facade, which has seen no credentials.
+	pulledDirectly := converttest.ModelPackRaw(converttest.Files(weights(79, 1<<20)))
+	private.User, private.Password = "", ""
+	private.Push(t, "team/direct", "1", artifact(pulledDirectly))
+	private.User, private.Password = "alice", "s3cret"
+	n.Direct(t, "private.test", private.Host)
+	direct, err := cri.PullAs("private.test/team/direct@"+pulledDirectly.Digest().String(), "", alice)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := cri.RunPod(t, "")
+	if _, err := pod.Run(busybox, node.ImageMount{Image: direct, Path: "/model"}); err == nil || !strings.Contains(err.Error(), "no pull with credentials was seen") {
+		t.Errorf("a private model pulled without the facade: %v", err)
+	}
+	if err := pod.Remove(); err != nil {
+		t.Fatal(err)
+	}
+	removeImage(t, cri, direct)
 
 	// Another image with the same config: containerd mounts the one whose name is first.
 	good := converttest.ModelPackRaw(converttest.Files(weights(75, 1<<20)))

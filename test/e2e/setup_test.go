@@ -76,8 +76,18 @@ func TestSetup(t *testing.T) {
 	}
 
 	// The removal.
-	wantError(t, m.setup("--remove"), "default/reader", "--force")
+	held := t.TempDir()
+	if out := m.ctr("images", "mount", "--snapshotter", "ballast", model, held); out.Err != nil {
+		t.Fatal(out.Output())
+	}
+	m.ok(unix.Unmount(held, 0)) // containerd keeps a mount for it
+	end := []string{"images", "unmount", "--snapshotter", "ballast", "--rm", held}
+	wantError(t, m.setup("--remove"), "default/reader", "--force", "ctr -n default "+strings.Join(end, " "))
 	m.checkReader()
+	if out := m.ctr(end...); out.Err != nil {
+		t.Fatal(out.Output())
+	}
+	m.awaitUnmounted()
 	if out := m.ctr("tasks", "rm", "-f", "reader"); out.Err != nil {
 		t.Fatal(out.Output())
 	}
@@ -353,12 +363,7 @@ func (m *machine) checkSet(model string, b *converttest.Built) {
 		if out := m.ctr("images", "unmount", "--snapshotter", "ballast", "--rm", mnt); out.Err != nil {
 			m.t.Errorf("unmount: %v\n%s", out.Err, out.Output())
 		}
-		waitFor(m.t, "containerd's garbage collection to unmount the model", func() error {
-			if left := m.mountsBelow("/run/containerd/io.containerd.mount-manager.v1.bolt"); len(left) > 0 {
-				return fmt.Errorf("%v", left)
-			}
-			return nil
-		})
+		m.awaitUnmounted()
 	}()
 	for p, f := range b.Files {
 		got, err := os.ReadFile(mnt + "/" + p)
@@ -370,6 +375,17 @@ func (m *machine) checkSet(model string, b *converttest.Built) {
 	if out.Err != nil {
 		m.t.Errorf("doctor: %v\n%s", out.Err, out.Output())
 	}
+}
+
+// awaitUnmounted waits until containerd has unmounted what it mounted for `ctr images mount`.
+func (m *machine) awaitUnmounted() {
+	m.t.Helper()
+	waitFor(m.t, "containerd's garbage collection to unmount the model", func() error {
+		if left := m.mountsBelow("/run/containerd/io.containerd.mount-manager.v1.bolt"); len(left) > 0 {
+			return fmt.Errorf("%v", left)
+		}
+		return nil
+	})
 }
 
 // checkIdle checks that a second run changes nothing, and does not call the service manager.

@@ -205,6 +205,56 @@ func TestStrangerGetsNoContent(t *testing.T) {
 	}
 }
 
+// An attacker's image names the table of a private model by its digest. containerd has it, and the attacker's registry
+// does not. Pulls by pods and by ctr are refused; only who uses containerd's own client code (--local) gets what
+// containerd gives to everybody who knows the digest of a layer, as the page on security says.
+func TestStrangerNamesTable(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	private := node.StartRegistry(t, t.TempDir())
+	n.Upstream(t, "private.test", private.Host)
+	b := converttest.ModelPackRaw(converttest.Files(weights(222, 1<<20)))
+	private.Push(t, "a/model", "1", artifact(b))
+	const ref = "private.test/a/model:1"
+	converted := convertedDigest(t, n, ref)
+	private.User, private.Password = "alice", "s3cret"
+	mustPull(t, n, "ballast", ref, "--user", "alice:s3cret")
+	manifest := n.Ctr("content", "get", converted)
+	var m ocispec.Manifest
+	if err := json.Unmarshal([]byte(manifest.Stdout), &m); manifest.Err != nil || err != nil {
+		t.Fatalf("%v, %v\n%s", manifest.Err, err, manifest.Output())
+	}
+	table := m.Layers[len(m.Layers)-1]
+	config, err := json.Marshal(ocispec.Image{
+		Platform: ocispec.Platform{OS: "linux", Architecture: "amd64"},
+		RootFS:   ocispec.RootFS{Type: "layers", DiffIDs: []digest.Digest{table.Digest}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	theft := node.Artifact{MediaType: ocispec.MediaTypeImageManifest, Blobs: map[digest.Digest][]byte{digest.FromBytes(config): config}}
+	theft.Manifest, err = json.Marshal(ocispec.Manifest{
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: theft.MediaType,
+		Config: ocispec.Descriptor{MediaType: ocispec.MediaTypeImageConfig, Digest: digest.FromBytes(config), Size: int64(len(config))},
+		Layers: []ocispec.Descriptor{{MediaType: table.MediaType, Digest: table.Digest, Size: table.Size, Annotations: map[string]string{
+			"containerd.io/snapshot/cri.image-ref": ref, // as if it were pulled from there
+		}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	newStranger(t, n, "x.evil", theft)
+	const stolen = "x.evil/x:1"
+	if out := n.Pull("ballast", stolen); out.Err == nil {
+		t.Error("ctr has pulled it")
+	}
+	if _, err := n.CRI(t).Pull(stolen, ""); err == nil {
+		t.Error("a pod has pulled it")
+	}
+	if out := n.Pull("ballast", stolen, "--local"); out.Err != nil {
+		t.Errorf("it is safer than the page on security says: %v\n%s", out.Err, out.Output())
+	}
+}
+
 // An attacker's table has other chunks for a file of another user's model, and is shown first, from a
 // registry that hangs. The model can be read early nevertheless. After the daemon was killed, its
 // containers read the right bytes, through open files and others, and the model becomes complete.

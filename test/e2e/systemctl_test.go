@@ -36,6 +36,16 @@ func systemctl(args []string) error {
 		return err
 	}
 	verb, units, now := args[0], args[1:], false
+	if verb != "is-active" {
+		jobs, err := os.OpenFile(filepath.Join(stateOf, "jobs"), os.O_CREATE|os.O_RDWR, 0o644)
+		if err != nil {
+			return err
+		}
+		defer jobs.Close()
+		if err := syscall.Flock(int(jobs.Fd()), syscall.LOCK_EX); err != nil { // one job at a time; that of a killed setup continues
+			return err
+		}
+	}
 	units = slices.DeleteFunc(units, func(s string) bool {
 		now = now || s == "--now"
 		return strings.HasPrefix(s, "--")

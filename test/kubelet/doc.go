@@ -1,9 +1,9 @@
-// Package kubelet tests pods with a real kubelet, without an API server, on a node of test/e2e/node.
+// Package kubelet tests pods with a real kubelet on a node of test/e2e/node.
 // The tests check what the owner of a pod sees: status, events, and the files in the pod.
 //
-// `make kubelet` builds the kubelet from the module in build. Its pods are files (static pods), their
-// status comes from the kubelet's API, and their events from its log, where it writes them if there is
-// no API server.
+// `make kubelet` builds the kubelet from the module in build. There is no API server. Most pods are files
+// (static pods), their status comes from the kubelet's API. Pods with secrets, and admission webhooks, need
+// an API: apiServer has the part of it that a kubelet uses. Events come from the kubelet's log.
 //
 // # Isolation
 //

@@ -23,7 +23,7 @@ import (
 // nodeName is part of the names of the pods.
 const nodeName = "node"
 
-// A kubelet is a kubelet on a node, without an API server.
+// A kubelet is a kubelet on a node.
 type kubelet struct {
 	node *node.Node
 	cri  *node.CRI
@@ -34,6 +34,7 @@ type kubelet struct {
 	config  map[string]any
 	flags   []string
 	client  *http.Client
+	api     *apiServer // nil: pods are files
 
 	cleanOnce sync.Once
 }

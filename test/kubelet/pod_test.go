@@ -41,6 +41,11 @@ type (
 		Grace       int         `json:"terminationGracePeriodSeconds"`
 		Containers  []container `json:"containers"`
 		Volumes     []volume    `json:"volumes,omitempty"`
+
+		Secrets []secretName `json:"imagePullSecrets,omitempty"`
+	}
+	secretName struct {
+		Name string `json:"name"`
 	}
 	container struct {
 		Name    string   `json:"name"`
@@ -178,7 +183,13 @@ func (k *kubelet) noContainers(name string) error {
 // status returns the status of a pod, and whether the kubelet has it.
 func (k *kubelet) status(name string) (podStatus, bool, error) {
 	var list struct{ Items []pod }
-	if err := k.get("/pods", &list); err != nil {
+	var err error
+	if k.api != nil { // then the kubelet reports there only
+		list.Items, err = k.api.pods()
+	} else {
+		err = k.get("/pods", &list)
+	}
+	if err != nil {
 		return podStatus{}, false, err
 	}
 	for _, p := range list.Items {

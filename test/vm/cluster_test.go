@@ -3,10 +3,14 @@
 package vm
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -20,17 +24,25 @@ import (
 // clusterNode is Debian 13 with skopeo: the node of a cluster, and the machine of its administrator.
 var clusterNode = kind{name: "cluster", distro: "Debian 13, Kubernetes"}
 
-// The address of the API server as pods know it. It is on the loopback interface, so that there is no need for kube-proxy.
-const apiAddress = "10.96.0.1"
+const (
+	// apiAddress is where the machine has the API server. It is also the address of that service, so there is no kube-proxy.
+	apiAddress = "203.0.113.113"
+	// nodeName is a name by which the API server, which is not in the machine, reaches the kubelet.
+	nodeName = "localhost"
+)
 
-// TestCluster has a cluster of one node, on which the pages about installation are typed as they are.
+// TestCluster has a cluster of one node, on which the pages about installation are typed as they are. Its control plane is not
+// in the machine, because it does not keep its time limits there.
 func TestCluster(t *testing.T) {
-	m := startNode(t, clusterNode, kernel13, newest(t), clusterCargo(t))
+	c := startControlPlane(t)
+	k := clusterNode
+	k.network = c.forwards()
+	m := startNode(t, k, kernel13, newest(t), c.cargo(t))
 	r := m.registries
 	llama := r.pushOllama(t, "library/llama3.2", "1b", weights(1, 16<<20))
 	r.oci.Push(t, "ggml-org/llama.cpp", "server", digestServer(t))
 	m.sh(t, "echo "+registriesAddress+" "+githubHost+" >>/etc/hosts")
-	if !m.journey(t, "control plane", m.startCluster) {
+	if !m.journey(t, "node of a cluster", m.join) {
 		return
 	}
 	before := m.foreignFiles(t)
@@ -116,7 +128,7 @@ func (m *machine) installByHand(t *testing.T, before map[string]string, llama mo
 	kubeadm := typed(t, page, "### Plain, and kubeadm")
 	m.admin(t, "bin/"+kubeadm[0])
 	for _, command := range kubeadm[1:] {
-		m.admin(t, strings.ReplaceAll(command, "NODE", "node"))
+		m.admin(t, strings.ReplaceAll(command, "NODE", nodeName))
 	}
 	m.podReads(t, llama) // as the page says below
 	m.admin(t, "kubectl delete pod llama")
@@ -155,7 +167,7 @@ systemctl restart containerd`)
 		m.admin(t, command)
 		m.sh(t, checks[i])
 	}
-	m.sh(t, "kubectl delete runtimeclass ballast\nkubectl label node node ballast.dev/node-\nrm -r /usr/local/bin/nvidia-container-runtime /etc/containerd/conf.d\nsystemctl restart containerd")
+	m.sh(t, "kubectl delete runtimeclass ballast\nkubectl label node "+nodeName+" ballast.dev/node-\nrm -r /usr/local/bin/nvidia-container-runtime /etc/containerd/conf.d\nsystemctl restart containerd")
 	m.gone(t, before)
 }
 
@@ -172,7 +184,7 @@ func (m *machine) ready(t *testing.T) {
 	t.Helper()
 	eventually(t, "label of the node", func() error {
 		out := m.try("kubectl get nodes -l ballast.dev/node=true -o name")
-		if out.Stdout != "node/node\n" {
+		if out.Stdout != "node/"+nodeName+"\n" {
 			return fmt.Errorf("%w: %s", out.Err, out.Output())
 		}
 		return nil
@@ -203,94 +215,125 @@ func (m *machine) gone(t *testing.T, before map[string]string) {
 	}
 }
 
-// kubeconfig is the configuration of a client with a token.
-func kubeconfig(token string) string {
-	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "Config", "current-context": "c",
- "clusters": [{"name": "c", "cluster": {"server": "https://%s", "certificate-authority": "/root/cluster/ca.crt"}}],
- "users": [{"name": "u", "user": {"token": %q}}],
- "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]}`, apiAddress, token)
+// A controlPlane is etcd, an API server, a scheduler and controllers.
+type controlPlane struct {
+	authority []byte // the certificate of the API server's issuer
+	api       string // the address of the API server
+	kubelet   string // the port of the kubelet, here and in the machine
 }
 
-// clusterCargo are the programs and keys of a cluster, and what its administrator has downloaded: the repository with two images.
-func clusterCargo(t *testing.T) cargo {
-	t.Helper()
-	ca, cert, key := certificates(t, apiAddress, "127.0.0.1", nodeAddress)
-	c := cargo{
-		"/root/cluster/ca.crt":     {text: string(ca), mode: 0o644},
-		"/root/cluster/server.crt": {text: string(cert), mode: 0o644},
-		"/root/cluster/server.key": {text: string(key), mode: 0o600},
-		"/root/.kube/config":       {text: kubeconfig("admin"), mode: 0o600},
-		// Tokens, names, and groups.
-		"/root/cluster/tokens": {text: `admin,admin,1,system:masters
+// kubeconfig is the configuration of a client with a token.
+func (c *controlPlane) kubeconfig(server, token string) string {
+	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "Config", "current-context": "c",
+ "clusters": [{"name": "c", "cluster": {"server": "https://%s", "certificate-authority-data": %q}}],
+ "users": [{"name": "u", "user": {"token": %q}}],
+ "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]}`, server, base64.StdEncoding.EncodeToString(c.authority), token)
+}
+
+// tokens are tokens, names and groups.
+const tokens = `admin,admin,1,system:masters
 controllers,system:kube-controller-manager,2
 scheduler,system:kube-scheduler,3
-node,system:node:node,4,system:nodes
-`, mode: 0o600},
-		"/root/cluster/kubelet.yaml": {text: strings.NewReplacer("address: 127.0.0.1", "address: 0.0.0.0", "registerNode: false", "registerNode: true",
-			"staticPodPath: /root/pods\n", "").Replace(kubeletConfig), mode: 0o644},
+node,system:node:` + nodeName + `,4,system:nodes
+`
+
+func startControlPlane(t *testing.T) *controlPlane {
+	t.Helper()
+	dir := t.TempDir()
+	port := func() string {
+		_, p, err := net.SplitHostPort(node.FreeAddress(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	apiPort := port()
+	c := &controlPlane{api: "127.0.0.1:" + apiPort, kubelet: port()}
+	var cert, key []byte
+	c.authority, cert, key = certificates(t, apiAddress, "127.0.0.1")
+	in := func(name string) string { return filepath.Join(dir, name) }
+	for name, content := range map[string]string{
+		"ca": string(c.authority), "cert": string(cert), "key": string(key), "tokens": tokens,
+		"controllers": c.kubeconfig(c.api, "controllers"), "scheduler": c.kubeconfig(c.api, "scheduler"),
+	} {
+		if err := os.WriteFile(in(name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	start := func(name string, args ...string) *node.Process {
+		return node.Start(t, name, in(name+".log"), nil, append([]string{image(t, filepath.Join("cluster", name))}, args...)...)
+	}
+	etcd, peers := "http://"+node.FreeAddress(t), "http://"+node.FreeAddress(t)
+	start("etcd", "--data-dir", in("etcd"), "--unsafe-no-fsync", "--listen-client-urls", etcd, "--advertise-client-urls", etcd,
+		"--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers, "--initial-cluster", "default="+peers)
+	api := start("kube-apiserver", "--etcd-servers", etcd, "--bind-address", "127.0.0.1", "--secure-port", apiPort, "--advertise-address", apiAddress,
+		"--service-cluster-ip-range", "203.0.113.112/28", "--tls-cert-file", in("cert"), "--tls-private-key-file", in("key"),
+		"--token-auth-file", in("tokens"), "--authorization-mode", "Node,RBAC", "--enable-admission-plugins", "NodeRestriction", "--allow-privileged",
+		"--service-account-issuer", "https://kubernetes.default.svc", "--service-account-key-file", in("key"), "--service-account-signing-key-file", in("key"))
+	eventually(t, "API server", func() error {
+		if !api.Running() {
+			t.Fatalf("the API server has ended\n%s", api.Tail(20))
+		}
+		out := node.Command(t.Context(), nil, image(t, "cluster/kubectl"), "--server", "https://"+c.api, "--certificate-authority", in("ca"), "--token", "admin", "get", "--raw", "/readyz")
+		if out.Err != nil {
+			return fmt.Errorf("%w: %s", out.Err, out.Output())
+		}
+		return nil
+	})
+	start("kube-controller-manager", "--kubeconfig", in("controllers"), "--leader-elect=false", "--use-service-account-credentials", "--bind-address", "127.0.0.1",
+		"--secure-port", port(), "--service-account-private-key-file", in("key"), "--root-ca-file", in("ca"), "--node-monitor-grace-period", patience.String())
+	start("kube-scheduler", "--kubeconfig", in("scheduler"), "--leader-elect=false", "--bind-address", "127.0.0.1", "--secure-port", port())
+	return c
+}
+
+// cargo are the programs of a node and of an administrator, and what the latter has downloaded: the repository, with two images.
+func (c *controlPlane) cargo(t *testing.T) cargo {
+	t.Helper()
+	files := cargo{
+		"/root/.kube/config":      {text: c.kubeconfig(apiAddress, "admin"), mode: 0o600},
+		"/root/cluster/node.conf": {text: c.kubeconfig(apiAddress, "node"), mode: 0o600},
+		"/root/cluster/kubelet.yaml": {mode: 0o644, text: strings.NewReplacer("address: 127.0.0.1", "port: "+c.kubelet, "registerNode: false", "registerNode: true",
+			"staticPodPath: /root/pods\n", "").Replace(kubeletConfig)},
 		"/root/bin/image.tar":      {from: image(t, "image.tar"), mode: 0o644},
 		"/root/bin/image-next.tar": {from: image(t, "image-next.tar"), mode: 0o644},
 	}
-	for _, who := range []string{"controllers", "scheduler", "node"} {
-		c["/root/cluster/"+who+".conf"] = load{text: kubeconfig(who), mode: 0o600}
-	}
-	for _, p := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
-		c["/root/cluster/"+p] = load{from: image(t, filepath.Join("cluster", p)), mode: 0o755}
-	}
 	for _, p := range []string{"kubectl", "helm"} {
-		c["/usr/local/bin/"+p] = load{from: image(t, filepath.Join("cluster", p)), mode: 0o755}
+		files["/usr/local/bin/"+p] = load{from: image(t, filepath.Join("cluster", p)), mode: 0o755}
 	}
-	for to, l := range kubeletCargo() {
-		c[to] = l
-	}
+	maps.Copy(files, kubeletCargo())
 	err := filepath.WalkDir("../../contrib", func(path string, d fs.DirEntry, err error) error {
 		if rel, in := strings.CutPrefix(path, "../../"); in && err == nil && d.Type().IsRegular() {
-			c[download+"/"+rel] = load{from: path, mode: 0o644}
+			files[download+"/"+rel] = load{from: path, mode: 0o644}
 		}
 		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return c
+	return files
 }
 
-// startCluster starts a control plane and a kubelet. The kubelet's pods have the network of [network].
-func (m *machine) startCluster(t *testing.T) {
+// forwards are options of QEMU's network: the machine reaches the API server, and that the kubelet.
+func (c *controlPlane) forwards() string {
+	_, port, _ := net.SplitHostPort(c.api)
+	return fmt.Sprintf(",guestfwd=tcp:%s:443-cmd:%s nc 127.0.0.1 %s,hostfwd=tcp:127.0.0.1:%s-:%[4]s", apiAddress, node.BusyboxPath, port, c.kubelet)
+}
+
+// join starts a kubelet.
+func (m *machine) join(t *testing.T) {
 	t.Helper()
 	m.sh(t, `cd `+download+`/bin
 for i in image image-next; do mkdir $i; tar -C $i -xf /root/bin/$i.tar; done
-ip address add `+apiAddress+`/32 dev lo
-echo "nameserver 127.0.0.1" >/etc/resolv.conf
-cd /root/cluster
-run() { unit=$1; shift; systemd-run --quiet --unit $unit.service -p Restart=always -p RestartSec=1 "$@"; }
-run etcd /root/cluster/etcd --data-dir /root/cluster/etcd.d --unsafe-no-fsync
-run apiserver /root/cluster/kube-apiserver --etcd-servers http://127.0.0.1:2379 --secure-port 443 --advertise-address `+nodeAddress+` \
-	--service-cluster-ip-range 10.96.0.0/24 --tls-cert-file server.crt --tls-private-key-file server.key --token-auth-file tokens \
-	--authorization-mode Node,RBAC --enable-admission-plugins NodeRestriction --allow-privileged \
-	--service-account-issuer https://kubernetes.default.svc --service-account-key-file server.key --service-account-signing-key-file server.key
-`)
-	eventually(t, "API server", func() error {
-		if out := m.try("kubectl get --raw /readyz"); out.Stdout != "ok" {
-			return fmt.Errorf("%w: %s; %s", out.Err, out.Output(), m.try("journalctl -u apiserver -n 5 -o cat --no-pager").Stdout)
-		}
-		return nil
-	})
-	m.sh(t, `cd /root/cluster
-run() { unit=$1; shift; systemd-run --quiet --unit $unit.service -p Restart=always -p RestartSec=1 -p KillMode=process "$@"; }
-run controllers /root/cluster/kube-controller-manager --kubeconfig controllers.conf --leader-elect=false --use-service-account-credentials \
-	--service-account-private-key-file server.key --root-ca-file ca.crt
-run scheduler /root/cluster/kube-scheduler --kubeconfig scheduler.conf --leader-elect=false
-run kubelet /root/kubelet --kubeconfig node.conf --config kubelet.yaml --root-dir /root/kubelet.d --cert-dir /root/kubelet.d/pki \
-	--hostname-override node --node-ip `+nodeAddress+`
-`)
+: >/root/resolv.conf
+systemd-run --quiet --unit kubelet.service -p KillMode=process /root/kubelet --kubeconfig /root/cluster/node.conf --config /root/cluster/kubelet.yaml \
+	--root-dir /root/kubelet.d --cert-dir /root/kubelet.d/pki --hostname-override `+nodeName+` --node-ip `+nodeAddress)
 	eventually(t, "node", func() error {
-		if out := m.try("kubectl wait --for=condition=Ready node/node --timeout=1s && kubectl get serviceaccount default"); out.Err != nil {
+		if out := m.try("kubectl wait --for=condition=Ready node/" + nodeName + " --timeout=1s && kubectl get serviceaccount default"); out.Err != nil {
 			return fmt.Errorf("%w: %s; %s", out.Err, out.Output(), m.try("journalctl -u kubelet -n 5 -o cat --no-pager").Stdout)
 		}
 		return nil
 	})
-	m.sh(t, "kubectl version >&2")
+	t.Log(m.sh(t, "kubectl version; kubectl get nodes -o wide"))
 }
 
 // digestServer is an image that is started as that of a model server, and prints the digest of the model.

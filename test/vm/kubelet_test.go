@@ -22,6 +22,7 @@ registerNode: false
 containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
 staticPodPath: /root/pods
 podLogsDir: /root/logs
+resolvConf: /root/resolv.conf
 fileCheckFrequency: 1s
 cgroupDriver: systemd
 failSwapOn: false
@@ -32,8 +33,8 @@ makeIPTablesUtilChains: false
 func (m *machine) userPod(t *testing.T) {
 	t.Helper()
 	want := m.registries.pushOllama(t, "library/pod", "1b", weights(60, 16<<20))
-	m.sh(t, "mkdir -p /root/pods /root/kubelet.d /root/logs\ncat >/root/kubelet.yaml <<'END'\n"+kubeletConfig+"END\n")
-	m.sh(t, "systemd-run --quiet --unit kubelet.service -p KillMode=process /root/kubelet --config /root/kubelet.yaml --root-dir /root/kubelet.d --cert-dir /root/kubelet.d/pki --hostname-override node")
+	m.sh(t, "mkdir -p /root/pods /root/kubelet.d /root/logs\n: >/root/resolv.conf\ncat >/root/kubelet.yaml <<'END'\n"+kubeletConfig+"END\n")
+	m.sh(t, "systemd-run --quiet --unit kubelet.service -p KillMode=process /root/kubelet --config /root/kubelet.yaml --root-dir /root/kubelet.d --cert-dir /root/kubelet.d/pki --hostname-override node --node-ip "+nodeAddress)
 	pod, err := json.Marshal(map[string]any{
 		"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": "user", "namespace": "default"},
 		"spec": map[string]any{
@@ -58,7 +59,7 @@ func (m *machine) userPod(t *testing.T) {
 			}
 			return nil
 		})
-		m.sh(t, "systemctl stop kubelet; rm -rf /var/lib/kubelet")
+		m.sh(t, "systemctl stop kubelet; rm -rf /var/lib/kubelet; ctr -n k8s.io containers ls -q | xargs -r ctr -n k8s.io containers rm")
 	}()
 	var got string
 	eventually(t, "output of the pod", func() error {

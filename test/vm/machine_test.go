@@ -30,6 +30,8 @@ type kind struct {
 	distro string // as people call it
 	arch   string // "" is amd64
 	kernel string // added to the command line
+
+	network string // added to the options of its network
 }
 
 var (
@@ -118,8 +120,8 @@ func (m *machine) boot(t *testing.T, kernel string, c cargo) {
 		"-drive", "if=virtio,format=qcow2,file="+m.disk,
 		"-drive", "if=virtio,format=raw,readonly=on,file="+load,
 		"-device", "virtio-rng-pci", "-device", "virtio-net-pci,netdev=net,romfile=",
-		"-netdev", fmt.Sprintf("user,id=net,net=203.0.113.0/24,restrict=on,hostfwd=tcp:%s-:22,guestfwd=tcp:%s:443-cmd:%s nc 127.0.0.1 %s",
-			address, registriesAddress, node.BusyboxPath, m.registries.port(t)))
+		"-netdev", fmt.Sprintf("user,id=net,net=203.0.113.0/24,restrict=on,hostfwd=tcp:%s-:22,guestfwd=tcp:%s:443-cmd:%s nc 127.0.0.1 %s%s",
+			address, registriesAddress, node.BusyboxPath, m.registries.port(t), m.network))
 	m.qemu = node.Start(m.test, "qemu", filepath.Join(m.dir, fmt.Sprintf("console%d", m.boots)), env, argv...)
 	m.connect(t, address)
 	m.kernel = strings.TrimSpace(m.sh(t, "uname -r"))

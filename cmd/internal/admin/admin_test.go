@@ -141,6 +141,25 @@ func (r *rig) hydrate(t *testing.T) {
 	}
 }
 
+// TestStatusRoutes: who only watches the daemon sees its health and can do nothing else.
+func TestStatusRoutes(t *testing.T) {
+	r := newRig(t)
+	r.handler.Health = func(context.Context) (api.Health, error) { return api.Health{}, nil }
+	status := serve(t, r.handler.StatusRoutes())
+	if _, err := status.Health(t.Context()); err != nil {
+		t.Errorf("health: %v", err)
+	}
+	if _, err := status.RemoveImage(t.Context(), testRef); !errdefs.IsNotImplemented(err) {
+		t.Errorf("remove an image: %v", err)
+	}
+	if _, err := status.Images(t.Context()); !errdefs.IsNotImplemented(err) {
+		t.Errorf("list the images: %v", err)
+	}
+	if _, err := r.client.Images(t.Context()); err != nil {
+		t.Errorf("at the admin socket: %v", err)
+	}
+}
+
 func TestImages(t *testing.T) {
 	r := newRig(t)
 	ctx := t.Context()

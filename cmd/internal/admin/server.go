@@ -142,6 +142,15 @@ func (h *Handler) Routes() http.Handler {
 	return mux
 }
 
+// StatusRoutes returns the handler of the paths that show the health of the daemon and change nothing: for
+// pods that watch it, and need not be able to do what the admin socket can.
+func (h *Handler) StatusRoutes() http.Handler {
+	all, mux := h.Routes(), http.NewServeMux()
+	mux.Handle("GET /v1/version", all)
+	mux.Handle("GET /v1/health", all)
+	return mux
+}
+
 // answer returns a handler that sends the result of f.
 func answer(f func(*http.Request) (any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -1,9 +1,12 @@
 package config
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/ballast-dev/ballast/convert/remote"
 )
 
 // Version is the version of the configuration file.
@@ -52,7 +55,7 @@ type Facade struct {
 	Listen      string `toml:"listen" comment:"Address of the facade; ballastd.socket must name the same one. Empty: no facade, and only images\nfrom \"ballast convert\" can be pulled."`
 	AllowRemote bool   `toml:"allow_remote" comment:"Allow an address in listen that other machines can reach. Their hosts.toml must use the host in\nlisten, and they need the key files that hosts.toml names, which ballastd renews."`
 
-	OriginDigests bool `toml:"origin_digests" comment:"Let pods mount a public model by the digest that its registry shows, where that is safe. If false, or\nwhere it is not safe, the pull fails and the error names the converted digest, which always works."`
+	OriginDigests bool `toml:"origin_digests" comment:"Let pods mount a model by the digest that its registry shows, where that is safe. If false, or\nwhere it is not safe, the pull fails and the error names the converted digest, which always works."`
 
 	InsecurePlainHTTP bool `toml:"insecure_plain_http" comment:"For tests only: use plain HTTP without keys. Every user of the node can then pull what the node can\npull. A process that binds the port while ballastd is down receives pull secrets and can replace images."`
 }
@@ -187,9 +190,8 @@ const (
 
 // ModeOf returns the mode for a model from a repository, "host/path".
 func (l *Lazy) ModeOf(repository string) string {
-	host, _, _ := strings.Cut(repository, "/")
 	for _, r := range l.Rule {
-		if r.matches(host) || r.matches(repository) {
+		if matches(r.Match, repository) {
 			return r.Mode
 		}
 	}
@@ -199,13 +201,31 @@ func (l *Lazy) ModeOf(repository string) string {
 // MountsTitled reports whether artifacts of a repository, "host/path", are mounted by the titles of
 // their layers.
 func (u *Upstream) MountsTitled(repository string) bool {
-	return slices.ContainsFunc(u.Artifacts, func(p string) bool { return (&VerifyRule{Match: p}).Matches(repository) })
+	return slices.ContainsFunc(u.Artifacts, func(p string) bool { return matches(p, repository) })
 }
 
-func (r *LazyRule) matches(s string) bool { return matches(r.Match, s) }
+// port matches the port at the end of a host.
+var port = regexp.MustCompile(`^([^/]*):[0-9*]+(/|$)`)
 
-// matches reports whether s matches a pattern, in which * stands for any characters.
-func matches(pattern, s string) bool {
+// matches reports whether a pattern for a host, or a host and a path, matches a name, "host/path".
+// Other names of the host and another case match too, because such names get the same model. A host
+// without a port matches any port: containerd records hosts without ports.
+func matches(pattern, name string) bool {
+	host, path, _ := strings.Cut(name, "/")
+	if !strings.Contains(host, ":") {
+		pattern = port.ReplaceAllString(pattern, "$1$2")
+	}
+	host, path = remote.NormalHost(host), strings.ToLower(path)
+	of, below, withPath := strings.Cut(strings.ToLower(pattern), "/")
+	pattern = remote.NormalHost(of)
+	if withPath {
+		pattern += "/" + below
+	}
+	return glob(pattern, host) || glob(pattern, host+"/"+path)
+}
+
+// glob reports whether s matches a pattern, in which * stands for any characters.
+func glob(pattern, s string) bool {
 	parts := strings.Split(pattern, "*")
 	s, ok := strings.CutPrefix(s, parts[0])
 	for i, p := range parts[1:] {

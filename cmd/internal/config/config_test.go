@@ -99,13 +99,12 @@ func TestLoadErrors(t *testing.T) {
 		{"share as number", "version = 1\n[gc]\nhigh = 500\n", "gc.high: 500% is not in the range 1%"},
 		{"low above high", "version = 1\n[gc]\nlow = \"90%\"\n", "gc.low: 90% is above gc.high, 85%"},
 		{"rule without match", "version = 1\n[[verify.rule]]\nmode = \"warn\"\n", "verify.rule 1: match is empty"},
-		{"rule for a host in upper case", "version = 1\n[[verify.rule]]\nmatch = \"Registry.example/*\"\nmode = \"off\"\n", "hosts in lower case"},
-		{"rule for another name of docker.io", "version = 1\n[[verify.rule]]\nmatch = \"index.docker.io/ai/*\"\nmode = \"off\"\n", "names have docker.io"},
 		{"rule of another mode", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"on\"\n", "mode \"on\" is not one of off, warn, enforce"},
 		{"rule that requires nothing", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\n", "requires nothing"},
 		{"signer of another type", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\nany = [{type = \"gpg\", key = \"k\"}]\n", "any 1: type \"gpg\" is not one of oms, cosign, notation"},
 		{"signer without key", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\nany = [{type = \"oms\", key = \"k\"}, {type = \"cosign\"}]\n", "any 2: a signer of type cosign needs a key or roots"},
 		{"subject without roots", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\nany = [{type = \"oms\", key = \"k\", subject = \"s\"}]\n", "it needs roots"},
+		{"subject without type", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\nany = [{type = \"oms\", roots = \"r\", subject = \"release@team.example\"}]\n", "write email:"},
 		{"notation without policy", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\nany = [{type = \"notation\", key = \"k\"}]\n", "needs a policy"},
 		{"relative root", "version = 1\nroot = \"x\"\n", "root: \"x\" is not an absolute path"},
 		{"root with colon", "version = 1\nroot = \"/a:b\"\n", "mount options"},
@@ -273,7 +272,7 @@ version = 1
 [[verify.rule]]
 match = "registry.example:5000/team/*"
 mode = "enforce"
-any = [{type = "oms", key = "team.pub"}, {type = "cosign", roots = "/ca.pem", subject = "release"}, {type = "notation", policy = "n/trustpolicy.json"}]
+any = [{type = "oms", key = "team.pub"}, {type = "cosign", roots = "/ca.pem", subject = "email:release@team.example"}, {type = "notation", policy = "n/trustpolicy.json"}]
 deny_code = true
 licenses = ["mit"]
 `)
@@ -284,7 +283,7 @@ licenses = ["mit"]
 	want := []VerifyRule{{
 		Match: "registry.example:5000/team/*", Mode: VerifyEnforce, DenyCode: true, Licenses: []string{"mit"},
 		Any: []Signer{
-			{Type: SignerOMS, Key: filepath.Join(dir, "team.pub")}, {Type: SignerCosign, Roots: "/ca.pem", Subject: "release"},
+			{Type: SignerOMS, Key: filepath.Join(dir, "team.pub")}, {Type: SignerCosign, Roots: "/ca.pem", Subject: "email:release@team.example"},
 			{Type: SignerNotation, Policy: filepath.Join(dir, "n/trustpolicy.json")},
 		},
 	}}
@@ -303,6 +302,15 @@ licenses = ["mit"]
 		{"registry.example", "registry.example:5000/team/m", false},
 		{"*", "docker.io/ai/smollm2", true},
 		{"*/team/*", "registry.example/team/a/b", true},
+		{"Registry.Example/Team/*", "registry.example/team/m", true},
+		{"hf.co/Qwen/*", "hf.co/qwen/qwen3-8b", true},
+		{"hf.co/qwen/*", "hf.co/Qwen/Qwen3-8B", true},
+		{"huggingface.co/Qwen/*", "hf.co/qwen/qwen3-8b", true},
+		{"ollama.com", "registry.ollama.ai/library/m", true},
+		{"registry.ollama.ai/*", "ollama.com/library/m", true},
+		{"index.docker.io/ai/*", "docker.io/ai/smollm2", true},
+		{"docker.io/ai/*", "registry-1.docker.io/ai/smollm2", true},
+		{"hf.co/*", "hf.com/qwen/qwen3-8b", false},
 	} {
 		if got := (&VerifyRule{Match: tt.match}).Matches(tt.name); got != tt.want {
 			t.Errorf("%s matches %s: %v", tt.match, tt.name, got)

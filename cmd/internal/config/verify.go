@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/convert/formats"
+	"github.com/ballast-dev/ballast/convert/remote"
 )
 
 // Verify configures which models may be used, by their signatures and their content.
@@ -20,7 +21,7 @@ type VerifyRule struct {
 	Match    string   `toml:"match" comment:"host, or host/repository; * matches any characters. The first rule that matches applies."`
 	Mode     string   `toml:"mode" comment:"off: do not check; warn: log models that the rule does not accept; enforce: refuse them."`
 	Any      []Signer `toml:"any,omitempty" comment:"An accepted signer; one of those of a rule must have signed the model. Relative paths start at the\ndirectory of this file."`
-	DenyCode bool     `toml:"deny_code,omitempty" comment:"Refuse models with programs, or with files that run code when they are loaded (pickles)."`
+	DenyCode bool     `toml:"deny_code,omitempty" comment:"Allow models of data and text only: no programs, and no files that can run code when they are loaded."`
 	Licenses []string `toml:"licenses,omitempty" comment:"Accepted licences, as in the config of the model. Empty: any licence, or none."`
 }
 
@@ -29,7 +30,7 @@ type Signer struct {
 	Type    string `toml:"type" comment:"oms, cosign or notation."`
 	Key     string `toml:"key,omitempty" comment:"File with public keys (PEM). For oms and cosign."`
 	Roots   string `toml:"roots,omitempty" comment:"File with CA certificates (PEM). For oms and cosign."`
-	Subject string `toml:"subject,omitempty" comment:"Subject that the certificate of the signer must name. Needs roots."`
+	Subject string `toml:"subject,omitempty" comment:"Name in the certificate of the signer, with its type: email:, uri:, dns: or cn: (common name). Needs roots."`
 	Policy  string `toml:"policy,omitempty" comment:"File trustpolicy.json, beside a directory truststore. For notation."`
 }
 
@@ -47,18 +48,36 @@ const (
 	SignerNotation = "notation"
 )
 
-// port matches the port at the end of a host.
-var port = regexp.MustCompile(`^([^/]*):[0-9*]+(/|$)`)
+// Matches reports whether the rule applies to a name, "host/path".
+func (r *VerifyRule) Matches(name string) bool { return matches(r.Match, name) }
 
-// Matches reports whether the rule applies to a name, "host/path". A host without a port matches
-// any port: containerd records hosts without ports.
-func (r *VerifyRule) Matches(name string) bool {
-	pattern := r.Match
-	if host, _, _ := strings.Cut(name, "/"); !strings.Contains(host, ":") {
-		pattern = port.ReplaceAllString(pattern, "$1$2")
+// Requires returns the match of the first rule by which an image of a host can be refused because of
+// its signatures, or "". Of a pattern for the host and a path, only the host is compared.
+func (v *Verify) Requires(host string) string {
+	for _, r := range v.Rule {
+		of, below, _ := strings.Cut(r.Match, "/")
+		all := matches(r.Match, host) || below == "*" && matches(of, host)
+		if i := strings.Index(of, "*"); i >= 0 { // it also stands for slashes
+			of = of[:i+1]
+		}
+		switch {
+		case r.Mode == VerifyEnforce && len(r.Any) > 0 && matches(of, host):
+			return r.Match
+		case all:
+			return ""
+		}
 	}
-	host, _, _ := strings.Cut(name, "/")
-	return matches(pattern, host) || matches(pattern, name)
+	return ""
+}
+
+// Hosts returns the hosts that rules name in full.
+func (v *Verify) Hosts() (hosts []string) {
+	for _, r := range v.Rule {
+		if host, _, _ := strings.Cut(r.Match, "/"); !strings.ContainsAny(host, "*+") {
+			hosts = append(hosts, remote.NormalHost(host))
+		}
+	}
+	return hosts
 }
 
 // beside makes relative paths of files absolute, in the directory dir.
@@ -101,19 +120,16 @@ func (c *Config) checkVerify() error {
 // unusual returns how the host in match must be written, if it is written otherwise: such a rule
 // would silently match nothing.
 func (r *VerifyRule) unusual() string {
-	host, _, _ := strings.Cut(r.Match, "/")
 	_, address := formats.All().OfURL(r.Match)
 	isArchive := address != "" && address != r.Match
-	switch {
-	case host != strings.ToLower(host):
-		return "hosts in lower case"
-	case host == "index.docker.io" || host == "registry-1.docker.io":
-		return "docker.io"
-	case strings.Contains(r.Match, "://") && !isArchive || strings.Contains(r.Match, "@"):
+	if strings.Contains(r.Match, "://") && !isArchive || strings.Contains(r.Match, "@") {
 		return "neither a scheme nor a digest"
 	}
 	return ""
 }
+
+// subject matches a name in a certificate with its type.
+var subject = regexp.MustCompile(`^(email|uri|dns|cn):.`)
 
 // problem returns the problem of a signer, or "".
 func (s *Signer) problem() string {
@@ -133,6 +149,8 @@ func (s *Signer) problem() string {
 			return fmt.Sprintf("a signer of type %s needs a key or roots; keyless signatures are not supported", s.Type)
 		case s.Subject != "" && s.Roots == "":
 			return "subject is for certificates: it needs roots"
+		case s.Subject != "" && !subject.MatchString(s.Subject):
+			return fmt.Sprintf("subject %q has no type: write email:, uri:, dns: or cn: (common name) before it", s.Subject)
 		}
 	default:
 		return fmt.Sprintf("type %q is not one of oms, cosign, notation", s.Type)

@@ -136,8 +136,15 @@ func (d *Daemon) buildSnapshotter() (err error) {
 	}
 	d.origins = origins.New(origins.Options{
 		Containerd: d.containerd, Store: d.store, Facade: d.facade, Off: !c.Facade.OriginDigests, Log: log,
-		Show: func(ctx context.Context, id string, im store.Image, public []string) error {
-			return d.differ.Show(ctx, id, im.Table, jobs.Repositories(public), d.facade.PublicSources(im, public...))
+		Show: func(ctx context.Context, id string, im store.Image, names []string, private bool) error {
+			sources := d.facade.PublicSources(im, names...)
+			if private {
+				sources = d.facade.Sources(im, names[0])
+			}
+			return d.differ.Show(ctx, id, im.Table, jobs.Repositories(names), sources)
+		},
+		Fetch: func(ctx context.Context, im store.Image, name string) error {
+			return d.store.Hydrate(ctx, im.Table, store.HydrateOptions{Sources: d.facade.Sources(im, name)})
 		},
 	})
 	d.snapshotter, err = snapshotter.New(c.Root, d.store, snapshotter.Options{
@@ -151,8 +158,8 @@ func (d *Daemon) buildSnapshotter() (err error) {
 		Store: d.store, Facade: d.facade, Sources: sources, Lazy: d.lazy.Load, Metrics: d.metrics, Log: log,
 		Background: &jobs.Background{
 			Store: d.store, Sources: sources.Shown, Shows: d.snapshotter.Shows, View: d.snapshotter.ViewOf, Log: log,
-			Options: store.ExposeOptions{Wait: true, Unverified: unverified},
-			Ended:   func() { sources.SettleSecrets(context.Background()) },
+			Options: store.ExposeOptions{Wait: true, Unverified: unverified}, Whole: d.facade.Signatures.Whole,
+			Ended: func() { sources.SettleSecrets(context.Background()) },
 		},
 	}
 	d.differ = differ.New(differ.Options{
@@ -220,6 +227,11 @@ func (d *Daemon) serve(ctx context.Context, g *errgroup.Group) error {
 	g.Go(func() error {
 		return serve.HTTP(ctx, d.log, serve.Logged(d.log, "admin request", d.admin().Routes()), admin)
 	})
+	if status, err := serve.Unix(dirs.StatusAddress(d.config)); err != nil { // the path can be too long
+		d.log.Warn("pods that watch the daemon need the admin socket", "err", err)
+	} else {
+		g.Go(func() error { return serve.HTTP(ctx, d.log, d.admin().StatusRoutes(), status) })
+	}
 	if d.config.Fleet.Listen != "" {
 		g.Go(func() error { return d.serveFleet(ctx) })
 	}

@@ -39,11 +39,12 @@ func (d *Daemon) eachMissing(ctx context.Context, do func(ctx context.Context, n
 		if err != nil {
 			return fmt.Errorf("snapshots of containerd's namespace %s: %w", ns.Name, err)
 		}
-		if len(names) == 0 {
-			continue
-		}
 		for i := range names { // the snapshots of blob layers have the same name in all namespaces
 			names[i] = keyOf(names[i], ns.Name)
+		}
+		names = slices.DeleteFunc(names, isUnpacked)
+		if len(names) == 0 {
+			continue
 		}
 		if err := do(ctx, ns.Name, theirs, names); err != nil {
 			return err
@@ -62,6 +63,11 @@ func keyOf(name, namespace string) string {
 	}
 	return name
 }
+
+// isUnpacked reports whether a key is of a snapshot into which a layer is unpacked. containerd records its
+// commit after the snapshotter has done it, so a pull, or a crash between the two, leaves the old key. It
+// refuses no pull, and containerd forgets it with the lease of the pull.
+func isUnpacked(key string) bool { return strings.HasPrefix(key, snapshots.UnpackKeyPrefix+"-") }
 
 // snapshotterName returns the name of the snapshotter of containerd that is this daemon, or "".
 func (d *Daemon) snapshotterName(ctx context.Context) (string, error) {

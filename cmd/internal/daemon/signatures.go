@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/upstream"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/resolve"
@@ -19,9 +20,11 @@ func (d *Daemon) watchSignatures() error {
 	if err != nil || len(rules) == 0 {
 		return err
 	}
-	d.facade.Signatures = &signature.Checker{Rules: rules, Store: d.store, Log: d.log, Count: d.metrics.Checked}
-	d.facade.Shown = func(ctx context.Context, table digest.Digest) (bool, error) {
-		return d.jobs.Background.IsShown(ctx, table)
+	d.facade.Signatures = &signature.Checker{
+		Rules: rules, Store: d.store, Unverified: d.config.Lazy.Verify == config.VerifyAfter, Log: d.log, Count: d.metrics.Checked,
+	}
+	d.facade.ShownEarly = func(ctx context.Context, table digest.Digest) (bool, error) {
+		return d.jobs.Background.ShowsEarly(ctx, table)
 	}
 	return nil
 }

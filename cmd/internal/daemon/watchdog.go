@@ -54,7 +54,8 @@ func (d *Daemon) watchdog(ctx context.Context) error {
 func (d *Daemon) works(ctx context.Context, conn *grpc.ClientConn, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	_, err := snapshotsapi.NewSnapshotsClient(conn).Stat(ctx, &snapshotsapi.StatSnapshotRequest{Key: "watchdog"})
+	// Not Stat: what containerd asks for with it and does not exist is lost (snapshotter.Missing).
+	_, err := snapshotsapi.NewSnapshotsClient(conn).Mounts(ctx, &snapshotsapi.MountsRequest{Key: "watchdog"})
 	if status.Code(err) != codes.NotFound { // there is no snapshot with this key
 		return fmt.Errorf("ask for a snapshot: %w", err)
 	}

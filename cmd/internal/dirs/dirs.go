@@ -27,6 +27,17 @@ const (
 	Models = "models"      // default mount points of models on the host
 )
 
+// Names beside the admin socket.
+const (
+	Status       = "status"      // directory with only StatusSocket, for mounting into pods
+	StatusSocket = "status.sock" // shows the health of the daemon, and changes nothing
+)
+
+// StatusAddress returns the path of StatusSocket.
+func StatusAddress(c *config.Config) string {
+	return filepath.Join(filepath.Dir(c.AdminAddress), Status, StatusSocket)
+}
+
 // freshSuffix is the suffix of a socket until it has its mode.
 const freshSuffix = ".new"
 
@@ -60,6 +71,7 @@ const (
 	socket                  // if it is a socket
 	mountPoint              // if it is an empty directory
 	mountPoints             // if it is a directory that contains only empty ones with names of digests
+	status                  // if it is a directory that contains only StatusSocket
 )
 
 // kind returns the kind of a name in the directory.
@@ -79,6 +91,8 @@ func (d *Dir) kind(name string) kind {
 		return mountPoint
 	case Models:
 		return mountPoints
+	case Status:
+		return status
 	}
 	for _, s := range d.sockets {
 		if name == s || name == s+freshSuffix {

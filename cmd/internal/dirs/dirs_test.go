@@ -226,19 +226,22 @@ func TestEmpty(t *testing.T) {
 			s.socket(run + "/ballastd.sock.new")
 			s.socket(run + "/admin.sock")
 			s.socket(run + "/holder.sock")
+			s.socket(run + "/status/status.sock")
+			s.socket(run + "/status/status.sock.new")
 			s.mkdir(run + "/lazy")
 			s.mkdir(model)
 		}, Emptied{}, "", nil},
 		{"names of others beside the sockets", "address", func(s *site) {
 			s.socket(run + "/admin.sock")
 			s.socket(run + "/other.sock")
-			s.write(run+"/ballastd.sock", model+"/x", run+"/models/mine/y", run+"/lazy/z")
-		}, Emptied{Left: []string{"ballastd.sock", "other.sock", "lazy", "models"}, Kept: "it is not empty"}, "", []string{
+			s.write(run+"/ballastd.sock", model+"/x", run+"/models/mine/y", run+"/lazy/z", run+"/status/status.sock")
+		}, Emptied{Left: []string{"ballastd.sock", "other.sock", "lazy", "models", "status"}, Kept: "it is not empty"}, "", []string{
 			run + " drwxr-xr-x ", run + "/ballastd.sock -rw-r--r-- " + run + "/ballastd.sock",
 			run + "/lazy drwxr-xr-x ", run + "/lazy/z -rw-r--r-- " + run + "/lazy/z",
 			run + "/models drwxr-xr-x ", model + " drwxr-xr-x ", model + "/x -rw-r--r-- " + model + "/x",
 			run + "/models/mine drwxr-xr-x ", run + "/models/mine/y -rw-r--r-- " + run + "/models/mine/y",
 			run + "/other.sock Srw------- ",
+			run + "/status drwxr-xr-x ", run + "/status/status.sock -rw-r--r-- " + run + "/status/status.sock",
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

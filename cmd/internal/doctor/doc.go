@@ -5,8 +5,8 @@
 // bytes), the kernel (whether it can show models without copies, and to user namespaces),
 // containerd (its configuration with all imports, as containerd itself reads it, and its loaded
 // plugins), and the hosts.toml files (whether every way to a model's tag leads through the facade,
-// whether another program has replaced one, and whether the facade answers with these keys). Each
-// check returns Findings.
+// whether another program has replaced one, also to what rules require signatures of, and whether the
+// facade answers with these keys). Each check returns Findings.
 //
 // The findings follow the rules of containerd: an image volume, and a pull of CRI in local mode, is
 // unpacked by the diff-service, any other pull by unpack_config; after a mirror in hosts.toml that

@@ -457,6 +457,59 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// Registries that a rule requires signatures of are reached through the facade only.
+func TestSignaturesOfOpenRegistries(t *testing.T) {
+	signed := func(match string) config.VerifyRule {
+		return config.VerifyRule{Match: match, Mode: config.VerifyEnforce, Any: []config.Signer{{Type: config.SignerCosign, Key: "k"}}}
+	}
+	off := func(match string) config.VerifyRule { return config.VerifyRule{Match: match, Mode: config.VerifyOff} }
+	for _, tt := range []struct {
+		name  string
+		rules []config.VerifyRule
+		hosts []snippet.Hosts
+		open  string // a registry with a hosts.toml without the facade
+		want  string // empty: no finding
+	}{
+		{"through the facade", []config.VerifyRule{signed("ghcr.io/team/*")}, nil, "", ""},
+		{"without hosts.toml", []config.VerifyRule{signed("quay.io/team/*")}, nil, "", "can ask quay.io"},
+		{"all, some without hosts.toml", []config.VerifyRule{signed("*")}, nil, "", "can ask registries without"},
+		{"a path in all, some without hosts.toml", []config.VerifyRule{signed("*/team/*")}, nil, "", "can ask registries without"},
+		{"all, through _default", []config.VerifyRule{signed("*")}, []snippet.Hosts{{Registry: snippet.DefaultRegistry}}, "", ""},
+		{"all, but _default is open", []config.VerifyRule{signed("*")}, []snippet.Hosts{{Registry: snippet.DefaultRegistry, Open: true}}, "", "can ask registries without"},
+		{"all, but not in every directory", []config.VerifyRule{signed("*")}, []snippet.Hosts{{Registry: snippet.DefaultRegistry}}, "", "can ask registries without"},
+		{"all, but one is open", []config.VerifyRule{signed("*")}, []snippet.Hosts{{Registry: snippet.DefaultRegistry}}, "quay.io", "can ask quay.io"},
+		{"all but the open one", []config.VerifyRule{off("quay.io/*"), signed("*")}, []snippet.Hosts{{Registry: snippet.DefaultRegistry}}, "quay.io", ""},
+		{"all but a part of the open one", []config.VerifyRule{off("quay.io/free/*"), signed("*")}, []snippet.Hosts{{Registry: snippet.DefaultRegistry}}, "quay.io", "can ask quay.io"},
+		{"a pattern that can be a host", []config.VerifyRule{signed("*team*")}, nil, "", "can ask registries without"},
+		{"by another name", []config.VerifyRule{signed("index.docker.io")}, []snippet.Hosts{{Registry: snippet.DefaultRegistry}}, "docker.io", "can ask docker.io"},
+		{"no signatures", []config.VerifyRule{{Match: "*", Mode: config.VerifyEnforce, DenyCode: true}, {Match: "*", Mode: config.VerifyWarn, Any: signed("*").Any}}, nil, "quay.io", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := newNode(t)
+			n.doctor.Config.Verify.Rule = tt.rules
+			for _, h := range tt.hosts {
+				n.hosts(t, h)
+			}
+			if tt.name == "all, but not in every directory" {
+				n.doctor.HostsDirs = []string{filepath.Join(n.dir, "other")}
+				n.write(t, "other/_default/hosts.toml", "server = \"https://mirror.example\"\n")
+			}
+			if tt.open != "" {
+				n.write(t, "certs.d/"+tt.open+"/hosts.toml", "server = \"https://"+tt.open+"\"\n")
+			}
+			var got []string
+			for _, f := range n.run(t) {
+				if f.Check == "signatures" && f.Status == node.Fail {
+					got = append(got, f.Message)
+				}
+			}
+			if tt.want == "" && got != nil || tt.want != "" && (len(got) != 1 || !strings.Contains(got[0], tt.want)) {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
 // The closed form of _default is healthy.
 func TestClosedDefaultIsHealthy(t *testing.T) {
 	n := newNode(t)

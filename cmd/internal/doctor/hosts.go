@@ -30,6 +30,7 @@ func (d *Doctor) hosts(ctx context.Context, h *api.Health) {
 	const check = "hosts.toml"
 	if d.Config.Facade.Listen == "" {
 		d.OK(check, "facade.listen is empty: only converted models can be pulled")
+		d.signatures(nil, nil)
 		return
 	}
 	var dirs []string
@@ -37,7 +38,7 @@ func (d *Doctor) hosts(ctx context.Context, h *api.Health) {
 		dirs = c.HostsDirs()
 	}
 	dirs = append(dirs, d.HostsDirs...)
-	var through []string // registries
+	var through, closed, open []string // registries
 	bad := false
 	dirs = distinct(dirs)
 	for _, dir := range dirs {
@@ -52,17 +53,23 @@ func (d *Doctor) hosts(ctx context.Context, h *api.Health) {
 			registry := snippet.RegistryOf(e.Name())
 			sub := filepath.Join(dir, e.Name())
 			if !d.namesFacade(filepath.Join(sub, "hosts.toml")) {
+				open = append(open, registry)
 				continue
 			}
 			through = append(through, registry)
-			if !d.checkHosts(ctx, h, sub, registry) {
-				bad = true
+			shut, well := d.checkHosts(ctx, h, sub, registry)
+			if shut {
+				closed = append(closed, registry)
+			} else {
+				open = append(open, registry)
 			}
+			bad = bad || !well
 		}
 	}
 	if d.replaced() {
 		bad = true
 	}
+	d.signatures(closed, open)
 	switch {
 	case bad:
 	case len(through) == 0:
@@ -167,9 +174,9 @@ func (d *Doctor) checkKeys(ctx context.Context, health *api.Health, facade docke
 	return true
 }
 
-// checkHosts checks one hosts.toml, read by containerd's own code, and reports whether it is
-// closed.
-func (d *Doctor) checkHosts(ctx context.Context, health *api.Health, dir, registry string) bool {
+// checkHosts checks one hosts.toml, read by containerd's own code, and reports whether it is closed,
+// and whether all of it is well.
+func (d *Doctor) checkHosts(ctx context.Context, health *api.Health, dir, registry string) (closed, well bool) {
 	const check = "hosts.toml"
 	file := filepath.Join(dir, "hosts.toml")
 	name := registry
@@ -181,11 +188,11 @@ func (d *Doctor) checkHosts(ctx context.Context, health *api.Health, dir, regist
 	})(name)
 	if errors.Is(err, fs.ErrPermission) {
 		d.Warn(check, "run as root", "%s: %v", file, err)
-		return false
+		return false, false
 	}
 	if err != nil {
 		d.Fail(check, "ballast config hosts "+registry+" --write --force, after ballastd has started", "%s: %v", file, err)
-		return false
+		return false, false
 	}
 	facade, others := -1, []string{}
 	for i, h := range all {
@@ -214,7 +221,7 @@ func (d *Doctor) checkHosts(ctx context.Context, health *api.Health, dir, regist
 		d.Fail(check, fmt.Sprintf("in %s, above the first table: server = %q and capabilities = [\"pull\", \"push\"]", file, server.Scheme+"://"+server.Host),
 			"%s fails open: while the facade does not answer, tags resolve at %s and models arrive unconverted", file, strings.Join(others, ", "))
 	default:
-		return guarded
+		return true, guarded
 	}
-	return false
+	return false, false
 }

@@ -40,7 +40,7 @@ func (d *Doctor) orphans(ctx context.Context, snapshotter string) {
 		d.OK(check, "all images that containerd unpacked with %s have their snapshots", snapshotter)
 		return
 	}
-	d.Fail(check, strings.Join(fix, "; ")+"; then pull them again",
+	d.Fail(check, strings.Join(fix, "; ")+"  # then pull them again",
 		"ballastd does not have the snapshots of %d images that containerd unpacked, because its root was wiped or its metadata was lost: %s. Pulls that share a layer with them fail with \"already exists\" or \"not found\"",
 		len(lost), strings.Join(lost, " "))
 }

@@ -65,7 +65,8 @@ func (h *Mounts) Prepare(ctx context.Context, im store.Image, ref remote.Ref, r 
 	if ref != (remote.Ref{}) {
 		names = []string{ref.Name()}
 	}
-	if err := h.admit(ctx, im, names); err != nil {
+	pending, err := h.admit(ctx, im, names)
+	if err != nil {
 		return api.Mount{}, err
 	}
 	sources, err := h.Sources.Wanted(ctx, im.Table, ref)
@@ -73,7 +74,7 @@ func (h *Mounts) Prepare(ctx context.Context, im store.Image, ref remote.Ref, r 
 		return api.Mount{}, err
 	}
 	m, made, err := h.Snapshotter.PrepareHost(ctx, snapshotter.HostMount{Dir: r.Dir, Name: r.Name, Table: im.Table}, func(ctx context.Context, id string) error {
-		return h.advise(ctx, im, ref, h.Differ.ShowReady(ctx, id, im.Table, jobs.Repositories(names), sources))
+		return h.advise(ctx, im, ref, h.Differ.ShowReady(ctx, id, im.Table, jobs.Repositories(names), sources, pending))
 	})
 	if err != nil {
 		return api.Mount{}, err
@@ -100,15 +101,19 @@ func (h *Mounts) advise(ctx context.Context, im store.Image, ref remote.Ref, err
 	return fmt.Errorf("%s; download it first: ballast %s %s: %w", api.Text(err), how, api.Label(im, ref), errdefs.ErrFailedPrecondition)
 }
 
-// admit checks a model against the rules for signatures.
-func (h *Mounts) admit(ctx context.Context, im store.Image, names []string) error {
-	_, err := h.Store.Files(ctx, im.Table)
-	complete := err == nil
-	pending, err := h.Facade.Admit(ctx, registry.Candidate{Table: im.Table, Names: names, Complete: complete, AsNode: true})
-	if err == nil && pending && !complete {
-		err = fmt.Errorf("its signatures can be checked only when it is complete: %w", errdefs.ErrFailedPrecondition)
+// admit checks a model against the rules for signatures, and reports whether they allow it only
+// because it is complete.
+func (h *Mounts) admit(ctx context.Context, im store.Image, names []string) (pending bool, err error) {
+	c := registry.Candidate{Table: im.Table, Names: names, AsNode: true}
+	if pending, err = h.Facade.Admit(ctx, c); err != nil || !pending {
+		return pending, err
 	}
-	return err
+	if _, err := h.Store.Files(ctx, im.Table); err != nil {
+		return true, fmt.Errorf("its signatures can be checked only when it is complete: %w", errdefs.ErrFailedPrecondition)
+	}
+	c.Complete = true
+	_, err = h.Facade.Admit(ctx, c)
+	return true, err
 }
 
 // begin waits until no other mount of a directory is being prepared, and reserves the directory.

@@ -40,9 +40,13 @@ type Background struct {
 	Sources func(ctx context.Context, view string, table digest.Digest) ([]transfer.Source, error)
 	Shows   func(store.Ref) bool   // reports whether a snapshot shows its table
 	View    func(store.Ref) string // the view in which it does
-	Options store.ExposeOptions    // except View and Sources
-	Ended   func()                 // called when the work on a table has ended; may be nil
-	Log     *slog.Logger
+	Options store.ExposeOptions    // except View, Sources and Whole
+
+	// Whole reports whether no byte of a table may be read before its whole file; nil means of no table.
+	// It is for models that were shown complete and have lost files since.
+	Whole func(ctx context.Context, table digest.Digest) (bool, error)
+	Ended func() // called when the work on a table has ended; may be nil
+	Log   *slog.Logger
 
 	work sync.WaitGroup
 
@@ -225,6 +229,12 @@ func (b *Background) renew(ctx context.Context, t Shown, before []transfer.Sourc
 func (b *Background) expose(ctx context.Context, t Shown, sources []transfer.Source) error {
 	o := b.Options
 	o.View, o.Sources = t.view, sources
+	if t.view == "" && b.Whole != nil {
+		var err error
+		if o.Whole, err = b.Whole(ctx, t.table); err != nil {
+			return err
+		}
+	}
 	return b.Store.Expose(ctx, t.table, o)
 }
 
@@ -313,8 +323,8 @@ func (b *Background) shownIn(ctx context.Context, table digest.Digest) (shown []
 	return shown, err
 }
 
-// IsShown reports whether a snapshot shows a table.
-func (b *Background) IsShown(ctx context.Context, table digest.Digest) (bool, error) {
+// ShowsEarly reports whether a snapshot shows a table that is not complete.
+func (b *Background) ShowsEarly(ctx context.Context, table digest.Digest) (bool, error) {
 	shown, err := b.shownIn(ctx, table)
-	return len(shown) > 0, err
+	return slices.ContainsFunc(shown, func(t Shown) bool { return !complete(ctx, b.Store, t) }), err
 }

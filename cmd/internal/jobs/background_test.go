@@ -97,6 +97,44 @@ func TestRestartShowsTheSame(t *testing.T) {
 	}
 }
 
+// A model that was shown complete because only its files are signed is not read by chunks after a
+// restart that finds one of them lost.
+func TestRestartReadsWholeFiles(t *testing.T) {
+	t.Parallel()
+	for _, whole := range []bool{false, true} {
+		r := newRestart(t)
+		r.Whole = func(context.Context, digest.Digest) (bool, error) { return whole, nil }
+		table := r.add(t, "snapshot/1", 1<<20, true)
+		if _, err := r.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if early, ok := r.Store.Early(table)[""]; !ok || early.Whole != whole {
+			t.Errorf("readable: %v, only whole files %v, want %v", ok, early.Whole, whole)
+		}
+	}
+}
+
+// A model is shown early until it is complete.
+func TestShowsEarly(t *testing.T) {
+	t.Parallel()
+	r := newRestart(t)
+	table := r.add(t, "snapshot/1", 1<<20, false)
+	want := func(want bool) {
+		t.Helper()
+		if got, err := r.ShowsEarly(t.Context(), table); err != nil || got != want {
+			t.Errorf("got %v, %v, want %v", got, err, want)
+		}
+	}
+	r.pending["snapshot/1"] = true
+	want(false)
+	delete(r.pending, "snapshot/1")
+	want(true)
+	if err := r.Store.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(r.sources[table])}); err != nil {
+		t.Fatal(err)
+	}
+	want(false)
+}
+
 // What a client with more rights requests is downloaded for a view that is not shown yet, and is
 // not shown in it: only the view's own sources determine what is readable in it.
 func TestViewShowsOnlyItsOwnSources(t *testing.T) {

@@ -50,6 +50,7 @@ func (s *Sources) PulledNames(ctx context.Context, table digest.Digest, from []d
 
 func pulledNames(from []differ.Repository, images []store.Image) (names []string) {
 	for _, r := range from {
+		r.Host = remote.NormalHost(r.Host) // containerd records the host as its client wrote it
 		names = append(names, withPort(r, images))
 	}
 	return names

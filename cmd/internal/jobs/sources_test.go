@@ -65,6 +65,17 @@ func (d *Sources) resolved(t *testing.T, table digest.Digest, refs ...string) {
 	}
 }
 
+// TestPulledNames gives a repository one name, whatever containerd recorded.
+func TestPulledNames(t *testing.T) {
+	t.Parallel()
+	d, table := newSources(t, tree.Links)
+	d.resolved(t, table, "127.0.0.1:5000/team/m:1", "hf.co/Qwen/m:1")
+	got := d.PulledNames(t.Context(), table, []differ.Repository{{Host: "index.docker.io", Name: "ai/m"}, {Host: "huggingface.co", Name: "Qwen/m"}, {Host: "127.0.0.1", Name: "team/m"}})
+	if diff := cmp.Diff(got, []string{"docker.io/ai/m", "hf.co/Qwen/m", "127.0.0.1:5000/team/m"}); diff != "" {
+		t.Errorf("names (-got +want):\n%s", diff)
+	}
+}
+
 // pull makes a snapshot hold a table that it got from names, and show it if the pull has ended.
 func (d *Sources) pull(t *testing.T, table digest.Digest, ended bool, names ...string) {
 	t.Helper()

@@ -7,8 +7,10 @@
 // model is shown only if
 //
 //   - a repository by which containerd has the image serves the model without credentials: its bytes are downloaded
-//     from such repositories, without credentials, and by the rules of the store for strangers,
-//   - every repository by which containerd has it does so, if there are rules for signatures,
+//     from such repositories, without credentials, and by the rules of the store for strangers. Or, if callers have
+//     read it with credentials by every name of the image since the pull that made it, and the repository of each
+//     name gives all bytes: whichever the pod named, it is shown nothing that this name does not give,
+//   - all names are public, or all are private, if there are rules for signatures,
 //   - no other image that containerd has there has the same config: a pod that requests one would get the other.
 //
 // Everything else is refused with the digest to use instead. Clients other than CRI mount with a

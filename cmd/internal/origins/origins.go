@@ -1,7 +1,6 @@
 package origins
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -37,7 +36,7 @@ import (
 // Limits for reading containerd's images.
 const (
 	maxEntries = 1000    // of an index and its nested indexes
-	maxNames   = 16      // repositories asked for one model
+	maxNames   = 16      // repositories asked for one model without credentials
 	maxTargets = 4 << 10 // cached images
 )
 
@@ -81,9 +80,18 @@ type Options struct {
 	Off        bool // facade.origin_digests = false
 	Log        *slog.Logger
 
-	// Show shows a model, downloaded from public repositories, in a snapshot.
-	Show func(ctx context.Context, id string, im store.Image, public []string) error
+	// Show shows a model in a snapshot. It checks the rules for the names, and downloads from their
+	// repositories without credentials or, if the model is private, only from that of the first name,
+	// with those that callers gave for it.
+	Show func(ctx context.Context, id string, im store.Image, names []string, private bool) error
+
+	// Fetch returns when a name's repository has given all files of a model, with the credentials that
+	// callers gave for it.
+	Fetch func(ctx context.Context, im store.Image, name string) error
 }
+
+// longestPull is the time from the request for a manifest to containerd's record of the image.
+const longestPull = 24 * time.Hour
 
 // New returns the origins of a node.
 func New(o Options) *Origins {
@@ -123,8 +131,11 @@ func (o *Origins) Volume(ctx context.Context, d digest.Digest, id string) error 
 		return err
 	}
 	names := namesOf(all, d)
-	var im store.Image
-	refuse := func(why string) error { return o.refuse(ctx, d, names, im, why) }
+	made, err := o.Facade.Made(ctx, d)
+	if err != nil {
+		return err
+	}
+	refuse := func(why string) error { return o.refuse(ctx, d, names, made, why) }
 	switch {
 	case o.Off:
 		return refuse("facade.origin_digests is off")
@@ -138,19 +149,75 @@ func (o *Origins) Volume(ctx context.Context, d digest.Digest, id string) error 
 	if why != "" {
 		return refuse(why)
 	}
-	im, public, err := o.Facade.Origin(ctx, d, names, o.Facade.Signatures != nil)
+	if o.readByAll(all, d, made) {
+		return o.showPrivate(ctx, id, d, made, names)
+	}
+	names = names[:min(len(names), maxNames)]
+	im, public, err := o.Facade.Origin(ctx, d, made, names, o.Facade.Signatures != nil)
 	switch {
 	case errdefs.IsUnauthorized(err), errdefs.IsPermissionDenied(err):
-		return refuse("it is private, and an image volume has no credentials")
+		return refuse("it is private, and no pull with credentials was seen by a name that containerd has for it: remove the image, and pull it again")
 	case err != nil:
 		return refuse(err.Error())
 	case o.Facade.Signatures != nil && len(public) != len(names):
 		return refuse("there are rules for signatures, and it was pulled from several repositories, not all of which give it to everybody")
 	}
-	if err := o.Show(ctx, id, im, public); err != nil {
+	model, err := o.Facade.ForHere(ctx, im)
+	if err != nil {
+		return refuse(err.Error())
+	}
+	if err := o.Show(ctx, id, model, public, false); err != nil {
+		if len(public) < len(names) {
+			return refuse(fmt.Sprintf("containerd has it by several names, of which only %s is public: %v", strings.Join(public, ", "), err))
+		}
 		return fmt.Errorf("model %s: %w", pinned(names[0], d), err)
 	}
-	return o.keep(ctx, d, im, public)
+	return o.keep(ctx, d, model, public)
+}
+
+// readByAll reports whether callers have read the origin with digest d, with credentials of their own,
+// by every name of containerd's images with this target, at the pull that made the image or later.
+func (o *Origins) readByAll(all []entry, d digest.Digest, made store.Image) bool {
+	n := 0
+	for _, e := range all {
+		if e.target.Digest != d || isID(e.name) {
+			continue
+		}
+		ref, err := resolve.ParseRef(e.name)
+		if err != nil {
+			return false
+		}
+		if at, ok := made.Read[ref.Name()]; !ok || at.Before(e.created.Add(-longestPull)) {
+			return false
+		}
+		n++
+	}
+	return n > 0
+}
+
+// isID reports whether the name of an image is its ID, which CRI adds to every image.
+func isID(name string) bool { return strings.HasPrefix(name, digest.SHA256.String()+":") }
+
+// showPrivate shows a model that callers have read by all names with their credentials. containerd does
+// not say by which of them the pod named it, so each repository must have given all of its files.
+func (o *Origins) showPrivate(ctx context.Context, id string, d digest.Digest, made store.Image, names []string) error {
+	model, err := o.Facade.ForHere(ctx, made)
+	if err != nil {
+		return o.refuse(ctx, d, names, made, err.Error())
+	}
+	for _, n := range names[1:] {
+		if err := o.Fetch(ctx, model, n); err != nil {
+			return o.refuse(ctx, d, names, made, fmt.Sprintf("containerd has it also by the name %s, which must give it too: %v", n, err))
+		}
+	}
+	err = o.Show(ctx, id, model, names, true)
+	switch {
+	case err == nil:
+		return o.keep(ctx, d, model, names[:1])
+	case len(names) > 1:
+		return o.refuse(ctx, d, names[1:], made, fmt.Sprintf("containerd has it also by the name %s, which must give it too: %v", names[0], err))
+	}
+	return fmt.Errorf("model %s: %w", pinned(names[0], d), err)
 }
 
 // namesOf returns the repositories by which containerd has images with a target, without
@@ -161,7 +228,7 @@ func namesOf(all []entry, d digest.Digest) (names []string) {
 			continue
 		}
 		ref, err := resolve.ParseRef(e.name)
-		if err == nil && ref.URL == "" && !slices.Contains(names, ref.Name()) && len(names) < maxNames {
+		if err == nil && ref.URL == "" && !slices.Contains(names, ref.Name()) {
 			names = append(names, ref.Name())
 		}
 	}
@@ -312,8 +379,9 @@ func (o *Origins) blob(ctx context.Context, desc ocispec.Descriptor, limit int64
 	return verify.Read(content.NewReader(ra), desc.Digest, desc.Size, limit)
 }
 
-// keep adds a reference that protects a model for as long as containerd has its image.
-func (o *Origins) keep(ctx context.Context, d digest.Digest, im store.Image, public []string) error {
+// keep adds a reference that protects a model, shown from repositories with these names, for as long as
+// containerd has its image.
+func (o *Origins) keep(ctx context.Context, d digest.Digest, im store.Image, from []string) error {
 	name := api.OriginName(d)
 	if r, err := o.Store.Ref(ctx, name); err == nil && r.Table == im.Table {
 		return nil
@@ -321,7 +389,7 @@ func (o *Origins) keep(ctx context.Context, d digest.Digest, im store.Image, pub
 	if err := o.Store.AddRef(ctx, name, im.Table, time.Time{}); err != nil {
 		return err
 	}
-	return o.Store.SetRefSources(ctx, name, public)
+	return o.Store.SetRefSources(ctx, name, from)
 }
 
 // Bare returns errdefs.ErrFailedPrecondition if the namespace has an image whose mount would be an
@@ -342,8 +410,14 @@ func (o *Origins) Bare(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if t.model {
-			first, models = cmp.Or(first, &all[i]), append(models, e.name)
+		if !t.model {
+			continue
+		}
+		if first == nil || isID(first.name) {
+			first = &all[i]
+		}
+		if !isID(e.name) {
+			models = append(models, e.name)
 		}
 	}
 	if first == nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/convert/converttest"
@@ -19,6 +21,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/resolve"
+	"github.com/ballast-dev/ballast/convert/signature"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/storetest"
 	contentapi "github.com/containerd/containerd/api/services/content/v1"
@@ -123,11 +126,23 @@ func (c *containerd) pull(t *testing.T, name string, b *converttest.Built) strin
 		c.put(t, p)
 	}
 	name = pinned(name, b.Digest())
-	_, err := metadata.NewImageStore(c.db).Create(inPods(t.Context()), images.Image{
-		Name: name, Target: ocispec.Descriptor{MediaType: b.MediaType, Digest: b.Digest(), Size: int64(len(b.Manifest))},
-	})
-	ok(t, err)
+	for _, name := range []string{configOf(t, b).String(), name} { // CRI adds the ID of the image as a name
+		_, err := metadata.NewImageStore(c.db).Create(inPods(t.Context()), images.Image{
+			Name: name, Target: ocispec.Descriptor{MediaType: b.MediaType, Digest: b.Digest(), Size: int64(len(b.Manifest))},
+		})
+		if !errdefs.IsAlreadyExists(err) {
+			ok(t, err)
+		}
+	}
 	return name
+}
+
+// configOf returns the digest of the config, which is the ID of the image in CRI.
+func configOf(t *testing.T, b *converttest.Built) digest.Digest {
+	t.Helper()
+	var m ocispec.Manifest
+	ok(t, json.Unmarshal(b.Manifest, &m))
+	return m.Config.Digest
 }
 
 // List implements namespacesapi.NamespacesServer.
@@ -155,6 +170,7 @@ type rig struct {
 	containerd *containerd
 	registry   string // host
 	shown      []string
+	gives      map[string]bool // by name: whether the repository gives all files of the model
 }
 
 func newRig(t *testing.T) *rig {
@@ -173,8 +189,14 @@ func newRig(t *testing.T) *rig {
 	r.Origins = New(Options{
 		Containerd: conn, Store: s, Log: slog.New(slog.DiscardHandler),
 		Facade: &registry.Handler{Resolver: resolve.Resolver{Upstream: upstream}, Store: s, Origins: true},
-		Show: func(_ context.Context, id string, im store.Image, public []string) error {
-			r.shown = append(append(r.shown, id, im.Table.String()), public...)
+		Show: func(_ context.Context, id string, im store.Image, names []string, private bool) error {
+			r.shown = append(append(r.shown, id, fmt.Sprint("private ", private), im.Table.String()), names...)
+			return nil
+		},
+		Fetch: func(_ context.Context, im store.Image, name string) error {
+			if !r.gives[name] {
+				return errdefs.ErrNotFound
+			}
 			return nil
 		},
 	})
@@ -199,12 +221,21 @@ func model() *converttest.Built {
 // TestVolumeOfPublicModel shows a model from the repository that serves it to everybody, and keeps it
 // until containerd has the image no longer.
 func TestVolumeOfPublicModel(t *testing.T) {
+	for _, rules := range []bool{false, true} {
+		t.Run(fmt.Sprint("rules for signatures ", rules), func(t *testing.T) { testVolumeOfPublicModel(t, rules) })
+	}
+}
+
+func testVolumeOfPublicModel(t *testing.T, rules bool) {
 	r, b := newRig(t), model()
+	if rules {
+		r.Facade.Signatures = &signature.Checker{}
+	}
 	name := r.registry + "/team/m"
 	im := r.convert(t, name, b, false)
 	pulled := r.containerd.pull(t, name, b)
 	ok(t, r.Volume(inPods(t.Context()), b.Digest(), "7"))
-	if d := cmp.Diff(r.shown, []string{"7", im.Table.String(), name}); d != "" {
+	if d := cmp.Diff(r.shown, []string{"7", "private false", im.Table.String(), name}); d != "" {
 		t.Errorf("shown (got, want):\n%s", d)
 	}
 	kept := func() []string {
@@ -221,9 +252,70 @@ func TestVolumeOfPublicModel(t *testing.T) {
 	if d := cmp.Diff(kept(), []string{api.OriginName(b.Digest()), im.Table.String(), name}); d != "" {
 		t.Errorf("while containerd has the image (got, want):\n%s", d)
 	}
-	ok(t, metadata.NewImageStore(r.containerd.db).Delete(inPods(t.Context()), pulled))
+	for _, name := range []string{pulled, configOf(t, b).String()} {
+		ok(t, metadata.NewImageStore(r.containerd.db).Delete(inPods(t.Context()), name))
+	}
 	if got := kept(); got != nil {
 		t.Errorf("after containerd has removed the image: %q", got)
+	}
+}
+
+// TestVolumeOfPrivateModel shows a model that callers have read with credentials by all names that containerd has for
+// it, with the files of the oldest, if the repositories of all names give all files.
+func TestVolumeOfPrivateModel(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		names   []string        // below the registry, by which containerd has it
+		read    map[string]int  // by name: how many hours before containerd's image was made
+		gives   map[string]bool // by name
+		refused string
+	}{
+		{"read at the pull", []string{"a"}, map[string]int{"a": 0}, nil, ""},
+		{"read later", []string{"a"}, map[string]int{"a": -48}, nil, ""},
+		{"read before the pull that made the image", []string{"a"}, map[string]int{"a": 48}, nil, "it is private"},
+		{"not read", []string{"a"}, nil, nil, "it is private"},
+		{"read by another name", []string{"a"}, map[string]int{"b": 0}, nil, "it is private"},
+		{"two names", []string{"a", "b"}, map[string]int{"a": 0, "b": 0}, map[string]bool{"b": true}, ""},
+		{"a name that was not read", []string{"a", "b"}, map[string]int{"a": 0}, map[string]bool{"b": true}, "it is private"},
+		{"a name that does not give the files", []string{"a", "b"}, map[string]int{"a": 0, "b": 0}, nil, "which must give it too"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r, b := newRig(t), model()
+			r.gives = map[string]bool{}
+			at := func(name string) string { return r.registry + "/" + name }
+			im := r.convert(t, at("a"), b, true)
+			for n, given := range tt.gives {
+				r.gives[at(n)] = given
+			}
+			im.Refs = []string{pinned(at("a"), b.Digest()), pinned(at("b"), b.Digest())}
+			im.PrivateNames, im.Read = []string{at("a"), at("b")}, map[string]time.Time{}
+			for n, hours := range tt.read {
+				im.Read[at(n)] = time.Now().Add(-time.Duration(hours) * time.Hour)
+			}
+			ok(t, r.Store.PutImage(t.Context(), im))
+			var names []string
+			for _, n := range tt.names {
+				names = append(names, at(n))
+				r.containerd.pull(t, at(n), b)
+			}
+			err := r.Volume(inPods(t.Context()), b.Digest(), "7")
+			if tt.refused == "" {
+				ok(t, err)
+				if d := cmp.Diff(r.shown, append([]string{"7", "private true", im.Table.String()}, names...)); d != "" {
+					t.Errorf("shown (got, want):\n%s", d)
+				}
+				kept, err := r.Store.Ref(t.Context(), api.OriginName(b.Digest()))
+				ok(t, err)
+				if d := cmp.Diff(kept.Sources, names[:1]); d != "" {
+					t.Errorf("sources of what is kept (got, want):\n%s", d)
+				}
+				return
+			}
+			var pin *registry.PinError
+			if !errors.As(err, &pin) || pin.Converted != im.Manifest || !strings.Contains(pin.Reason, tt.refused) || r.shown != nil {
+				t.Errorf("got %v, shown %q; want %s with the reason %q", err, r.shown, im.Manifest, tt.refused)
+			}
+		})
 	}
 }
 

@@ -505,7 +505,7 @@ func (w *world) run(o operation) error {
 			is := w.state()
 			for _, s := range []map[string]entry{is, w.base} {
 				maps.DeleteFunc(s, func(p string, e entry) bool {
-					return p == stateDir[1:] || strings.HasPrefix(p, undoDir[1:]) || strings.HasPrefix(p, freshPrevious[1:]) || strings.HasPrefix(p, originals[1:]) || wants.MatchString(p) && e.mode.IsDir()
+					return p == stateDir[1:] || strings.HasPrefix(p, undoDir[1:]) || strings.HasPrefix(p, freshPrevious[1:]) || strings.HasPrefix(p, originals[1:]) || wants.MatchString(p) && (e.mode.IsDir() || !w.exists("/etc/systemd/system/"+filepath.Base(p)))
 				})
 			}
 			if d := difference(w.base, is); d != "" {
@@ -568,6 +568,9 @@ func (w *world) idle(o operation) {
 	}
 	o.Fails = 0
 	p, err := o.plan(w.t.Context())
+	if o.Kind == "open" && errdefs.IsFailedPrecondition(err) { // the file that others have edited is theirs now
+		return
+	}
 	if err != nil {
 		w.t.Errorf("%v, again: %v", &o, err)
 		return
@@ -637,7 +640,7 @@ func (w *world) others() {
 	files := slices.DeleteFunc(slices.Sorted(maps.Keys(w.theirs)), func(p string) bool {
 		e := w.theirs[p]
 		_, part := w.parts[p]
-		return part || !e.mode.IsRegular() || strings.HasPrefix(p, "bin/") || strings.HasPrefix(p, "usr/bin/") || w.state()[p] != e || filepath.Ext(p) == ".env" || strings.HasSuffix(p, "config.toml")
+		return part || !e.mode.IsRegular() || strings.HasPrefix(p, "bin/") || strings.HasPrefix(p, "usr/bin/") || w.state()[p] != e || filepath.Ext(p) == ".env" || strings.HasPrefix(p, stateDir[1:]) || strings.HasSuffix(p, "config.toml")
 	})
 	switch n := w.rnd.IntN(100); {
 	case n < 25:
@@ -788,7 +791,7 @@ func (w *world) check() {
 			if got.mode != e.mode || got.uid != e.uid || got.gid != e.gid {
 				w.t.Errorf("%s: mode %v of %d:%d, want %v of %d:%d", p, got.mode, got.uid, got.gid, e.mode, e.uid, e.gid)
 			}
-		case strings.HasPrefix(p, originals[1:]+"/") && all[w.real(p[len(originals)-1:])].text == e.text: // in its place
+		case strings.HasPrefix(p, originals[1:]+"/") && (all[w.real(p[len(originals)-1:])].text == e.text || w.keptAt(all, p, e.text)): // in its place, or with a number
 		case got == e, wants.MatchString(p) && e.mode.IsDir(): // systemctl removes it when it is empty
 		case w.replaceable(p) && e.mode.IsRegular() && all["var/lib/ballast-setup/originals/"+w.hostPath(p)].text == e.text:
 		default:
@@ -939,7 +942,7 @@ func (w *world) holds(dir string) bool {
 // finalRemoval removes ballast, if necessary more than once: only what others made is left.
 func (w *world) finalRemoval() {
 	done := false
-	for k := 0; k < 20 && !done; k++ { // a removal can fail or be killed, too
+	for k := 0; k < 60 && !done; k++ { // a removal can fail or be killed, too
 		done = w.run(operation{Kind: "remove", Host: w.dir, NoRestart: true, Force: k%2 == 1}) == nil && w.record() == nil
 		if w.check(); w.t.Failed() {
 			return
@@ -957,6 +960,7 @@ func (w *world) finalRemoval() {
 		case wants.MatchString(p) && e.mode.IsDir(): // of a unit that others have removed
 		case ofDaemon(p) && w.keyed: // a set-up that was undone after the daemon has run
 		case e.mode.IsDir() && w.holds(p): // a directory of setup, which others use
+		case part && w.holds(filepath.Dir(p)+"/conf.d"): // the import that others use
 		default:
 			w.t.Errorf("left: %s %v, want %v", p, e, want)
 		}

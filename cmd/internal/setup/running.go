@@ -113,7 +113,7 @@ func (v *view) users(ctx context.Context) ([]string, error) {
 				found = append(found, ns+"/"+c.ID)
 			}
 		}
-		return nil
+		return nameHeld(ctx, conn, ns, found)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list the containers that use ballast: %w", err)

@@ -42,7 +42,9 @@ func Options(c *config.Config, agent string, log *slog.Logger) remote.Options {
 		o.Credentials = remote.DockerCredentials(c.Upstream.DockerConfig)
 	}
 	withHosts(&o, c, log)
-	o.Shared = func(host string) bool { return slices.Contains(c.Upstream.Share, host) }
+	o.Shared = func(host string) bool {
+		return slices.ContainsFunc(c.Upstream.Share, func(s string) bool { return remote.NormalHost(s) == host })
+	}
 	if c.Facade.Listen != "" {
 		o.Facade = []string{c.Facade.Listen}
 	}

@@ -154,7 +154,7 @@ func TestVectors(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, trust := range map[string]*dsse.Trust{
-		"key": {Keys: key}, "certificate": {Roots: roots, Subject: "release@team.example"},
+		"key": {Keys: key}, "certificate": {Roots: roots, Subject: "email:release@team.example"},
 	} {
 		b, err := dsse.Parse(read(name + "-bundle.json"))
 		if err != nil {

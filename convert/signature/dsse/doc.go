@@ -9,7 +9,7 @@
 // # Trust
 //
 // A Trust has public keys, root certificates, or both; a key in the bundle is never used. The signer's
-// certificate must allow code signing and, if the Trust has a subject, contain that name. It is verified
+// certificate must allow code signing and, if the Trust has a subject, contain that name as a name of that type. It is verified
 // at the start of its validity: a bundle has no signing time, and a model outlives the certificate of its
 // signer. A leaked certificate therefore stays trusted until its root is removed.
 //

@@ -9,10 +9,14 @@ import (
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/json"
 	"encoding/pem"
+	"math/big"
+	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 )
@@ -79,6 +83,78 @@ func TestSign(t *testing.T) {
 		if err != nil || s.PredicateType != statement.PredicateType || who != "key "+Fingerprint(key.Public()) {
 			t.Errorf("%s: %+v by %q, %v", name, s, who, err)
 		}
+	}
+}
+
+// TestCertificates trusts certificates of a root that are for signing code, by names of the given type.
+func TestCertificates(t *testing.T) {
+	keys := privateKeys(t)
+	ca, key := keys["P-384"], keys["P-256"]
+	authority := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}
+	certificate := func(template, parent *x509.Certificate, public crypto.PublicKey) []byte {
+		t.Helper()
+		der, err := x509.CreateCertificate(rand.Reader, template, parent, public, ca)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return der
+	}
+	root, err := x509.ParseCertificate(certificate(authority, authority, ca.Public()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	message := []byte("model")
+	sig, err := signMessage(key, message)
+	if err != nil {
+		t.Fatal(err)
+	}
+	code := []x509.ExtKeyUsage{x509.ExtKeyUsageCodeSigning}
+	signer := func(parent *x509.Certificate, usage []x509.ExtKeyUsage) []byte {
+		return certificate(&x509.Certificate{
+			SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "release@team.example"}, ExtKeyUsage: usage,
+			DNSNames: []string{"dns.team.example"}, EmailAddresses: []string{"mail@team.example"}, URIs: []*url.URL{{Scheme: "https", Host: "team.example", Path: "/uri"}},
+			NotBefore: time.Now(), NotAfter: time.Now().Add(time.Minute),
+		}, parent, key.Public())
+	}
+	for _, tt := range []struct {
+		name    string
+		usage   []x509.ExtKeyUsage
+		subject string
+		ok      bool
+	}{
+		{"for code", code, "", true},
+		{"for code and more", []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageCodeSigning}, "", true},
+		{"of a server", []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, "", false},
+		{"of a client", []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, "", false},
+		{"for anything", []x509.ExtKeyUsage{x509.ExtKeyUsageAny}, "", false},
+		{"for nothing in particular", nil, "", false},
+		{"email", code, "email:mail@team.example", true},
+		{"uri", code, "uri:https://team.example/uri", true},
+		{"dns", code, "dns:dns.team.example", true},
+		{"common name", code, "cn:release@team.example", true},
+		{"a common name as email", code, "email:release@team.example", false},
+		{"a common name as DNS name", code, "dns:release@team.example", false},
+		{"an email as common name", code, "cn:mail@team.example", false},
+		{"a DNS name as uri", code, "uri:dns.team.example", false},
+		{"without type", code, "mail@team.example", false},
+	} {
+		trust := &Trust{Roots: []*x509.Certificate{root}, Subject: tt.subject}
+		if _, err := trust.VerifyMessage(message, sig, [][]byte{signer(root, tt.usage)}); (err == nil) != tt.ok || err != nil && !errdefs.IsPermissionDenied(err) {
+			t.Errorf("%s: %v, want trusted %v", tt.name, err, tt.ok)
+		}
+	}
+	web := *authority
+	web.SerialNumber, web.Subject, web.ExtKeyUsage = big.NewInt(3), pkix.Name{CommonName: "authority of servers"}, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	der := certificate(&web, root, ca.Public())
+	between, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (&Trust{Roots: []*x509.Certificate{root}}).VerifyMessage(message, sig, [][]byte{signer(between, code), der}); !errdefs.IsPermissionDenied(err) {
+		t.Errorf("by an authority of servers: %v", err)
 	}
 }
 

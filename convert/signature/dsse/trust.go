@@ -22,8 +22,8 @@ type Trust struct {
 	Keys  []crypto.PublicKey  // *ecdsa.PublicKey, *rsa.PublicKey or ed25519.PublicKey
 	Roots []*x509.Certificate // roots of the certificates of signers
 
-	// Subject, if not empty, must be the common name, a DNS name, an email address or a URI of the
-	// signer's certificate.
+	// Subject, if not empty, must be a name of the signer's certificate, with its type: "email:a@b.example",
+	// "uri:https://…", "dns:b.example" or "cn:…", the common name. A CA may let its users choose names of some types.
 	Subject string
 }
 
@@ -145,20 +145,29 @@ func (t *Trust) leaf(certificates [][]byte) (*x509.Certificate, error) {
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("certificate of %.200q: %w: %w", nameOf(leaf), err, errdefs.ErrPermissionDenied)
+	case !slices.Contains(leaf.ExtKeyUsage, x509.ExtKeyUsageCodeSigning): // Verify accepts any usage if there is none
+		return nil, fmt.Errorf("certificate of %.200q: it is not for code signing: %w", nameOf(leaf), errdefs.ErrPermissionDenied)
 	case t.Subject != "" && !slices.Contains(names(leaf), t.Subject):
 		return nil, fmt.Errorf("certificate of %.200q: its subject is not %q: %w", nameOf(leaf), t.Subject, errdefs.ErrPermissionDenied)
 	}
 	return leaf, nil
 }
 
-// names returns all names of a certificate.
-func names(c *x509.Certificate) []string {
-	all := append([]string{c.Subject.CommonName}, c.DNSNames...)
-	all = append(all, c.EmailAddresses...)
-	for _, u := range c.URIs {
-		all = append(all, u.String())
+// names returns all names of a certificate, with their types.
+func names(c *x509.Certificate) (all []string) {
+	if c.Subject.CommonName != "" {
+		all = append(all, "cn:"+c.Subject.CommonName)
 	}
-	return slices.DeleteFunc(all, func(s string) bool { return s == "" })
+	for _, s := range c.EmailAddresses {
+		all = append(all, "email:"+s)
+	}
+	for _, u := range c.URIs {
+		all = append(all, "uri:"+u.String())
+	}
+	for _, s := range c.DNSNames {
+		all = append(all, "dns:"+s)
+	}
+	return all
 }
 
 func nameOf(c *x509.Certificate) string {

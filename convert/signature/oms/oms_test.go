@@ -201,8 +201,8 @@ func TestTrust(t *testing.T) {
 		{"roots, and a key signed", keyed, trusted(t, certified), false},
 		{"the key of the certificate", certified, trusted(t, keyed), true},
 		{"the certificate itself as a root", certified, &dsse.Trust{Roots: between}, true},
-		{"the subject of the certificate", certified, named(between[0].Subject.CommonName), true},
-		{"another subject", certified, named("root-ca"), false},
+		{"the subject of the certificate", certified, named("cn:" + between[0].Subject.CommonName), true},
+		{"another subject", certified, named("cn:root-ca"), false},
 	} {
 		err := check(read(t, tt.vector+"/model.sig"), tt.trust, files(t, tt.vector))
 		if (err == nil) != tt.ok || err != nil && !errdefs.IsPermissionDenied(err) {

@@ -1,6 +1,7 @@
 package meta
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -28,6 +29,10 @@ type Image struct {
 	// PrivateNames are the names ("host/repository") from which the origin could be read only with
 	// credentials of the caller, sorted.
 	PrivateNames []string `json:"privateNames,omitempty"`
+
+	// Read has those of the private names from which a caller of the facade has read the origin with
+	// credentials of its own, with the last time.
+	Read map[string]time.Time `json:"read,omitempty"`
 
 	Created time.Time `json:"created"`
 	Used    time.Time `json:"used"`
@@ -64,6 +69,7 @@ func (im *Image) trimRefs(keep []string) {
 	im.PrivateNames = slices.DeleteFunc(im.PrivateNames, func(n string) bool {
 		return !slices.ContainsFunc(im.Refs, func(r string) bool { return strings.HasPrefix(r, n+":") || strings.HasPrefix(r, n+"@") })
 	})
+	maps.DeleteFunc(im.Read, func(n string, _ time.Time) bool { return !slices.Contains(im.PrivateNames, n) })
 }
 
 // PutImage records an image, or adds its Refs to the existing record and removes some if there are
@@ -86,6 +92,14 @@ func (db *DB) PutImage(im Image) error {
 		case err == nil:
 			im.Refs = append(im.Refs, old.Refs...)
 			im.PrivateNames = append(im.PrivateNames, old.PrivateNames...)
+			read := old.clone().Read
+			for n, at := range im.Read {
+				if read == nil {
+					read = map[string]time.Time{}
+				}
+				read[n] = at
+			}
+			im.Read = read
 			im.Created = old.Created
 		case !errdefs.IsNotFound(err):
 			return err
@@ -108,6 +122,7 @@ func (db *DB) PutImage(im Image) error {
 func (db *DB) SetPublic(manifest digest.Digest, name string) error {
 	return change(db, bucketImages, manifest, func(im *Image) {
 		im.PrivateNames = slices.DeleteFunc(im.PrivateNames, func(n string) bool { return n == name })
+		delete(im.Read, name)
 	})
 }
 

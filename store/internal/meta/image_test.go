@@ -19,7 +19,7 @@ func TestRefsFlood(t *testing.T) {
 	manifest := number(1)
 	put := func(name, tag string) {
 		t.Helper()
-		if err := db.PutImage(Image{Manifest: manifest, Refs: []string{name + ":" + tag}, PrivateNames: []string{name}}); err != nil {
+		if err := db.PutImage(Image{Manifest: manifest, Refs: []string{name + ":" + tag}, PrivateNames: []string{name}, Read: map[string]time.Time{name: time.Now()}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -37,8 +37,8 @@ func TestRefsFlood(t *testing.T) {
 			t.Errorf("%s is forgotten", want)
 		}
 	}
-	if len(im.Refs) != maxRefs || len(im.PrivateNames) != maxRefs {
-		t.Errorf("got %d references, %d private names, want %d", len(im.Refs), len(im.PrivateNames), maxRefs)
+	if len(im.Refs) != maxRefs || len(im.PrivateNames) != maxRefs || len(im.Read) != maxRefs {
+		t.Errorf("got %d references, %d private names, %d that were read, want %d", len(im.Refs), len(im.PrivateNames), len(im.Read), maxRefs)
 	}
 }
 

@@ -86,7 +86,7 @@ func (s *images) pick(which manifests) []Image {
 }
 
 func (im Image) clone() Image {
-	im.Refs, im.PrivateNames = slices.Clone(im.Refs), slices.Clone(im.PrivateNames)
+	im.Refs, im.PrivateNames, im.Read = slices.Clone(im.Refs), slices.Clone(im.PrivateNames), maps.Clone(im.Read)
 	return im
 }
 

@@ -114,11 +114,6 @@ func merge(a, b []string) []string {
 	return slices.Compact(both)
 }
 
-// Share adds sources that may have an object.
-func (db *DB) Share(d digest.Digest, names []string) error {
-	return change(db, bucketObjects, d, func(o *Object) { o.Private = merge(o.Private, names) })
-}
-
 // Lose removes the records of objects whose files are missing or wrong. Complete tables that need
 // them become broken.
 func (db *DB) Lose(objects ...digest.Digest) error {

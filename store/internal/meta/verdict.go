@@ -13,9 +13,10 @@ const maxVerdicts = 8
 
 // A Verdict records that signatures satisfy a policy.
 type Verdict struct {
-	Policy  digest.Digest `json:"policy"`  // identifies the policy, including its keys
-	Signers []string      `json:"signers"` // for messages
-	Time    time.Time     `json:"time"`    // of the check
+	Policy  digest.Digest `json:"policy"`          // identifies the policy, including its keys
+	Signers []string      `json:"signers"`         // for messages
+	Whole   bool          `json:"whole,omitempty"` // files must be compared with their digests before a byte is read
+	Time    time.Time     `json:"time"`            // of the check
 }
 
 // PutVerdict records a verdict about a digest, replacing one by the same policy.

@@ -13,7 +13,11 @@ import (
 // attributes of stubs, not of objects.
 const xattrPrivate = "trusted.ballast.private"
 
-// markPrivate sets the sources that may have a file.
+// nobody is the name of no source. A file that is private to it must be provided again.
+const nobody = "-"
+
+// markPrivate sets the sources that may have a file. Names that the file system has no room for are
+// replaced by nobody: only the record has them then.
 func (s *Objects) markPrivate(name string, sources []string) error {
 	if len(sources) == 0 {
 		return nil
@@ -23,19 +27,23 @@ func (s *Objects) markPrivate(name string, sources []string) error {
 		return err
 	}
 	defer f.Close()
-	err = unix.Fsetxattr(int(f.Fd()), xattrPrivate, []byte(strings.Join(sources, "\n")), 0)
-	if errors.Is(err, unix.ENOTSUP) { // then only the record has them
-		return nil
+	set := func(value string) error { return unix.Fsetxattr(int(f.Fd()), xattrPrivate, []byte(value), 0) }
+	err = set(strings.Join(sources, "\n"))
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ERANGE) {
+		err = set(nobody)
 	}
 	return err
 }
 
-// privateOf returns the sources set by markPrivate.
+// privateOf returns the sources set by markPrivate; nobody if they cannot be read.
 func privateOf(f *os.File) []string {
 	p := make([]byte, maxPrivate)
 	n, err := unix.Fgetxattr(int(f.Fd()), xattrPrivate, p)
-	if err != nil || n == 0 {
+	switch {
+	case errors.Is(err, unix.ENODATA):
 		return nil
+	case err != nil || n == 0:
+		return []string{nobody}
 	}
 	return strings.Split(string(p[:n]), "\n")
 }

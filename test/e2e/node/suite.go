@@ -97,8 +97,9 @@ func runAll(tests []string) int {
 	signal.Notify(stop, syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT)
 	defer signal.Stop(stop)
 	var (
-		mu     sync.Mutex // guards output and failed
+		mu     sync.Mutex // guards output, failed and why
 		failed []string
+		why    [][]byte
 		wg     sync.WaitGroup
 	)
 	next := make(chan string)
@@ -117,6 +118,7 @@ func runAll(tests []string) int {
 				os.Stdout.Write(withoutVerdict(out.Bytes()))
 				if code != 0 {
 					failed = append(failed, name)
+					why = append(why, message.FindAll(out.Bytes(), 20)...)
 				}
 				mu.Unlock()
 			}
@@ -136,12 +138,16 @@ func runAll(tests []string) int {
 	close(next)
 	wg.Wait()
 	if len(failed) > 0 {
-		fmt.Printf("failed: %s\nFAIL\n", strings.Join(failed, " "))
+		// Once more at the end, because logs of machines are long and CI cuts its log.
+		fmt.Printf("%s\nfailed: %s\nFAIL\n", bytes.Join(why, []byte("\n")), strings.Join(failed, " "))
 		return 1
 	}
 	fmt.Println("PASS")
 	return 0
 }
+
+// message matches the begin of what a test says.
+var message = regexp.MustCompile(`(?m)^ +\w+\.go:\d+: .{0,400}`)
 
 // verdict matches the last line of a test program that has ended normally.
 var verdict = regexp.MustCompile(`(?m)^\x16?(PASS|FAIL)\n\z`)

@@ -121,6 +121,10 @@ go on the host too. With "daemon" it runs one. */}}
 {{- define "ballast.ownVolumes" -}}
 - name: run
   hostPath: {path: /run/ballast, type: DirectoryOrCreate}
+{{ include "ballast.configVolume" . }}
+{{- end }}
+
+{{- define "ballast.configVolume" -}}
 - name: config
   hostPath: {path: /etc/ballast, type: DirectoryOrCreate}
 {{- end }}

@@ -1,29 +1,16 @@
 package store
 
 import (
-	"bytes"
 	"context"
-	"crypto/rand"
-	"fmt"
-	"math/big"
 	"os"
 	"slices"
-	"sync/atomic"
 
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/internal/hydrate"
 	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/ballast-dev/ballast/store/verify"
-	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
-)
-
-// A proof compares ranges at random offsets, or the whole of a small blob.
-const (
-	proofRanges = 4
-	proofSize   = 4 << 10  // bytes of a range
-	proofWhole  = 64 << 10 // bytes of a blob that is compared as a whole
 )
 
 // mayHave reports whether an object exists and sources with these names may have it.
@@ -47,76 +34,16 @@ func namesOf(sources []transfer.Source) (names []string) {
 	return slices.Compact(names)
 }
 
-// hasBlob reports whether a raw blob is present for these sources. If it came from other sources,
-// with credentials, these sources must prove that they have it too: a claim of a registry is not
-// enough.
+// hasBlob reports whether a raw blob is present for these sources. If it came from other sources, with
+// credentials, it is not: these sources must provide all of it.
 //
 // It returns a *verify.Error if the object and the table differ in size.
 func (s *Store) hasBlob(b filetable.Blob, from *transfer.Sources) (bool, error) {
 	o, ok := s.objects.Record(b.Digest)
-	if !ok {
+	if !ok || from != nil && !mayHave(o, namesOf(from.Order())) {
 		return false, nil
 	}
-	if from != nil && !mayHave(o, namesOf(from.Order())) {
-		if err := s.prove(b, from); err != nil {
-			s.log.Info("private file is fetched again for another source", "digest", b.Digest, "reason", err)
-			return false, nil
-		}
-	}
 	return true, verify.Compare(b.Digest, b.Digest, b.Size, o.Size)
-}
-
-// prove reads random ranges of a blob from sources and compares them with the object. If they
-// match, the sources may have the object from then on.
-func (s *Store) prove(b filetable.Blob, from *transfer.Sources) error {
-	f, err := s.OpenObject(b.Digest)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	if info.Size() != b.Size {
-		return fmt.Errorf("another size: %w", errdefs.ErrNotFound)
-	}
-	fetch := transfer.Fetch{
-		Scheduler: s.scheduler, Blob: b.Digest, Size: b.Size, From: from,
-		Flow: s.scheduler.NewFlow(transfer.Soon), Received: new(atomic.Int64),
-	}
-	var names []string
-	size, places := b.Size, []int64{0}
-	if b.Size > proofWhole {
-		size, places = proofSize, nil
-		for range proofRanges {
-			at, err := rand.Int(rand.Reader, big.NewInt(b.Size-proofSize+1))
-			if err != nil {
-				return err
-			}
-			places = append(places, at.Int64())
-		}
-	}
-	for _, at := range places {
-		got, want := make([]byte, size), make([]byte, size)
-		src, err := fetch.Range(s.ctx, nil, got, at)
-		if err != nil {
-			return err
-		}
-		if _, err := f.ReadAt(want, at); err != nil {
-			return err
-		}
-		if !bytes.Equal(got, want) {
-			return fmt.Errorf("%s has other bytes: %w", src.Name, errdefs.ErrNotFound)
-		}
-		names = append(names, src.Name)
-	}
-	slices.Sort(names)
-	if err := s.db.Share(b.Digest, slices.Compact(names)); err != nil {
-		return err
-	}
-	s.arrived(hydrate.Publication{Digest: b.Digest}) // for these sources
-	return nil
 }
 
 // privateTo returns the names of the sources that may have what these sources gave; none if it is

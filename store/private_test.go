@@ -1,11 +1,13 @@
 package store_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -36,6 +38,28 @@ func TestArrivalProvesNothing(t *testing.T) {
 	cancel()
 	if err := ends(t, "theft", theft); !errors.Is(err, context.Canceled) {
 		t.Errorf("the stranger's pull: %v", err)
+	}
+}
+
+// TestPartOfAPrivateFile: who serves a private file with one wrong byte does not get the right one,
+// however often the pull is repeated.
+func TestPartOfAPrivateFile(t *testing.T) {
+	p := storetest.Random(32, 9<<20)
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	own := storetest.NewBuilder("owner").Raw("w", p, 0o644).Put(t, s)
+	hold(t, s, own)
+	if err := s.Hydrate(t.Context(), own, store.HydrateOptions{Sources: good(private{storetest.NewFetcher(p)})}); err != nil {
+		t.Fatal(err)
+	}
+	known := bytes.Clone(p)
+	known[5<<20]++
+	f := storetest.NewFetcher()
+	f.Blobs[digest.FromBytes(p)] = known
+	for i := range 3 {
+		thief := storetest.NewBuilder(fmt.Sprint("thief", i)).Raw("w", p, 0o644).Put(t, s)
+		if err := s.Hydrate(t.Context(), thief, store.HydrateOptions{Sources: evil(f)}); err == nil {
+			t.Fatal("who has all but a byte got the file")
+		}
 	}
 }
 
@@ -71,12 +95,14 @@ func TestPartsProveNothing(t *testing.T) {
 // TestPrivateWithoutDatabase: objects fetched with credentials stay private when the database is lost,
 // and when a file that was set aside is found to be right. The owner does not fetch them again.
 func TestPrivateWithoutDatabase(t *testing.T) {
+	lost := func(t *testing.T, dir string, _ digest.Digest) {
+		if err := os.Remove(filepath.Join(dir, "store.db")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const manyNames = "lost, with more names of sources than an attribute has room for"
 	for name, lose := range map[string]func(t *testing.T, dir string, d digest.Digest){
-		"lost": func(t *testing.T, dir string, _ digest.Digest) {
-			if err := os.Remove(filepath.Join(dir, "store.db")); err != nil {
-				t.Fatal(err)
-			}
-		},
+		"lost": lost, manyNames: lost,
 		"set aside": func(t *testing.T, dir string, d digest.Digest) {
 			if err := os.Rename(filepath.Join(dir, "objects", store.ObjectName(d)), filepath.Join(dir, "damaged", d.Encoded())); err != nil {
 				t.Fatal(err)
@@ -94,7 +120,16 @@ func TestPrivateWithoutDatabase(t *testing.T) {
 				table := storetest.NewBuilder(name).Raw("w", p, 0o644).Put(t, s)
 				return s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: sources})
 			}
-			if err := hydrate("owner", good(private{storetest.NewFetcher(p)})); err != nil {
+			owner := good
+			if name == manyNames {
+				owner = func(f transfer.Fetcher) (all []transfer.Source) {
+					for i := range 16 {
+						all = append(all, storetest.FromRepository(fmt.Sprintf("%d.example/%s", i, strings.Repeat("long/", 60)), f)...)
+					}
+					return all
+				}
+			}
+			if err := hydrate("owner", owner(private{storetest.NewFetcher(p)})); err != nil {
 				t.Fatal(err)
 			}
 			if err := s.Close(); err != nil {
@@ -113,8 +148,12 @@ func TestPrivateWithoutDatabase(t *testing.T) {
 			if err := hydrate("thief", evil(storetest.NewFetcher())); err == nil {
 				t.Error("who has nothing got it")
 			}
-			if err := hydrate("owner", good(storetest.NewFetcher())); err != nil {
+			again := storetest.NewFetcher(p)
+			if err := hydrate("owner", owner(again)); err != nil {
 				t.Errorf("the owner: %v", err)
+			}
+			if n := again.Sent(digest.FromBytes(p)); n > 0 && name != manyNames {
+				t.Errorf("the owner has fetched %d bytes again", n)
 			}
 		})
 	}

@@ -1,0 +1,124 @@
+package registry_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
+)
+
+// A tokenGate is a registry with a token server, which refuses callers without credentials as the large
+// registries do. alice:s3cret may read everything.
+// https://distribution.github.io/distribution/spec/auth/token/
+type tokenGate struct {
+	*httptest.Server
+	registry http.Handler
+	refuse   int    // status of the token server for others; 0: they get a token that opens nothing
+	code     string // of that refusal
+}
+
+func newTokenGate(t *testing.T, registry http.Handler, refuse int, code string) *tokenGate {
+	g := &tokenGate{registry: registry, refuse: refuse, code: code}
+	g.Server = httptest.NewServer(g)
+	t.Cleanup(g.Close)
+	return g
+}
+
+// ServeHTTP implements http.Handler.
+func (g *tokenGate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	fail := func(status int, code string) {
+		w.WriteHeader(status)
+		_ = json.NewEncoder(w).Encode(map[string]any{"errors": []any{map[string]string{"code": code, "message": "no access"}}})
+	}
+	if r.URL.Path == "/token" && r.Method != http.MethodGet {
+		fail(http.StatusMethodNotAllowed, "UNSUPPORTED") // OAuth 2 is optional; clients ask again with GET
+		return
+	}
+	if r.URL.Path == "/token" {
+		user, secret, _ := r.BasicAuth()
+		switch {
+		case user == "alice" && secret == "s3cret":
+			_ = json.NewEncoder(w).Encode(map[string]string{"token": "alice"})
+		case g.refuse != 0:
+			fail(g.refuse, g.code)
+		default:
+			_ = json.NewEncoder(w).Encode(map[string]string{"token": "nobody"})
+		}
+		return
+	}
+	token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if token == "alice" {
+		g.registry.ServeHTTP(w, r)
+		return
+	}
+	challenge := `Bearer realm="` + g.URL + `/token",service="test",scope="repository:org/model:pull"`
+	if token != "" {
+		challenge += `,error="insufficient_scope"`
+	}
+	w.Header().Set("WWW-Authenticate", challenge)
+	fail(http.StatusUnauthorized, "UNAUTHORIZED")
+}
+
+// TestPrivateRegistries: however a registry refuses callers without credentials, a model that a pull with
+// credentials has read is private, and its credentials are kept for the rest.
+func TestPrivateRegistries(t *testing.T) {
+	t.Parallel()
+	b := converttest.ModelPackRaw(converttest.Files(weights(1007)))
+	for _, tt := range []struct {
+		name   string
+		refuse int
+		code   string
+	}{
+		{"a token that opens nothing: Docker Hub, Harbor", 0, ""},
+		{"the token server denies: GitHub, Google Artifact Registry", http.StatusForbidden, "DENIED"},
+		{"the token server does not know the caller: Quay, Azure", http.StatusUnauthorized, "UNAUTHORIZED"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			u := newUpstream(t)
+			origin := u.push("org/model", "v1", b)
+			g := newTokenGate(t, u, tt.refuse, tt.code)
+			host := strings.TrimPrefix(g.URL, "http://")
+			f := newFacade(t, remote.Options{})
+			f.h.Origins = true
+			ask := func(object string, header ...string) reply {
+				return f.ask(t, http.MethodGet, "/v2/org/model/manifests/"+object, host, header...)
+			}
+			if got := ask("v1"); got.status != http.StatusUnauthorized || got.header.Get("WWW-Authenticate") == "" {
+				t.Fatalf("without credentials: status %d", got.status)
+			}
+			got := ask("v1", basic("alice:s3cret")...)
+			if got.status != http.StatusOK {
+				t.Fatalf("status %d: %s", got.status, got.body)
+			}
+			d := digest.FromBytes(got.body)
+			for _, object := range []string{"v1", d.String(), origin.String()} {
+				if got := ask(object); got.status != http.StatusUnauthorized {
+					t.Errorf("%s, without credentials: status %d", object, got.status)
+				}
+				if got := ask(object, basic("mallory:guess")...); got.status != http.StatusUnauthorized {
+					t.Errorf("%s, with wrong credentials: status %d", object, got.status)
+				}
+				if got := ask(object, basic("alice:s3cret")...); got.status != http.StatusOK {
+					t.Errorf("%s, with credentials: status %d: %s", object, got.status, got.body)
+				}
+			}
+			im, err := f.h.Store.Image(t.Context(), d)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff([]string{host + "/org/model"}, im.PrivateNames); diff != "" {
+				t.Errorf("private names (-want +got):\n%s", diff)
+			}
+			if n := len(f.h.Secrets.Of(host + "/org/model")); n != 1 {
+				t.Errorf("%d secrets are kept", n)
+			}
+		})
+	}
+}

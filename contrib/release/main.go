@@ -23,7 +23,7 @@ type release struct {
 	work    string // a temporary directory
 	archs   []string
 	key     string   // file of the key that signs; empty for none
-	only    []string // no more than packages of these formats; nil for all there is
+	only    []string // no more than these of deb, rpm and tar; nil for all there is
 	modules []build.Module
 }
 
@@ -45,7 +45,7 @@ func run(ctx context.Context, args []string) error {
 	flags.StringVar(&r.out, "o", "", "`directory` to write to, which must not exist")
 	flags.StringVar(&r.Version, "version", "", "`version` of the release, such as v0.1.0 or v0.2.0-rc.1")
 	flags.StringVar(&r.key, "key", "", "`file` of the private key that signs: one of \"cosign generate-key-pair\", with its password in COSIGN_PASSWORD, or an EC key as PEM")
-	only := flags.String("only", "", "no more than packages of these `formats` (deb,rpm), also of a clone with changes; for tests")
+	only := flags.String("only", "", "no more than these `formats` (deb,rpm,tar), also of a clone with changes; for tests")
 	archs := flags.String("arch", strings.Join(build.Archs, ","), "`architectures`")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -146,7 +146,7 @@ func (r *release) writeArch(ctx context.Context, arch string, common []file) err
 		}
 		files = append(files, file{inTarball: name, inPackage: "/usr/bin/" + name, mode: 0o755, data: p})
 	}
-	if r.only == nil {
+	if r.only == nil || slices.Contains(r.only, "tar") {
 		if err := r.tarball(arch, files); err != nil {
 			return err
 		}

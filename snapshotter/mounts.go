@@ -91,7 +91,9 @@ func (c chain) lowers() (ids []string, stubs bool, err error) {
 func (s *Snapshotter) linked(ctx context.Context, key string, c chain) (chain, error) {
 	for _, m := range c.parents {
 		if m.Show == tree.Stubs {
-			if err := s.Refresh(ctx, m.Table); err != nil {
+			if err := s.Refresh(ctx, m.Table); errdefs.IsUnavailable(err) {
+				return chain{}, s.incomplete(m)
+			} else if err != nil {
 				return chain{}, err
 			}
 		}
@@ -102,11 +104,15 @@ func (s *Snapshotter) linked(ctx context.Context, key string, c chain) (chain, e
 	}
 	for _, m := range c.parents {
 		if m.Show == tree.Stubs || m.Table != "" && !m.Shown {
-			return chain{}, fmt.Errorf("model %s is not complete, and this kernel mounts complete models only (%w); \"ballast ls\" shows the progress of its download: %w",
-				m.Table, s.noStubs, errdefs.ErrUnavailable)
+			return chain{}, s.incomplete(m)
 		}
 	}
 	return c, nil
+}
+
+func (s *Snapshotter) incomplete(m marker) error {
+	return fmt.Errorf("model %s is not complete, and this kernel mounts complete models only (%w); \"ballast ls\" shows the progress of its download: %w",
+		m.Table, s.noStubs, errdefs.ErrUnavailable)
 }
 
 // mounts returns the mounts of the snapshot with key. plain are overlay's.

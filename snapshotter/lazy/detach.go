@@ -54,7 +54,7 @@ func Detach(o Options) (was bool, err error) {
 		return false, fmt.Errorf("lazy mount: %w", err)
 	}
 	k := fdstore.New(o.Holder, namePrefix, o.Log)
-	for _, f := range k.Take() {
+	for _, f := range k.Take(false) {
 		was = true
 		_ = f.Close() // a copy
 	}

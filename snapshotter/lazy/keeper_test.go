@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/ballast-dev/ballast/snapshotter/lazy/fdstore"
 	"github.com/opencontainers/go-digest"
@@ -167,7 +168,7 @@ func TestHolderService(t *testing.T) {
 	f := open(t, p.path(file))
 	done := make(chan error, 1)
 	go func() { done <- readAt(f, 1, 0, 1<<20) }()
-	for _, killed := range []string{"daemon", "holder", "both", "both again"} {
+	for _, killed := range []string{"daemon", "holder", "both", "both again", "both, and the daemon starts first"} {
 		eventually(t, "a read waits", func() bool { return d.stats().Waiting > 0 })
 		eventually(t, "the manager stores the connection", func() bool {
 			names := m.names()
@@ -176,14 +177,23 @@ func TestHolderService(t *testing.T) {
 		if killed != "holder" {
 			d.kill()
 		}
-		if killed != "daemon" {
+		holder := make(chan func(), 1)
+		switch killed {
+		case "daemon":
+			holder <- kill
+		case "both, and the daemon starts first":
 			kill()
-			kill = m.startHolder(t, p)
+			time.AfterFunc(200*time.Millisecond, func() { holder <- m.startHolder(t, p) })
+		default:
+			kill()
+			holder <- m.startHolder(t, p)
 		}
 		if killed == "holder" {
+			kill = <-holder
 			continue
 		}
-		d = startDaemon(t, p.args()...)
+		d = startDaemon(t, append(p.args(), "--wait", "1m")...)
+		kill = <-holder
 		if s := d.stats(); s.Takeovers != 1 {
 			t.Fatalf("%s: %+v\n%s", killed, s, d.log)
 		}
@@ -237,7 +247,7 @@ func TestStoredForDaemon(t *testing.T) {
 	go func() { done <- readAt(f, 1, 0, 1<<20) }()
 	eventually(t, "a read waits", func() bool { return d.stats().Waiting > 0 })
 	m := startManager(t)
-	m.stored = fdstore.New(fdstore.Options{Socket: p.socket}, namePrefix, slog.New(slog.DiscardHandler)).Take()
+	m.stored = fdstore.New(fdstore.Options{Socket: p.socket}, namePrefix, slog.New(slog.DiscardHandler)).Take(false)
 	first := holderPid(p.socket)
 	d.cmd.Process.Signal(unix.SIGSTOP) // so that it does not replace the holder
 	if err := unix.Kill(first, unix.SIGKILL); err != nil {

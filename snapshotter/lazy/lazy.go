@@ -131,18 +131,18 @@ func resolveDir(dir string) (string, error) {
 
 // resume takes over the mount described in StateDir. The error says why it cannot.
 func resume(at places, o Options, k *fdstore.Keeper) (*Mount, error) {
-	kept := k.Take()
+	rec, err := readRecord(o.StateDir)
+	if err == nil && !at.owns(rec) {
+		err = fmt.Errorf("mount %s belongs to another root", rec.ID)
+	}
+	kept := k.Take(err == nil && sinceBoot(o.StateDir))
 	defer func() {
 		for _, f := range kept {
 			_ = f.Close() // copies
 		}
 	}()
-	rec, err := readRecord(o.StateDir)
 	if err != nil {
 		return nil, err
-	}
-	if !at.owns(rec) {
-		return nil, fmt.Errorf("mount %s belongs to another root", rec.ID)
 	}
 	name := rec.name()
 	f := kept[name]

@@ -182,6 +182,7 @@ func serveRole(args []string) error {
 	set := flag.NewFlagSet("serve", flag.ContinueOnError)
 	set.StringVar(&root, "root", "", "")
 	set.StringVar(&o.Holder.Socket, "socket", "", "")
+	set.DurationVar(&o.Holder.Wait, "wait", 0, "")
 	set.StringVar(&o.Holder.NotifySocket, "notify", "", "")
 	listen := set.String("listen", "", "LISTEN_FDNAMES")
 	count := set.String("count", "0", "LISTEN_FDS")

@@ -11,9 +11,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
 )
 
 // Limits of the state. Both are far above the usual number of lazy files of a node.
@@ -89,6 +91,16 @@ func readRecord(dir string) (*record, error) {
 		return nil, fmt.Errorf("%s has id %q: %w", recordFile, r.ID, errdefs.ErrDataLoss)
 	}
 	return &r, nil
+}
+
+// sinceBoot reports whether the record was written since the machine started, so that the mount may exist.
+func sinceBoot(dir string) bool {
+	info, err := os.Stat(filepath.Join(dir, recordFile))
+	var now unix.Timespec
+	if err := errors.Join(err, unix.ClockGettime(unix.CLOCK_BOOTTIME, &now)); err != nil {
+		return false
+	}
+	return time.Since(info.ModTime()) < time.Duration(now.Nano())
 }
 
 // state is the record with the open files of slots.

@@ -431,3 +431,27 @@ func TestLazyWithoutChunks(t *testing.T) {
 		})
 	}
 }
+
+// TestLazyThenLinks starts the daemon such that it cannot show models before they are complete, as after a boot of an
+// older kernel: it completes one that was being shown, which can then be mounted.
+func TestLazyThenLinks(t *testing.T) {
+	n := node.StartNode(t, node.Options{Config: slowBackground})
+	b := converttest.ModelPackRaw(converttest.Files(weights(167, 24<<20)))
+	ref := convertedModel(t, n, b)
+	mustPull(t, n, "ballast", ref)
+	if complete(n, b.Files["model.gguf"].Data) {
+		t.Fatal("the model is complete before the restart")
+	}
+	n.Ballastd.Stop(t)
+	if err := os.WriteFile(filepath.Join(n.Dir, "conf.d/extra.toml"), []byte("version = 1\n"+showAs("links")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.StartBallastd(t)
+	waitFor(t, "the model", func() error {
+		if !complete(n, b.Files["model.gguf"].Data) {
+			return errors.New("not complete")
+		}
+		return nil
+	})
+	wantFiles(t, n, ref, states(b))
+}

@@ -81,7 +81,7 @@ func TestSetup(t *testing.T) {
 		t.Fatal(out.Output())
 	}
 	m.ok(unix.Unmount(held, 0)) // containerd keeps a mount for it
-	end := []string{"images", "unmount", "--snapshotter", "ballast", "--rm", held}
+	end := []string{"leases", "rm", "--sync", held}
 	wantError(t, m.setup("--remove"), "default/reader", "--force", "ctr -n default "+strings.Join(end, " "))
 	m.checkReader()
 	if out := m.ctr(end...); out.Err != nil {

@@ -188,10 +188,14 @@ func (m *machine) mountPoint() string {
 func (m *machine) holds(t *testing.T, want model) {
 	t.Helper()
 	look := m.mountPoint()
-	got := m.sh(t, fmt.Sprintf(`mkdir -p %[1]s
-ctr images mount --snapshotter ballast %[2]s %[1]s >/dev/null
-sha256sum %[1]s/model.gguf || true
-ctr images unmount --snapshotter ballast --rm %[1]s >/dev/null`, look, want.ref))
+	eventually(t, "mount of "+want.ref, func() error { // without stubs, when it is complete
+		out := m.try(fmt.Sprintf("mkdir -p %[1]s\nctr images mount --snapshotter ballast %[2]s %[1]s", look, want.ref))
+		if out.Err != nil && !strings.Contains(out.Output(), "is not complete") {
+			t.Fatalf("%v\n%s", out.Err, out.Output())
+		}
+		return out.Err
+	})
+	got := m.sh(t, fmt.Sprintf("sha256sum %[1]s/model.gguf || true\nctr images unmount --snapshotter ballast --rm %[1]s >/dev/null", look))
 	if sum, _, _ := strings.Cut(got, " "); sum != want.sum {
 		t.Errorf("%s: the weights have the digest %q, want %s", want.ref, got, want.sum)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
@@ -22,14 +23,14 @@ import (
 // startLazy makes models readable before they are complete: those that snapshots already show, and
 // future ones. If the node does not support that, models are shown when they are complete.
 func (d *Daemon) startLazy(ctx context.Context) error {
-	if d.snapshotter.Backend() != tree.Stubs {
-		d.log.Info("models are shown when they are complete", "show", d.snapshotter.Backend())
-		d.noLazy(fmt.Errorf("models are shown as %s", d.snapshotter.Backend()))
-		return nil
-	}
 	tables, err := d.jobs.Background.Resume(ctx)
 	if err != nil {
 		return fmt.Errorf("resume models that are not complete: %w", err)
+	}
+	if d.snapshotter.Backend() != tree.Stubs {
+		d.log.Info("models are shown when they are complete", "show", d.snapshotter.Backend(), "incomplete", len(tables))
+		d.noLazy(fmt.Errorf("models are shown as %s", d.snapshotter.Backend()))
+		return d.jobs.Background.Continue(ctx, tables) // they were shown under another kernel or configuration
 	}
 	holder, err := d.newHolder()
 	if err != nil {
@@ -111,6 +112,9 @@ func (d *Daemon) noLazy(err error) {
 	d.lazyWhy.Store(&why)
 }
 
+// holderWait is for a holder that the service manager restarts at the same time.
+const holderWait = 10 * time.Second
+
 // newHolder returns what keeps the mount while the daemon is down.
 func (d *Daemon) newHolder() (h fdstore.Options, err error) {
 	c := d.config
@@ -118,7 +122,7 @@ func (d *Daemon) newHolder() (h fdstore.Options, err error) {
 	if c.Lazy.Holder == config.HolderNone {
 		return h, nil
 	}
-	h.Socket = filepath.Join(filepath.Dir(c.Address), dirs.Holder)
+	h.Socket, h.Wait = filepath.Join(filepath.Dir(c.Address), dirs.Holder), holderWait
 	if c.Lazy.Holder == config.HolderOutside {
 		return h, nil // no process of our own: it would end with the daemon
 	}

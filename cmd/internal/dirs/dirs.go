@@ -121,7 +121,7 @@ func (d *Dir) resolve(host string) (here, there string, err error) {
 // used reports whether ballast has used the directory, whose path in this process is dir.
 func (d *Dir) used(dir string) bool {
 	if d.sockets == nil {
-		return store.Made(dir) || snapshotter.Made(dir)
+		return store.Made(dir) || snapshotter.Made(dir) || facadetls.Made(dir)
 	}
 	for _, s := range d.sockets {
 		if info, err := os.Lstat(filepath.Join(dir, s)); err == nil && info.Mode().Type() == os.ModeSocket {

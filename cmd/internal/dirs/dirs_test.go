@@ -140,6 +140,10 @@ func TestCheck(t *testing.T) {
 			"root: /var/lib/ballast has files that are not ballast's (a, b and 1 more); use a directory of its own, such as /var/lib/ballast"},
 		{"another snapshotter", func(s *site) { s.write("/var/lib/ballast/metadata.db", "/var/lib/ballast/snapshots/1/fs/x") }, "not ballast's (metadata.db, snapshots)"},
 		{"downloads of others", func(s *site) { s.write("/var/lib/ballast/partial/film.part") }, "not ballast's (partial)"},
+		{"emptied under a daemon, which made keys", func(s *site) {
+			s.write("/var/lib/ballast/tls/authority.pem", "/var/lib/ballast/tls/ca.pem", "/var/lib/ballast/tls/client.pem")
+		}, ""},
+		{"keys of others", func(s *site) { s.write("/var/lib/ballast/tls/ca.pem") }, "not ballast's (tls)"},
 		{"archives of others", func(s *site) { s.write("/var/lib/ballast/archives/2024.tar") }, "not ballast's (archives)"},
 		{"file", func(s *site) { s.write("/var/lib/ballast") }, "root: /var/lib/ballast is not a directory"},
 		{"link to a shared directory", func(s *site) { s.link("/var/lib", "/srv/x"); s.c.Root = "/srv/x" },

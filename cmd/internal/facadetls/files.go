@@ -30,6 +30,16 @@ func ClientFile(root string) string { return filepath.Join(Dir(root), "client.pe
 
 func authorityFile(root string) string { return filepath.Join(Dir(root), "authority.pem") }
 
+// Made reports whether a root has keys: a directory of the root's own, of which nothing else is left.
+func Made(root string) bool {
+	for _, p := range []string{CAFile(root), ClientFile(root), authorityFile(root)} {
+		if info, err := os.Lstat(p); err != nil || !info.Mode().IsRegular() {
+			return false
+		}
+	}
+	return true
+}
+
 // makeDir creates the directory, or removes the permissions of other users.
 func makeDir(dir string) error {
 	if err := os.Mkdir(dir, dirMode); err != nil && !errors.Is(err, fs.ErrExist) {

@@ -198,7 +198,7 @@ func TestKeepIsRetried(t *testing.T) {
 			t.Error(err)
 		}
 		next := New(o, "x-", log)
-		kept := next.Take()["x-pipe"]
+		kept := next.Take(false)["x-pipe"]
 		if kept == nil {
 			t.Fatal("it is not there any more")
 		}
@@ -219,7 +219,7 @@ func TestFirstStart(t *testing.T) {
 	var logged strings.Builder
 	log := slog.New(slog.NewTextHandler(&logged, nil)) // level info and above
 	dir := t.TempDir()
-	New(Options{Socket: filepath.Join(dir, "none.sock")}, "x", log).Take()
+	New(Options{Socket: filepath.Join(dir, "none.sock")}, "x", log).Take(false)
 	if logged.Len() > 0 {
 		t.Errorf("logged at the first start: %s", &logged)
 	}
@@ -231,7 +231,7 @@ func TestFirstStart(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if New(Options{Socket: dead}, "x", log).Take(); !strings.Contains(logged.String(), "holder does not answer") {
+	if New(Options{Socket: dead}, "x", log).Take(false); !strings.Contains(logged.String(), "holder does not answer") {
 		t.Errorf("logged about a holder that has ended: %q", &logged)
 	}
 }

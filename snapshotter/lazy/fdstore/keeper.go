@@ -29,6 +29,9 @@ type Options struct {
 	// <path>" is appended; file 3 is the listening socket. Empty means that the holder is started by
 	// something else.
 	Command []string
+	// Wait is how long Take waits for a holder that should have descriptors and does not answer: a
+	// service manager may be restarting it.
+	Wait time.Duration
 	// Files are the descriptors that the service manager stored for the daemon itself, as daemons
 	// of earlier versions made it do; see ListenFiles. A Keeper closes those with its prefix, makes
 	// the manager at NotifySocket ($NOTIFY_SOCKET) drop them when a holder has them, and leaves the
@@ -48,6 +51,7 @@ const (
 	keeperTimeout = 10 * time.Second
 	firstRetry    = time.Second
 	lastRetry     = time.Minute
+	pollInterval  = 50 * time.Millisecond // while Take waits
 )
 
 // A Keeper hands descriptors to the service manager or the holder, and takes them back.
@@ -68,11 +72,14 @@ func New(o Options, prefix string, log *slog.Logger) *Keeper {
 }
 
 // Take returns non-blocking copies of all kept descriptors, by name, and their mounts, by name and
-// MountSuffix. The originals stay kept.
-func (k *Keeper) Take() map[string]*os.File {
+// MountSuffix. The originals stay kept. It waits for a holder only if descriptors are expected.
+func (k *Keeper) Take(expected bool) map[string]*os.File {
 	all := map[string]*os.File{}
 	if k.Socket != "" {
 		held, err := k.ask("take")
+		for end := time.Now().Add(k.Wait); expected && err != nil && time.Now().Before(end); held, err = k.ask("take") {
+			time.Sleep(pollInterval)
+		}
 		switch {
 		case errors.Is(err, fs.ErrNotExist): // the first start
 			k.log.Debug("no holder is running", "socket", k.Socket)

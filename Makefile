@@ -36,11 +36,21 @@ build: ## Build bin/ballast and bin/ballastd (the default)
 image: ## Build the container image for amd64 and arm64: bin/image (an OCI layout) and bin/image.tar
 	contrib/image/build.sh bin/image '$(VERSION)'
 
+# The file of the key that signs a release. Its password is in the variable COSIGN_PASSWORD.
+COSIGN_KEY ?=
+
+.PHONY: release
+release: ## Build all files of a release: bin/release. VERSION=v0.1.0; COSIGN_KEY=FILE signs it
+	@rm -rf bin/release; mkdir -p bin
+	cd contrib/release && go run . -source ../.. -o ../../bin/release -version '$(VERSION)' -key '$(if $(COSIGN_KEY),$(abspath $(COSIGN_KEY)))'
+
 .PHONY: test-images
-test-images: # The files for tests of the chart: two versions of the image, the chart rendered, a kubelet
+test-images: # The files for tests: two versions of the image, the package, the chart rendered, a kubelet
 	@test/kubelet/build.sh
 	@contrib/image/build.sh bin/test/one v0.1.0-one
 	@contrib/image/build.sh bin/test/two v0.1.0-two amd64
+	@rm -rf bin/test/packages; mkdir -p bin/test
+	@cd contrib/release && go run . -source ../.. -o ../../bin/test/packages -version v0.1.0 -only deb -arch "$$(go env GOARCH)"
 	cd test/chart && go build -o ../../bin/test/render ./render
 
 .PHONY: chart
@@ -75,6 +85,7 @@ check: ## gofmt, go vet, staticcheck, import policy
 	.cache/staticcheck ./...
 	cd test && ../.cache/staticcheck ./... && ../.cache/staticcheck -tags vm ./vm
 	cd contrib/image && go vet ./... && ../../.cache/staticcheck ./...
+	cd contrib/release && go vet ./... && ../../.cache/staticcheck ./...
 	cd test/chart && go vet ./... && ../../.cache/staticcheck ./...
 	cd test && go test -count=1 . ./demo # they read files of another module, which the test cache does not track
 	cd test/chart && go test ./...
@@ -89,6 +100,7 @@ test-unit: tools ## Tests of packages, with the race detector where it matters
 	test/disk.sh go test -p 4 -timeout 1h -run '^($(NORACE))$$' \
 		$$(go list -f '{{.Dir}}' $(RACE) | xargs grep -slE --include='*_test.go' -d recurse '^func ($(NORACE))\(' | xargs -n 1 dirname | sort -u)
 	cd contrib/image && go test ./...
+	cd contrib/release && go test ./...
 	cd test && CGO_ENABLED=0 go test -tags containers_image_openpgp ./mirror
 
 .PHONY: test-fuzz

@@ -124,9 +124,9 @@ func (a *app) versionCommand() *cobra.Command {
 		if err != nil {
 			v.Error = api.Text(err)
 		}
-		rows := [][]string{{"ballast", v.Client.Version, v.Client.Revision, v.Client.Go}}
+		rows := [][]string{append([]string{"ballast"}, v.Client.Fields()...)}
 		if v.Server != nil {
-			rows = append(rows, []string{"ballastd", v.Server.Version, v.Server.Revision, v.Server.Go})
+			rows = append(rows, append([]string{"ballastd"}, v.Server.Fields()...))
 		} else {
 			rows = append(rows, []string{"ballastd", v.Error})
 		}

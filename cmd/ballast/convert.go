@@ -334,7 +334,7 @@ func (a *app) resolver(name string) (*resolve.Resolver, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := upstream.Options(cfg, api.ThisVersion().Version, a.log())
+	o := upstream.Options(cfg, api.ThisVersion().Agent(), a.log())
 	o.Shared = remote.AnyHost
 	if f, address := formats.All().OfURL(name); f != nil {
 		if _, err := remote.ParseRef(string(f.Name) + "+" + address); err != nil {

@@ -58,7 +58,7 @@ in that root. Without systemd, --no-service leaves it to you to run ballastd, fo
 	f.StringVar(&o.Like, "like", "", "handler whose runtime and options --runtime-handler gets, such as nvidia (default: the default handler of the node)")
 	f.BoolVar(&o.SnapshotterOnly, "snapshotter-only", false, "configure nothing for Kubernetes")
 	f.StringSliceVar(&o.Images, "image", nil, "images that the node needs to recover, such as those of ballastd's pod and of the network")
-	f.StringVar(&o.BinDir, "bin-dir", setup.DefaultBinDir, "directory for the programs")
+	f.StringVar(&o.BinDir, "bin-dir", setup.DefaultBinDir, "directory to copy the programs to; those of a package stay where they are")
 	f.StringVar(&o.settings, "settings", "", "directory with *.toml files to copy to /etc/ballast/conf.d of the node")
 	f.StringVar(&o.ContainerdVersion, "containerd-version", "", "version of the node's containerd, such as 2.3 (default: ask containerd)")
 	f.BoolVar(&o.NoService, "no-service", false, "install no unit: ballastd runs elsewhere")
@@ -130,7 +130,13 @@ func (o *setupFlags) plan(ctx context.Context, cmd *cobra.Command) (*setup.Plan,
 	if self, err = filepath.EvalSymlinks(self); err != nil {
 		return nil, err
 	}
-	return setup.New(ctx, o.Options, filepath.Dir(self))
+	programs := filepath.Dir(self)
+	if filepath.Clean(o.Host) == "/" { // elsewhere, the path is another one
+		if err := o.Place(programs, cmd.Flags().Changed("bin-dir")); err != nil {
+			return nil, err
+		}
+	}
+	return setup.New(ctx, o.Options, programs)
 }
 
 // recall sets flags that are not given to the choices of the last run.
@@ -148,7 +154,7 @@ func (o *setupFlags) recall(cmd *cobra.Command) error {
 		"containerd-version": func() { o.ContainerdVersion = last.ContainerdVersion },
 		"image":              func() { o.Images = last.Images },
 		"settings":           func() { o.Settings = last.Settings },
-		"bin-dir":            func() { o.BinDir = cmp.Or(last.BinDir, o.BinDir) },
+		"bin-dir":            func() { o.BinDir, o.Packaged = cmp.Or(last.BinDir, o.BinDir), last.Packaged },
 		"no-service":         func() { o.NoService = last.NoService },
 	} {
 		if !cmd.Flags().Changed(flag) {

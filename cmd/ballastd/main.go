@@ -111,8 +111,7 @@ func root(stdout, stderr io.Writer) *cobra.Command {
 		}},
 	)
 	c.AddCommand(conf, unmount(&file, stdout, stderr), holder(stderr), &cobra.Command{Use: "version", Short: "print the version", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
-		v := api.ThisVersion()
-		_, err := fmt.Fprintln(stdout, strings.Join(strings.Fields("ballastd "+v.Version+" "+v.Revision+" "+v.Go), " "))
+		_, err := fmt.Fprintln(stdout, strings.Join(strings.Fields("ballastd "+strings.Join(api.ThisVersion().Fields(), " ")), " "))
 		return err
 	}})
 	return c

@@ -10,5 +10,5 @@ cd "$(dirname "$0")"
 epoch=$(git log -1 --format=%ct)
 rm -rf "$out" "$out.tar"
 mkdir -p "$(dirname "$out")"
-go run . -source ../.. -o "$out" -version "$version" -epoch "$epoch" -arch "$archs"
+go run . -source ../.. -o "$out" -version "$version" -arch "$archs"
 tar -C "$out" --sort=name --mtime="@$epoch" --owner=0 --group=0 --numeric-owner -cf "$out.tar" .

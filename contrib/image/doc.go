@@ -5,11 +5,11 @@
 //	image -root DIR -arch ARCH [-version V]                           write the files of one image, for the Dockerfile
 //
 // It runs in the repository, and builds the programs itself. Each image has two layers: the files that
-// are the same for all architectures (certificates, the licence, /tmp), and the two static programs.
+// are the same for all architectures (certificates, the licence, the licences of linked modules, /tmp), and the two static programs.
 // There is no shell and no library.
 //
-// The same commit and the same Go version result in the same bytes: times are those of the commit, and
-// the certificates are those of Mozilla in a module (golang.org/x/crypto/x509roots), not of the
+// The same commit, version and Go version result in the same bytes, see the package build: times are those of
+// the commit, and the certificates are those of Mozilla in a module (golang.org/x/crypto/x509roots), not of the
 // building machine. Roots that Mozilla trusts only for some certificates are left out, because a file
 // of certificates cannot express that.
 //

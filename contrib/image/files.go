@@ -3,6 +3,7 @@ package main
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"encoding/pem"
 	"errors"
 	"io/fs"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/ballast-dev/ballast/contrib/image/build"
 	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
@@ -27,8 +29,12 @@ const (
 )
 
 // common returns the files that are the same for all architectures, directories before their content.
-func (s *settings) common() ([]file, error) {
-	licence, err := os.ReadFile(filepath.Join(s.source, "LICENSE"))
+func (s *settings) common(ctx context.Context) ([]file, error) {
+	licence, err := os.ReadFile(filepath.Join(s.Source, "LICENSE"))
+	if err != nil {
+		return nil, err
+	}
+	modules, err := s.Modules(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -37,22 +43,22 @@ func (s *settings) common() ([]file, error) {
 		{"etc", dir, nil}, {"etc/ssl", dir, nil}, {"etc/ssl/certs", dir, nil}, {certFile, 0o644, certificates()},
 		{"tmp", 0o777 | fs.ModeSticky, nil},
 		{"usr", dir, nil}, {"usr/share", dir, nil}, {"usr/share/doc", dir, nil}, {"usr/share/doc/ballast", dir, nil},
-		{"usr/share/doc/ballast/LICENSE", 0o644, licence},
+		{"usr/share/doc/ballast/LICENSE", 0o644, licence}, {"usr/share/doc/ballast/NOTICES", 0o644, build.Notices(modules)},
 	}, nil
 }
 
 // programs builds the programs for an architecture.
-func (s *settings) programs(arch string) (_ []file, err error) {
+func (s *settings) programs(ctx context.Context, arch string) (_ []file, err error) {
 	dir, err := os.MkdirTemp("", "ballast-image-")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if err := s.build(arch, dir); err != nil {
+	if err := s.Programs(ctx, arch, dir); err != nil {
 		return nil, err
 	}
 	files := []file{{"usr", 0o755, nil}, {"usr/local", 0o755, nil}, {binDir, 0o755, nil}}
-	for _, name := range []string{"ballast", "ballastd"} {
+	for _, name := range build.Names {
 		p, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
 			return nil, err
@@ -92,5 +98,8 @@ func archive(files []file, at time.Time) ([]byte, error) {
 			return nil, err
 		}
 	}
-	return b.Bytes(), w.Close()
+	if err := w.Close(); err != nil { // before the bytes are taken: it writes the end
+		return nil, err
+	}
+	return b.Bytes(), nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"crypto/x509"
 	"encoding/pem"
 	"io/fs"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ballast-dev/ballast/contrib/image/build"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 )
 
@@ -18,7 +20,7 @@ func TestReproducible(t *testing.T) {
 	var digests [2]string
 	for i := range digests {
 		out := filepath.Join(dir, string(rune('a'+i)))
-		if err := run([]string{"-source", "../..", "-o", out, "-arch", "amd64", "-version", "v1", "-epoch", "1700000000"}); err != nil {
+		if err := run(t.Context(), []string{"-source", "../..", "-o", out, "-arch", "amd64", "-version", "v1", "-epoch", "1700000000"}); err != nil {
 			t.Fatal(err)
 		}
 		index, err := layout.ImageIndexFromPath(out)
@@ -36,15 +38,19 @@ func TestReproducible(t *testing.T) {
 	}
 
 	root := filepath.Join(dir, "root")
-	if err := run([]string{"-source", "../..", "-root", root, "-arch", "amd64", "-version", "v1"}); err != nil {
+	if err := run(t.Context(), []string{"-source", "../..", "-root", root, "-arch", "amd64", "-version", "v1"}); err != nil {
 		t.Fatal(err)
 	}
-	s := settings{source: "../..", archs: []string{"amd64"}, version: "v1", epoch: time.Unix(1700000000, 0)}
-	common, err := s.common()
+	commit, err := build.CommitOf(t.Context(), "../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	programs, err := s.programs("amd64")
+	s := settings{Build: build.Build{Source: "../..", Version: "v1", Commit: commit}, archs: []string{"amd64"}}
+	common, err := s.common(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	programs, err := s.programs(t.Context(), "amd64")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,6 +63,14 @@ func TestReproducible(t *testing.T) {
 		if got, err := os.ReadFile(filepath.Join(root, f.path)); f.data != nil && (err != nil || string(got) != string(f.data)) {
 			t.Errorf("%s: %d bytes, want %d, %v", f.path, len(got), len(f.data), err)
 		}
+	}
+}
+
+// TestArchiveEnds wants the end of a tar: two blocks of zeros.
+func TestArchiveEnds(t *testing.T) {
+	p, err := archive([]file{{"a", 0o644, []byte("x")}}, time.Unix(1700000000, 0))
+	if err != nil || len(p) != 4*512 || !bytes.Equal(p[2*512:], make([]byte, 2*512)) {
+		t.Errorf("%d bytes, %v", len(p), err)
 	}
 }
 
@@ -80,7 +94,7 @@ func TestCertificates(t *testing.T) {
 // TestCommandLine checks that invalid command lines are refused.
 func TestCommandLine(t *testing.T) {
 	for _, args := range [][]string{{}, {"-o", "a", "-root", "b"}, {"-root", "a"}, {"-o", "a", "b"}, {"-x"}} {
-		if err := run(args); err == nil {
+		if err := run(t.Context(), args); err == nil {
 			t.Errorf("%q: no error", args)
 		}
 	}

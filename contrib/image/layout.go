@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"time"
@@ -18,8 +19,8 @@ import (
 const refName = "io.containerd.image.name"
 
 // writeLayout writes an OCI layout whose only entry is an index of the images.
-func (s *settings) writeLayout() error {
-	files, err := s.common()
+func (s *settings) writeLayout(ctx context.Context) error {
+	files, err := s.common(ctx)
 	if err != nil {
 		return err
 	}
@@ -29,7 +30,7 @@ func (s *settings) writeLayout() error {
 	}
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, arch := range s.archs {
-		img, err := s.image(arch, common)
+		img, err := s.image(ctx, arch, common)
 		if err != nil {
 			return err
 		}
@@ -43,7 +44,7 @@ func (s *settings) writeLayout() error {
 	if err != nil {
 		return err
 	}
-	if err := to.AppendIndex(index, layout.WithAnnotations(map[string]string{refName: "ghcr.io/ballast-dev/ballast:" + s.version})); err != nil {
+	if err := to.AppendIndex(index, layout.WithAnnotations(map[string]string{refName: "ghcr.io/ballast-dev/ballast:" + s.Version})); err != nil {
 		return err
 	}
 	digest, err := index.Digest()
@@ -55,8 +56,8 @@ func (s *settings) writeLayout() error {
 }
 
 // image returns the image for an architecture.
-func (s *settings) image(arch string, common v1.Layer) (v1.Image, error) {
-	files, err := s.programs(arch)
+func (s *settings) image(ctx context.Context, arch string, common v1.Layer) (v1.Image, error) {
+	files, err := s.programs(ctx, arch)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +66,7 @@ func (s *settings) image(arch string, common v1.Layer) (v1.Image, error) {
 		return nil, err
 	}
 	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
-	if img, err = mutate.Append(img, s.addendum(common, "certificates and licence"), s.addendum(programs, "ballast and ballastd")); err != nil {
+	if img, err = mutate.Append(img, s.addendum(common, "certificates, licence and notices"), s.addendum(programs, "ballast and ballastd")); err != nil {
 		return nil, err
 	}
 	config, err := img.ConfigFile()
@@ -102,9 +103,10 @@ func (s *settings) annotations() map[string]string {
 	return map[string]string{
 		"org.opencontainers.image.title":       "ballast",
 		"org.opencontainers.image.description": "AI models as images of containerd",
-		"org.opencontainers.image.source":      "https://" + module,
+		"org.opencontainers.image.source":      "https://github.com/ballast-dev/ballast",
 		"org.opencontainers.image.licenses":    "Apache-2.0",
-		"org.opencontainers.image.version":     s.version,
+		"org.opencontainers.image.version":     s.Version,
+		"org.opencontainers.image.revision":    s.Commit.ID,
 		"org.opencontainers.image.created":     s.epoch.Format(time.RFC3339),
 	}
 }

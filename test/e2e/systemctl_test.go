@@ -16,7 +16,7 @@ import (
 )
 
 // systemctlArg makes the test program a systemctl without systemd: it does what "ballast setup" needs,
-// with real programs and units. It emulates start, stop and restart (ExecStart, Type=notify, Wants of
+// with real programs and units. It emulates start, stop, restart and try-restart (ExecStart, Type=notify, Wants of
 // services, KillMode=process), is-active, enable and disable (the links), daemon-reload and clean. A socket unit
 // is only marked as active: the daemon binds its port itself. Programs that end are not restarted.
 const systemctlArg = "systemctl-without-systemd"
@@ -77,6 +77,11 @@ func oneUnit(verb, u string, now bool) error {
 		return startUnit(u)
 	case "stop":
 		return stopUnit(u)
+	case "try-restart":
+		if !active(u) {
+			return nil
+		}
+		return errors.Join(stopUnit(u), startUnit(u))
 	case "restart":
 		return errors.Join(stopUnit(u), startUnit(u))
 	case "is-active":
@@ -95,7 +100,7 @@ func oneUnit(verb, u string, now bool) error {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
-		err = os.Symlink(filepath.Join(unitsDir, u), filepath.Join(dir, u))
+		err = os.Symlink(unitFile(u), filepath.Join(dir, u))
 		if errors.Is(err, fs.ErrExist) {
 			return nil
 		}
@@ -119,9 +124,18 @@ func oneUnit(verb, u string, now bool) error {
 	return errors.New("not emulated")
 }
 
+// unitFile returns the file of a unit: that of a package, if there is no other.
+func unitFile(u string) string {
+	p := filepath.Join(unitsDir, u)
+	if _, err := os.Stat(p); err != nil {
+		return filepath.Join("/usr/lib/systemd/system", u)
+	}
+	return p
+}
+
 // settings returns the values of a setting of a unit.
 func settings(u, key string) (values []string, err error) {
-	p, err := os.ReadFile(filepath.Join(unitsDir, u))
+	p, err := os.ReadFile(unitFile(u))
 	if err != nil {
 		return nil, err
 	}
@@ -204,7 +218,7 @@ func startUnit(u string) error {
 		return err
 	}
 	for _, other := range wants {
-		if _, err := os.Stat(filepath.Join(unitsDir, other)); err != nil || strings.HasSuffix(other, ".socket") {
+		if _, err := os.Stat(unitFile(other)); err != nil || strings.HasSuffix(other, ".socket") {
 			continue
 		}
 		if err := startUnit(other); err != nil {

@@ -179,9 +179,12 @@ once() {
 	stamped "$out/$1.stamp" "$(sha256sum <<<"$inputs")" "${@:2}"
 }
 
-# What users install: the unit of containerd's release, and a second version of ballast to upgrade to.
+# What users install: the unit of containerd's release, and two releases of ballast.
 cp --no-preserve=mode "$(cd .. && go list -m -f '{{.Dir}}' github.com/containerd/containerd/v2)/containerd.service" "$out/"
-(cd ../.. && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X github.com/ballast-dev/ballast/cmd/internal/api.version=v999.0.0-next' -o "$out/next/" ./cmd/ballast ./cmd/ballastd)
+for version in v0.1.0 v0.2.0; do
+	rm -rf "$out/$version"
+	go run -C ../../contrib/release . -source "$PWD/../.." -o "$out/$version" -version $version -only deb,tar -arch amd64${1:+,arm64}
+done
 
 once qemu qemu
 once kernel-6.1 kernel 6.1 bookworm amd64
@@ -221,5 +224,4 @@ once cluster cluster "$(sha256sum cluster/go.sum ../chart/go.sum)"
 once kernel-arm64 kernel arm64 trixie arm64
 once arm64 disk_arm arm64 "${node/apparmor,/},runc" # compiling its profiles would take minutes
 once arm arm
-(cd ../.. && CGO_ENABLED=0 GOARCH=arm64 go build -trimpath -ldflags '-s -w' -o "$out/arm64/" ./cmd/ballast ./cmd/ballastd)
 debugfs -R "dump /usr/bin/busybox $out/arm64/busybox" "$out/arm64.img" 2>/dev/null

@@ -122,11 +122,11 @@ func TestCluster(t *testing.T) {
 func (m *machine) installByHand(t *testing.T, before map[string]string, llama model) {
 	t.Helper()
 	const page = "contrib/docs/install.md"
-	if n := blocks(t, page); n != 6 {
+	if n := blocks(t, page); n != 8 {
 		t.Errorf("%s has %d blocks of commands", page, n)
 	}
 	kubeadm := typed(t, page, "### Plain, and kubeadm")
-	m.admin(t, "bin/"+kubeadm[0])
+	m.admin(t, typed(t, page, "Anywhere, use the tarball")[0], m.tarballOf(thisVersion)+"/"+kubeadm[0])
 	for _, command := range kubeadm[1:] {
 		m.admin(t, strings.ReplaceAll(command, "NODE", nodeName))
 	}
@@ -162,7 +162,7 @@ systemctl restart containerd`)
 	if len(heal) != len(checks) {
 		t.Fatalf("the page has other commands than this test knows: %q", heal)
 	}
-	m.sh(t, next+"/bin/ballast setup\nsystemctl stop ballastd.socket ballastd.service")
+	m.admin(t, m.setupOf(nextVersion), "systemctl stop ballastd.socket ballastd.service")
 	for i, command := range heal {
 		m.admin(t, command)
 		m.sh(t, checks[i])
@@ -322,7 +322,8 @@ func (c *controlPlane) forwards() string {
 // join starts a kubelet.
 func (m *machine) join(t *testing.T) {
 	t.Helper()
-	m.sh(t, `cd `+download+`/bin
+	m.sh(t, `mkdir `+download+`/bin
+cd `+download+`/bin
 for i in image image-next; do mkdir $i; tar -C $i -xf /root/bin/$i.tar; done
 : >/root/resolv.conf
 systemd-run --quiet --unit kubelet.service -p KillMode=process /root/kubelet --kubeconfig /root/cluster/node.conf --config /root/cluster/kubelet.yaml \

@@ -3,17 +3,18 @@
 package vm
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 )
 
 // TestDebian12 has one machine from its first boot to the removal of ballast: installed as the page says, with every way in
-// which a service ends, an upgrade, another kernel and back, pods in user namespaces, and power cuts.
+// which a service ends, an upgrade and a downgrade of the package, another kernel and back, pods in user namespaces, and power cuts.
 func TestDebian12(t *testing.T) {
 	m := startNode(t, debian12, "6.1", newest(t))
 	r := m.registries
@@ -28,41 +29,69 @@ func TestDebian12(t *testing.T) {
 	m.journey(t, "ordinary image", func(t *testing.T) { m.runs(t, "ballast", busybox) })
 	m.journey(t, "container with a model", func(t *testing.T) { m.startReader(t, "reader", llama, busybox) })
 	m.units(t, llama)
-	m.journey(t, "upgrade", m.upgrade)
-	m.journey(t, "rollback", m.rollback)
+	m.journey(t, "upgrade and downgrade", m.packages)
 	m.journey(t, "container after all this", func(t *testing.T) { m.reads(t, "reader", llama); m.stopReader(t, "reader") })
 
 	m.journey(t, "reboot into 6.12", func(t *testing.T) { m.rebooted(t, "6.12", llama, busybox) })
 	m.lazy(t)
 	m.cuts(t, *cutsFlag, "6.12", "6.1")
+	m.journey(t, "power cut in an upgrade", func(t *testing.T) { m.cutPackage(t, llama, "6.12") })
 	m.journey(t, "pod with hostUsers: false", m.userPod)
 	m.journey(t, "reboot into 6.1", func(t *testing.T) { m.rebooted(t, "6.1", llama, busybox) })
 	m.journey(t, "setup after the root was emptied", func(t *testing.T) { m.emptied(t, llama) })
 	m.journey(t, "removal by force, and setup", func(t *testing.T) { m.forced(t, llama, busybox) })
-	m.journey(t, "removal", func(t *testing.T) { m.remove(t, before, busybox) })
+	m.journey(t, "removal", func(t *testing.T) { m.purge(t, before, busybox) })
 	m.journey(t, "registry.mirrors in the configuration", m.mirrors)
 }
+
+const installPage = "contrib/docs/install.md"
 
 // install follows the page word by word.
 func (m *machine) install(t *testing.T) {
 	t.Helper()
-	commands := typed(t, "contrib/docs/install.md", "# Installing on a node")
-	if len(commands) != 3 || commands[0] != "make build" {
+	commands := typed(t, installPage, "# Installing on a node")
+	if len(commands) != 3 || commands[0] != "sudo apt install ./ballast_0.1.0_amd64.deb" {
 		t.Fatalf("the page has other commands than this test knows: %q", commands)
 	}
+	before, containerd := m.foreignFiles(t), m.sh(t, "systemctl show -P MainPID containerd")
+	out := m.sh(t, "cd "+download+"\n"+strings.ReplaceAll(commands[0], "amd64", cmp.Or(m.arch, "amd64")))
+	if !strings.Contains(out, `run "ballast setup" to set up this node`) {
+		t.Errorf("installed:\n%s", out)
+	}
+	if d := gocmp.Diff(before, m.foreignFiles(t)); d != "" || m.sh(t, "systemctl show -P MainPID containerd") != containerd {
+		t.Errorf("the package restarted containerd or changed (-before +after):\n%s", d)
+	}
+	m.setUp(t, commands[1], commands[2])
+}
+
+// unpack follows the page word by word where there is no package.
+func (m *machine) unpack(t *testing.T) {
+	t.Helper()
+	commands, doctor := typed(t, installPage, "Anywhere, use the tarball"), typed(t, installPage, "# Installing on a node")[2]
+	if len(commands) != 2 || commands[0] != "tar xf ballast_0.1.0_linux_amd64.tar.gz" {
+		t.Fatalf("the page has other commands than this test knows: %q", commands)
+	}
+	m.sh(t, "cd "+download+"\n"+commands[0])
+	m.setUp(t, commands[1], doctor)
+}
+
+// setUp sets up the machine, after a dry run, and checks what the page says of it.
+func (m *machine) setUp(t *testing.T, setup, doctor string) {
+	t.Helper()
+	in := "cd " + download + " && "
 	before := m.foreignFiles(t)
-	plan := m.sh(t, "cd "+download+" && "+commands[1]+" --dry-run")
-	if d := cmp.Diff(before, m.foreignFiles(t)); d != "" {
+	plan := m.sh(t, in+setup+" --dry-run")
+	if d := gocmp.Diff(before, m.foreignFiles(t)); d != "" {
 		t.Errorf("the dry run changed (-before +after):\n%s", d)
 	}
-	did := m.sh(t, "cd "+download+" && "+commands[1])
+	did := m.sh(t, in+setup)
 	if plan := strings.ReplaceAll(plan, "dry run: nothing was changed\n", ""); plan != did {
-		t.Errorf("planned and done differ (-planned +done):\n%s", cmp.Diff(plan, did))
+		t.Errorf("planned and done differ (-planned +done):\n%s", gocmp.Diff(plan, did))
 	}
-	if again := m.sh(t, "cd "+download+" && "+commands[1]+" 2>&1"); !strings.Contains(again, "nothing to change") {
+	if again := m.sh(t, in+setup+" 2>&1"); !strings.Contains(again, "nothing to change") {
 		t.Errorf("a second setup: %s", again)
 	}
-	t.Logf("doctor:\n%s", m.sh(t, commands[2]))
+	t.Logf("doctor:\n%s", m.sh(t, doctor))
 	for _, u := range []string{"ballastd.socket", "ballastd.service", "containerd.service"} {
 		if got := m.sh(t, "systemctl is-enabled "+u+"; systemctl is-active "+u); got != "enabled\nactive\n" {
 			t.Errorf("%s is %q", u, got)
@@ -91,13 +120,13 @@ func (m *machine) firstPull(t *testing.T, want model) {
 	}
 }
 
-// upgrade upgrades to the next version under a running container.
-func (m *machine) upgrade(t *testing.T) {
+// changeTo goes to a release under a running container, with a command.
+func (m *machine) changeTo(t *testing.T, version, command string) {
 	t.Helper()
 	pid, containerd := m.mainPID(t), m.sh(t, "systemctl show -P MainPID containerd")
-	m.sh(t, next+"/bin/ballast setup")
+	m.sh(t, "cd "+download+"\n"+command)
 	m.replaced(t, pid)
-	if v := m.sh(t, "ballast version; ballast doctor"); strings.Count(v, nextVersion) < 2 {
+	if v := m.sh(t, "ballast version; ballast doctor"); strings.Count(v, version) < 2 {
 		t.Errorf("the version is %s", v)
 	}
 	if now := m.sh(t, "systemctl show -P MainPID containerd"); now != containerd {
@@ -105,18 +134,50 @@ func (m *machine) upgrade(t *testing.T) {
 	}
 }
 
-// rollback goes back, forward and back again.
+// setupOf is the command that upgrades with a tarball.
+func (m *machine) setupOf(version string) string {
+	dir := m.tarballOf(version)
+	return "tar xf " + dir + ".tar.gz\n" + dir + "/ballast setup"
+}
+
+// aptOf are the commands that go to a release with a package, as the page says.
+func (m *machine) aptOf(version string) string {
+	return "apt install --yes --allow-downgrades ./" + m.packageOf(version) + "\nballast setup"
+}
+
+// rollback goes back, forward and back again with setup.
 func (m *machine) rollback(t *testing.T) {
 	t.Helper()
-	for _, want := range []bool{false, true, false} {
-		pid := m.mainPID(t)
-		m.sh(t, "ballast setup --rollback")
-		m.replaced(t, pid)
-		if v := m.sh(t, "ballast version"); strings.Contains(v, nextVersion) != want {
-			t.Errorf("the version is %s", v)
-		}
+	for _, want := range []string{thisVersion, nextVersion, thisVersion} {
+		m.changeTo(t, want, "ballast setup --rollback")
 	}
+}
+
+// packages goes to the next release and back with packages.
+func (m *machine) packages(t *testing.T) {
+	t.Helper()
+	for _, want := range []string{nextVersion, thisVersion} {
+		m.changeTo(t, want, m.aptOf(want))
+	}
+}
+
+// cutPackage cuts the power in the middle of an upgrade of the package, which apt completes after the next boot.
+func (m *machine) cutPackage(t *testing.T, want model, kernel string) {
+	t.Helper()
+	m.sh(t, "systemd-run --quiet --unit upgrade.service --working-directory="+download+" apt install --yes ./"+m.packageOf(nextVersion))
+	eventually(t, "dpkg", func() error {
+		if out := m.try("grep -E ' (status (half|unpacked)|upgrade) .*ballast' /var/log/dpkg.log | grep -F " + nextVersion[1:]); out.Err != nil {
+			return fmt.Errorf("%w: %s", out.Err, out.Output())
+		}
+		return nil
+	})
+	m.cut()
+	m.boot(t, kernel, nil)
+	t.Log(m.sh(t, "dpkg --configure -a\ncd "+download+"\n"+m.aptOf(nextVersion)+" 2>&1"))
+	m.answers(t)
 	m.healthy(t)
+	m.holds(t, want)
+	m.changeTo(t, thisVersion, m.aptOf(thisVersion))
 }
 
 // rebooted reboots the machine, with another kernel, under the models and containers that there are.
@@ -145,8 +206,27 @@ func number(t *testing.T, text string) int64 {
 	return n
 }
 
+// purge removes ballast and its package, in the order that the page says, and no other.
+func (m *machine) purge(t *testing.T, before map[string]string, busybox string) {
+	t.Helper()
+	if out := m.try("apt remove --yes ballast"); out.Err == nil || !strings.Contains(out.Output(), "ballast setup --remove") {
+		t.Errorf("the package was removed under containerd: %v\n%s", out.Err, out.Output())
+	}
+	m.healthy(t)
+	m.removed(t, busybox)
+	m.sh(t, "apt purge --yes ballast")
+	m.clean(t, before, busybox)
+}
+
 // remove removes ballast, and wants the machine to be as it was before the installation.
 func (m *machine) remove(t *testing.T, before map[string]string, busybox string) {
+	t.Helper()
+	m.removed(t, busybox)
+	m.clean(t, before, busybox)
+}
+
+// removed removes ballast.
+func (m *machine) removed(t *testing.T, busybox string) {
 	t.Helper()
 	// A mount that its user unmounted, but not with ctr: containerd keeps one for it, and the refusal says what ends that.
 	at := m.mountPoint()
@@ -165,7 +245,12 @@ func (m *machine) remove(t *testing.T, before map[string]string, busybox string)
 		return nil
 	})
 	t.Log(m.sh(t, "ballast setup --remove 2>&1"))
-	if d := cmp.Diff(before, m.foreignFiles(t)); d != "" {
+}
+
+// clean wants the machine as it was.
+func (m *machine) clean(t *testing.T, before map[string]string, busybox string) {
+	t.Helper()
+	if d := gocmp.Diff(before, m.foreignFiles(t)); d != "" {
 		t.Errorf("left (-before +after):\n%s", d)
 	}
 	if left := m.sh(t, "grep -e ballast /proc/mounts /proc/[0-9]*/comm || true; ls -d /run/ballast 2>/dev/null || true; ctr plugins ls | grep ballast || true; systemctl list-units --all --plain --no-legend 'ballast*'"); left != "" {

@@ -50,7 +50,7 @@ ctr containers rm --keep-snapshot forced
 timeout 120 umount -l /run/model-forced
 ctr leases rm --sync /run/model-forced`)
 	t.Log(m.sh(t, "ballast setup --remove 2>&1"))
-	m.sh(t, "cd "+download+" && bin/ballast setup --registry registry.ollama.ai")
+	m.sh(t, "ballast setup --registry registry.ollama.ai")
 	m.sh(t, "ballast verify --repair") // containerd has records of the snapshots of the container
 	m.healthy(t)
 	m.mustPull(t, want.ref)
@@ -71,7 +71,7 @@ func (m *machine) mirrors(t *testing.T) {
 	if !m.cri(t) {
 		t.Fatal("CRI does not work before the setup")
 	}
-	out := m.try(download + "/bin/ballast setup --registry registry.ollama.ai")
+	out := m.try("cd " + download + "\ntar xf " + m.tarballOf(thisVersion) + ".tar.gz\n" + m.tarballOf(thisVersion) + "/ballast setup --registry registry.ollama.ai")
 	if !m.cri(t) {
 		t.Errorf("CRI is down after a setup that ended with %v:\n%s", out.Err, out.Output())
 	}

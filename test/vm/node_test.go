@@ -3,6 +3,7 @@
 package vm
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -21,12 +22,24 @@ const tools = "../../.cache/tools"
 // What a machine has before ballast is installed.
 const (
 	caFile   = "/usr/local/share/ca-certificates/test.crt"
-	download = "/root/ballast" // ballast, unpacked
-	next     = "/root/next"    // its next version
+	download = "/root/ballast" // what a user has downloaded
 )
 
-// nextVersion is the version that build.sh builds for upgrades.
-const nextVersion = "v999.0.0-next"
+// The releases that build.sh builds.
+const (
+	thisVersion = "v0.1.0"
+	nextVersion = "v0.2.0"
+)
+
+// packageOf is the name of the Debian package of a release, for the machine's architecture.
+func (m *machine) packageOf(version string) string {
+	return "ballast_" + version[1:] + "_" + cmp.Or(m.arch, "amd64") + ".deb"
+}
+
+// tarballOf is the name of the tarball of a release, without its suffix: the directory that is in it.
+func (m *machine) tarballOf(version string) string {
+	return "ballast_" + version[1:] + "_linux_" + cmp.Or(m.arch, "amd64")
+}
 
 // newest is the newest version of containerd.
 func newest(t *testing.T) string {
@@ -48,13 +61,14 @@ func containerdCargo(t *testing.T, version string) cargo {
 	return c
 }
 
-// ballastCargo is what a user has downloaded: two versions of ballast.
-func ballastCargo(t *testing.T, r *registries) cargo {
+// ballastCargo is what a user has downloaded: two releases of ballast.
+func (m *machine) ballastCargo(t *testing.T) cargo {
 	t.Helper()
-	c := cargo{caFile: {text: string(r.ca), mode: 0o644}}
-	for _, p := range []string{"ballast", "ballastd"} {
-		c[download+"/bin/"+p] = load{from: node.Binary(t, p), mode: 0o755}
-		c[next+"/bin/"+p] = load{from: image(t, filepath.Join("next", p)), mode: 0o755}
+	c := cargo{caFile: {text: string(m.registries.ca), mode: 0o644}}
+	for _, v := range []string{thisVersion, nextVersion} {
+		for _, name := range []string{m.packageOf(v), m.tarballOf(v) + ".tar.gz"} {
+			c[download+"/"+name] = load{from: image(t, filepath.Join(v, name)), mode: 0o644}
+		}
 	}
 	return c
 }
@@ -68,7 +82,7 @@ func startNode(t *testing.T, k kind, kernel, containerd string, more ...cargo) *
 	for _, x := range more {
 		maps.Copy(c, x)
 	}
-	maps.Copy(c, ballastCargo(t, r))
+	maps.Copy(c, m.ballastCargo(t))
 	m.boot(t, kernel, c)
 	m.sh(t, "cat "+caFile+" >>/etc/ssl/certs/ca-certificates.crt")
 	m.sh(t, "! command -v restorecon || restorecon -R /usr/local /root") // SELinux: labels of what was unpacked
@@ -216,7 +230,7 @@ func (m *machine) replaced(t *testing.T, before string) {
 // foreignFiles lists everything that is not ballast's, containerd's or systemd's own state: modes, owners, links and digests.
 func (m *machine) foreignFiles(t *testing.T) map[string]string {
 	t.Helper()
-	const dirs = `/etc /usr/local /opt /srv /home /mnt /var/lib -xdev \( -path /var/lib/containerd -o -path /var/lib/systemd -o -path /var/lib/private \) -prune -o`
+	const dirs = `/etc /usr/local /opt /srv /home /mnt /var/lib -xdev \( -path /var/lib/containerd -o -path /var/lib/dpkg -o -path /var/lib/apt -o -path /var/lib/systemd -o -path /var/lib/private \) -prune -o`
 	out := m.sh(t, "find "+dirs+` -printf '%M %U:%G %l\t%p\n'; find `+dirs+` -type f -size -8M -exec sha256sum {} + | sed 's/  /\t#/'`)
 	files := map[string]string{}
 	for _, l := range lines(out) {

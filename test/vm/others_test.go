@@ -44,7 +44,7 @@ func TestVersions(t *testing.T) {
 // oldContainerd has a containerd that ignores drop-ins: setup prints what to write into its tables, and breaks nothing.
 func (m *machine) oldContainerd(t *testing.T) {
 	t.Helper()
-	out := m.sh(t, download+"/bin/ballast setup --registry registry.ollama.ai 2>&1")
+	out := m.sh(t, "cd "+download+"\nsudo apt install ./"+m.packageOf(thisVersion)+" >/dev/null 2>&1\nballast setup --registry registry.ollama.ai 2>&1")
 	t.Log(out)
 	if !m.cri(t) {
 		t.Error("CRI is down")
@@ -73,21 +73,22 @@ func TestSELinux(t *testing.T) {
 	})
 }
 
-// short is the life of a node without what only the service manager does.
+// short is the life of a node without what only the service manager does, with the tarball instead of the package.
 func (m *machine) short(t *testing.T, kernel string) {
 	t.Helper()
 	r := m.registries
 	llama := r.pushOllama(t, "library/llama3.2", "1b", weights(1, 16<<20))
 	busybox := r.pushImage(t, "busybox")
 	before := m.foreignFiles(t)
-	if !m.journey(t, "install.md", m.install) {
+	if !m.journey(t, "install.md, the tarball", m.unpack) {
 		return
 	}
 	m.journey(t, "first pull", func(t *testing.T) { m.firstPull(t, llama) })
 	m.journey(t, "ordinary image", func(t *testing.T) { m.runs(t, "ballast", busybox) })
 	m.journey(t, "container with a model", func(t *testing.T) { m.startReader(t, "reader", llama, busybox) })
 	m.units(t, llama)
-	m.journey(t, "upgrade", m.upgrade)
+	m.journey(t, "upgrade", func(t *testing.T) { m.changeTo(t, nextVersion, m.setupOf(nextVersion)) })
+	m.journey(t, "rollback", m.rollback)
 	m.journey(t, "container after all this", func(t *testing.T) { m.reads(t, "reader", llama); m.stopReader(t, "reader") })
 	m.lazy(t)
 	m.journey(t, "reboot into "+kernel, func(t *testing.T) { m.rebooted(t, kernel, llama, busybox) })
@@ -100,13 +101,9 @@ func TestArm64(t *testing.T) {
 	m := newMachine(t, kind{name: "arm64", distro: "Debian 13 arm64", arch: "arm64"}, r)
 	c := containerdCargo(t, newest(t))
 	delete(c, "/usr/local/sbin/runc") // Debian's
-	maps.Copy(c, ballastCargo(t, r))
+	maps.Copy(c, m.ballastCargo(t))
 	for _, p := range []string{"containerd", "containerd-shim-runc-v2", "ctr"} {
 		c["/usr/local/bin/"+p] = load{from: image(t, filepath.Join("arm64", p)), mode: 0o755}
-	}
-	for _, p := range []string{"ballast", "ballastd"} {
-		c[download+"/bin/"+p] = load{from: image(t, filepath.Join("arm64", p)), mode: 0o755}
-		delete(c, next+"/bin/"+p)
 	}
 	m.boot(t, "arm64", c)
 	m.sh(t, "cat "+caFile+" >>/etc/ssl/certs/ca-certificates.crt")

@@ -1,21 +1,12 @@
 package api
 
 import (
-	"runtime"
-	"runtime/debug"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/facadetls"
 	"github.com/ballast-dev/ballast/cmd/internal/portowner"
 	"github.com/ballast-dev/ballast/store"
 )
-
-// Version identifies the running program.
-type Version struct {
-	Version  string `json:"version"`
-	Revision string `json:"revision,omitempty"`
-	Go       string `json:"go"`
-}
 
 // SnapshotHealth are facts about snapshots.
 type SnapshotHealth struct {
@@ -130,27 +121,4 @@ type LazyHealth struct {
 	Unverified bool `json:"unverified"`
 
 	Waiting int64 `json:"waiting"` // reads waiting for bytes
-}
-
-// version is set at link time:
-//
-//	-ldflags "-X github.com/ballast-dev/ballast/cmd/internal/api.version=1.2.3"
-var version string
-
-// ThisVersion returns the version of this program.
-func ThisVersion() Version {
-	v := Version{Version: version, Go: runtime.Version()}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return v
-	}
-	if v.Version == "" {
-		v.Version = info.Main.Version
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			v.Revision = s.Value
-		}
-	}
-	return v
 }

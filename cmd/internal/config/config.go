@@ -80,7 +80,7 @@ type Upstream struct {
 	OllamaHosts  []string `toml:"ollama_hosts" comment:"Registries that behave as registry.ollama.ai does: no HEAD requests, no digests in responses, manifests\nas text/plain."`
 	OllamaRunner string   `toml:"ollama_runner" comment:"Which model of an Ollama list to use: llamacpp, ggml or mlx. Empty: the first that exists, in this\norder. A tag with such a suffix, as in \"27b-mlx\", overrides this."`
 	Artifacts    []string `toml:"artifacts" comment:"Repositories whose artifacts of files, as \"oras push\" writes them, are mounted by the titles of their\nlayers: host, or host/repository; * stands for any characters."`
-	UserAgent    string   `toml:"user_agent" comment:"User-Agent of requests. Empty: ballast and its version."`
+	UserAgent    string   `toml:"user_agent" comment:"User-Agent of requests. Empty: ballast, its version and commit."`
 	StallTimeout Duration `toml:"stall_timeout" comment:"Retry a transfer that receives less than 1 KiB per second for this long."`
 }
 

@@ -102,7 +102,7 @@ func (d *Daemon) openStore() (err error) {
 		return err
 	}
 	d.store.SetRate(int64(d.config.Lazy.Rate))
-	d.metrics = metrics.New(d.store, d.log)
+	d.metrics = metrics.New(d.store, d.version, d.log)
 	d.metrics.WatchLazy(d.lazy.Load, d.config.Lazy.Verify == config.VerifyAfter)
 	d.secrets, err = jobs.OpenSecrets(d.config, d.log)
 	return err
@@ -110,7 +110,7 @@ func (d *Daemon) openStore() (err error) {
 
 func (d *Daemon) buildFacade() (err error) {
 	c := d.config
-	if d.remote, err = remote.New(upstream.Options(c, d.version.Version, d.log)); err != nil {
+	if d.remote, err = remote.New(upstream.Options(c, d.version.Agent(), d.log)); err != nil {
 		return err
 	}
 	resolver := upstream.Resolver(c, d.remote, d.log)

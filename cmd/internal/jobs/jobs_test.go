@@ -59,7 +59,7 @@ func newLingeringRig(t *testing.T, linger time.Duration) *pullRig {
 	r.table = storetest.NewBuilder("m").Raw("weights.bin", r.weights, 0o644).Put(t, s)
 	r.Jobs = &Jobs{
 		Store: s, Facade: rigFacade{&registry.Handler{}, r}, Sources: &Sources{Store: s, Secrets: &pullsecret.Secrets{}, Log: log}, Background: &Background{},
-		Lazy: func() *lazy.Mount { return nil }, Metrics: metrics.New(s, log), Log: log,
+		Lazy: func() *lazy.Mount { return nil }, Metrics: metrics.New(s, api.Version{}, log), Log: log,
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -320,7 +320,7 @@ func TestMetrics(t *testing.T) {
 			}
 		}
 	}
-	if diff := cmp.Diff(got, []string{"ballast_active_pulls", "ballast_facade_refused_total", "ballast_facade_up", "ballast_pull_duration_seconds", "ballast_refused_total", "ballast_signature_checks_total", "ballast_store_bytes", "ballast_store_objects"}); diff != "" {
+	if diff := cmp.Diff(got, []string{"ballast_active_pulls", "ballast_build_info", "ballast_facade_refused_total", "ballast_facade_up", "ballast_pull_duration_seconds", "ballast_refused_total", "ballast_signature_checks_total", "ballast_store_bytes", "ballast_store_objects"}); diff != "" {
 		t.Errorf("metrics (got, want):\n%s", diff)
 	}
 }

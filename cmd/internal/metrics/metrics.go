@@ -53,8 +53,8 @@ const (
 	Browser   Refusal = "browser"
 )
 
-// New returns the metrics of a daemon with the store s; log is for errors of the store.
-func New(s *store.Store, log *slog.Logger) *Metrics {
+// New returns the metrics of a daemon of version v with the store s; log is for errors of the store.
+func New(s *store.Store, v api.Version, log *slog.Logger) *Metrics {
 	m := &Metrics{
 		Registry: prometheus.NewRegistry(), store: s,
 		pulls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -92,10 +92,20 @@ func New(s *store.Store, log *slog.Logger) *Metrics {
 		m.active.WithLabelValues(string(by)) // creates the series with the value 0
 	}
 	m.MustRegister(
-		m.pulls, m.ops, m.active, m.signed, m.refused, m.facadeUp, m.facadeRefused, &storeCollector{store: s, log: log},
+		build(v), m.pulls, m.ops, m.active, m.signed, m.refused, m.facadeUp, m.facadeRefused, &storeCollector{store: s, log: log},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m
+}
+
+// build returns the metric that has the version of the daemon in its labels.
+func build(v api.Version) prometheus.Collector {
+	g := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "ballast_build_info", Help: "1, with the version, commit and date of ballastd.",
+		ConstLabels: prometheus.Labels{"version": v.Version, "revision": v.Revision, "date": v.Date, "goversion": v.Go},
+	})
+	g.Set(1)
+	return g
 }
 
 // Handler serves the metrics.

@@ -2,16 +2,21 @@ package metrics
 
 import (
 	"fmt"
+	"log/slog"
+	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/storetest"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
 // The number of values of the format label is bounded, whatever format is named by an image that
 // others converted and a prefetch adopts.
 func TestFormatLabel(t *testing.T) {
-	m := New(nil, nil)
+	m := New(nil, api.Version{}, nil)
 	for i := range 100 {
 		m.Pull(api.KindPrefetch)(fmt.Sprint("stranger", i), nil)
 	}
@@ -19,5 +24,16 @@ func TestFormatLabel(t *testing.T) {
 	m.pulls.Collect(series)
 	if len(series) != 1 {
 		t.Errorf("%d series for 100 unknown formats, want 1", len(series))
+	}
+}
+
+// TestBuildInfo reads the version of the daemon from its metrics.
+func TestBuildInfo(t *testing.T) {
+	m := New(storetest.Open(t, t.TempDir(), store.Options{}), api.Version{Version: "v1", Revision: "abc", Date: "2026-11-23T01:02:03Z", Go: "go1"}, slog.New(slog.DiscardHandler))
+	got := httptest.NewRecorder()
+	m.Handler().ServeHTTP(got, httptest.NewRequest("GET", "/metrics", nil))
+	const want = `ballast_build_info{date="2026-11-23T01:02:03Z",goversion="go1",revision="abc",version="v1"} 1`
+	if !strings.Contains(got.Body.String(), want+"\n") {
+		t.Errorf("no %s in\n%s", want, got.Body)
 	}
 }

@@ -50,6 +50,12 @@
 // made or edited by others, and stays. What is missing is decided by the host alone, except for restarts: a
 // correct file does not show whether the service that reads it has done so.
 //
+// # Packages
+//
+// The programs of a package, in /usr/bin, are used where they are, and its units, in /usr/lib/systemd/system, where they
+// fit the host; a unit that has to differ is written as ever, and takes precedence. Neither is in the record: the package
+// replaces and removes them. Its scripts refuse to remove a package that the record names.
+//
 // # What is edited
 //
 // containerd's main file gets one additional import, and nothing else in it changes: the text is

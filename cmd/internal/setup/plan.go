@@ -233,7 +233,7 @@ func (b *builder) edit(p string, old string, data string, g group, why string, f
 func (b *builder) program(name string) error {
 	p := filepath.Join(b.o.BinDir, name)
 	f, known := b.old[p]
-	if b.programs == "" {
+	if b.programs == "" || b.o.Packaged {
 		if known {
 			b.files[p] = f
 		}
@@ -319,7 +319,7 @@ func (b *builder) daemon() error {
 			continue
 		}
 		units = append(units, u.name)
-		if err := b.want(filepath.Join(unitDir, u.name), []byte(text), 0o644, daemonGroup, u.why); err != nil {
+		if err := b.wantUnit(u.name, text, u.why); err != nil {
 			return err
 		}
 	}

@@ -42,7 +42,7 @@ func NewRemoval(ctx context.Context, o Options) (*Plan, error) {
 		return p, nil
 	}
 	found := v.record
-	o.NoService = o.NoService || found.Options.NoService
+	o.placed(found.Options)
 	b := v.builder(&o, "")
 	b.old = found.Files
 	busy, err := v.users(ctx)
@@ -103,14 +103,14 @@ func (b *builder) remove(ctx context.Context, found *record, busy []string) erro
 		b.note("ballastd runs elsewhere, and its files stay while it does: stop it, and run this command again")
 		return nil
 	}
-	if len(units) > 0 && b.Systemd {
+	if (len(units) > 0 || b.o.Packaged && !b.o.NoService) && b.Systemd {
 		b.step(Disable, strings.Join(b.installed(), " "), "it is no longer needed")
 	}
 	if len(busy) > 0 { // the programs are needed to complete it
 		b.note("%s stays, because it is in use; run this command again when that has ended: %s", b.Config.Root, strings.Join(busy, ", "))
 		return b.undoAll(units, noGroup, "the unit of ballastd")
 	}
-	if d := filepath.Join(b.o.BinDir, "ballastd"); b.Exists(d) && slices.Contains(programs, d) {
+	if d := filepath.Join(b.o.BinDir, "ballastd"); b.Exists(d) && (b.o.Packaged || slices.Contains(programs, d)) {
 		b.step(Unmount, d, "the lazy mount")
 	}
 	if err := b.undoAll(units, noGroup, "the unit of ballastd"); err != nil {

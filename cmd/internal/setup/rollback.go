@@ -95,6 +95,9 @@ func NewRollback(ctx context.Context, o Options) (*Plan, error) {
 	if p := v.unfinished(); p != nil {
 		return p, nil
 	}
+	if v.record != nil && v.record.Options.Packaged {
+		return nil, errPackaged
+	}
 	if v.record == nil || v.record.Previous == nil {
 		return nil, fmt.Errorf("there is no previous version: setup has not upgraded anything: %w", errdefs.ErrNotFound)
 	}

@@ -36,7 +36,7 @@ func (p *Plan) disable(ctx context.Context, units []string) error {
 		return nil
 	}
 	for _, u := range units {
-		if !p.view.Exists(filepath.Join(unitDir, u)) { // somebody has removed it, and systemctl does not know it any more
+		if !p.view.hasUnit(u) { // somebody has removed it, and systemctl does not know it any more
 			_ = p.systemctl(ctx, "stop", u)
 			if err := p.view.disk().remove(wantsLink(u)); err != nil {
 				return err
@@ -59,7 +59,7 @@ func (p *Plan) start(ctx context.Context) error {
 	if err := p.systemctl(ctx, "daemon-reload"); err != nil {
 		return err
 	}
-	if p.view.Exists(unitDir+"/"+socketName) && p.systemctl(ctx, "is-active", "--quiet", socketName) != nil {
+	if p.view.hasUnit(socketName) && p.systemctl(ctx, "is-active", "--quiet", socketName) != nil {
 		if err := p.systemctl(ctx, "stop", serviceName); err != nil {
 			return err
 		}

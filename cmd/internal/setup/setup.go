@@ -37,6 +37,9 @@ type Options struct {
 	// BinDir is the directory of the programs on the host; empty is DefaultBinDir.
 	BinDir string `json:"binDir,omitempty"`
 
+	// Packaged means that the programs in BinDir, and units, belong to a package; see Place.
+	Packaged bool `json:"packaged,omitempty"`
+
 	// Images are the images that the node needs to start ballastd again, besides the sandbox image:
 	// that of the daemon's pod, and those of its network.
 	Images []string `json:"images,omitempty"`

@@ -240,7 +240,7 @@ func (p *Plan) undo(ctx context.Context, why string) error {
 		if err := p.systemctl(ctx, "daemon-reload"); err != nil {
 			return err
 		}
-		if b.Daemon && p.view.Exists(filepath.Join(unitDir, serviceName)) {
+		if b.Daemon && p.view.hasUnit(serviceName) {
 			if err := p.start(ctx); err != nil {
 				return fmt.Errorf("ballastd does not start again as it was; see journalctl -u ballastd: %w", err)
 			}

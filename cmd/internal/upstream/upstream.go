@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"path/filepath"
@@ -24,18 +25,15 @@ func Resolver(c *config.Config, client *remote.Client, log *slog.Logger) resolve
 	}
 }
 
-// Options returns the options of a registry client. version is that of this program, for the
-// User-Agent.
-func Options(c *config.Config, version string, log *slog.Logger) remote.Options {
+// Options returns the options of a registry client. agent is the User-Agent if the
+// configuration has none.
+func Options(c *config.Config, agent string, log *slog.Logger) remote.Options {
 	o := remote.Options{
 		HostsDir:    c.Upstream.HostsDir,
 		AllowHosts:  c.Upstream.AllowHosts,
-		UserAgent:   c.Upstream.UserAgent,
+		UserAgent:   cmp.Or(c.Upstream.UserAgent, agent),
 		Connections: 2 * c.Fetch.Connections,
 		Stall:       c.Upstream.StallTimeout.Duration,
-	}
-	if o.UserAgent == "" {
-		o.UserAgent = "ballast/" + version
 	}
 	for _, m := range c.Carton {
 		o.NamedURLs = append(o.NamedURLs, m.URL)

@@ -1,0 +1,57 @@
+package setup
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/containerd/errdefs"
+)
+
+// packageUnits is where packages have the units. Those in unitDir are used instead of units of the same name there.
+const packageUnits = "/usr/lib/systemd/system"
+
+// Place chooses where the programs are, for a set-up by the programs in a directory of the host. Those of a package
+// are used where they are, and are the package's to replace and to remove; others are copied to BinDir, which is
+// chosen if it was given as a flag.
+func (o *Options) Place(programs string, chosen bool) error {
+	o.complete()
+	service, err := hostAt(o.Host).Text(filepath.Join(packageUnits, serviceName))
+	if err != nil {
+		return err
+	}
+	packaged := strings.Contains(service, "\nExecStart="+programs+"/ballastd\n")
+	switch {
+	case packaged && (!chosen || o.BinDir == programs):
+		o.BinDir, o.Packaged = programs, true
+	case o.Packaged && !chosen: // the last set-up was by a package
+		o.BinDir, o.Packaged = DefaultBinDir, false
+	}
+	return nil
+}
+
+// placed takes over from the last set-up what a removal needs.
+func (o *Options) placed(last Options) {
+	if o.NoService, o.Packaged = o.NoService || last.NoService, last.Packaged; last.Packaged {
+		o.BinDir = last.BinDir
+	}
+}
+
+// wantUnit is want for a unit, unless the package has the same.
+func (b *builder) wantUnit(name, text, why string) error {
+	if b.o.Packaged {
+		have, err := b.Text(filepath.Join(packageUnits, name))
+		if err != nil || have == text {
+			return err
+		}
+	}
+	return b.want(filepath.Join(unitDir, name), []byte(text), 0o644, daemonGroup, why)
+}
+
+// hasUnit reports whether there is a unit of ours.
+func (v *view) hasUnit(name string) bool {
+	return v.Exists(filepath.Join(unitDir, name)) || v.Exists(filepath.Join(packageUnits, name))
+}
+
+// errPackaged is the error of a rollback of programs that setup does not replace.
+var errPackaged = fmt.Errorf("the programs are those of a package: install its previous version (apt install ./ballast_VERSION.deb), and run ballast setup: %w", errdefs.ErrFailedPrecondition)

@@ -1,0 +1,186 @@
+package build
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// A Module is a module of which packages are linked into the programs.
+type Module struct {
+	Path, Version string
+	Texts         []Text // at least one
+}
+
+// A Text is a licence or a notice.
+type Text struct {
+	Name string // relative to the module
+	Text string
+}
+
+// goModule is the name of the standard library and the runtime, as in https://pkg.go.dev/std.
+const goModule = "std"
+
+// legal matches the names of licences and notices.
+var legal = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)([-.].*)?$`)
+
+// Modules returns the modules whose packages are linked for any architecture, ours and Go's own included. A
+// module without a licence is an error.
+func (b *Build) Modules(ctx context.Context) ([]Module, error) {
+	found := map[string]*Module{}
+	for _, arch := range Archs {
+		args := []string{"list", "-deps", "-json=ImportPath,Dir,Standard,Module"}
+		out, err := output(b.gocmd(ctx, arch, append(args, packages()...)...))
+		if err != nil {
+			return nil, err
+		}
+		for d := json.NewDecoder(strings.NewReader(out)); ; {
+			var p linked
+			if err := d.Decode(&p); errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				return nil, err
+			}
+			if err := p.collect(found); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if err := b.addGo(ctx, found); err != nil {
+		return nil, err
+	}
+	var all []Module
+	for _, path := range slices.Sorted(maps.Keys(found)) {
+		if len(found[path].Texts) == 0 {
+			return nil, fmt.Errorf("%s has no licence in a file that is named like one", path)
+		}
+		slices.SortFunc(found[path].Texts, func(a, b Text) int { return cmp.Compare(a.Name, b.Name) })
+		all = append(all, *found[path])
+	}
+	return all, nil
+}
+
+// linked is a linked package, as "go list" prints it.
+type linked struct {
+	ImportPath, Dir string
+	Standard        bool
+	Module          *struct {
+		Path, Version, Dir string
+	}
+}
+
+// collect adds the licences and notices in the directory of a package and above it to those of its module.
+func (p *linked) collect(found map[string]*Module) error {
+	if p.Standard || p.Module == nil {
+		return nil
+	}
+	m := found[p.Module.Path]
+	if m == nil {
+		m = &Module{Path: p.Module.Path, Version: p.Module.Version}
+		found[p.Module.Path] = m
+	}
+	for dir := p.Dir; ; dir = filepath.Dir(dir) {
+		if err := m.add(p.Module.Dir, dir); err != nil || dir == p.Module.Dir {
+			return err
+		}
+	}
+}
+
+// addGo adds the standard library.
+func (b *Build) addGo(ctx context.Context, found map[string]*Module) error {
+	out, err := output(b.gocmd(ctx, "", "env", "GOROOT", "GOVERSION"))
+	if err != nil {
+		return err
+	}
+	root, version, _ := strings.Cut(strings.TrimSpace(out), "\n")
+	m := &Module{Path: goModule, Version: strings.TrimPrefix(version, "go")}
+	found[goModule] = m
+	err = m.add(root, root)
+	if parent := filepath.Dir(root); err == nil && len(m.Texts) == 0 { // distributions have it elsewhere
+		err = m.add(parent, parent)
+	}
+	return err
+}
+
+// add adds the licences and notices in a directory below root.
+func (m *Module) add(root, dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !legal.MatchString(e.Name()) || e.Type()&fs.ModeType != 0 || path.Ext(e.Name()) == ".go" {
+			continue
+		}
+		name, err := filepath.Rel(root, filepath.Join(dir, e.Name()))
+		if err != nil {
+			return err
+		}
+		if slices.ContainsFunc(m.Texts, func(t Text) bool { return t.Name == name }) {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if err != nil {
+			return err
+		}
+		m.Texts = append(m.Texts, Text{Name: name, Text: strings.TrimSpace(strings.ReplaceAll(string(text), "\r\n", "\n"))})
+	}
+	return nil
+}
+
+// licences are what only one licence has, by its SPDX identifier.
+var licences = []struct{ id, has string }{
+	{"Apache-2.0", "Apache License Version 2.0, January 2004"},
+	{"MPL-2.0", "Mozilla Public License Version 2.0"},
+	{"MIT", "Permission is hereby granted, free of charge, to any person obtaining a copy"},
+	{"ISC", "Permission to use, copy, modify, and/or distribute this software for any purpose"},
+	{"BSD-3-Clause", "to endorse or promote products derived from this software without specific prior written permission"},
+	{"BSD-2-Clause", "Redistribution and use in source and binary forms"}, // also in the one above
+}
+
+// Licences returns the SPDX identifiers of the texts of a module.
+func (m *Module) Licences() []string {
+	var ids []string
+	for _, t := range m.Texts {
+		words, bsd := strings.Join(strings.Fields(t.Text), " "), false
+		for _, l := range licences {
+			if strings.Contains(words, l.has) && !(bsd && l.id == "BSD-2-Clause") {
+				ids, bsd = append(ids, l.id), bsd || l.id == "BSD-3-Clause"
+			}
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+// Notices returns the licences and notices of modules as a text, each text once.
+func Notices(modules []Module) []byte {
+	var b bytes.Buffer
+	b.WriteString("ballast and ballastd are built from these Go modules, unchanged. Their sources are at https://pkg.go.dev/MODULE@VERSION.\n")
+	users := map[string][]string{}
+	var order []string
+	for _, m := range modules {
+		for _, t := range m.Texts {
+			if users[t.Text] == nil {
+				order = append(order, t.Text)
+			}
+			users[t.Text] = append(users[t.Text], strings.TrimSpace(m.Path+" "+m.Version)+", "+t.Name)
+		}
+	}
+	for _, text := range order {
+		fmt.Fprintf(&b, "\n%s\n%s\n\n%s\n", strings.Repeat("=", 80), strings.Join(users[text], "\n"), text)
+	}
+	return b.Bytes()
+}

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"debug/buildinfo"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	cdx "github.com/CycloneDX/cyclonedx-go"
+	"github.com/ballast-dev/ballast/contrib/image/build"
+)
+
+// sbom writes what is linked into the programs, as they have it recorded themselves.
+func (r *release) sbom(context.Context) error {
+	linked, version := map[string]*debug.Module{}, ""
+	for _, arch := range r.archs {
+		for _, name := range build.Names {
+			info, err := buildinfo.ReadFile(r.program(arch, name))
+			if err != nil {
+				return err
+			}
+			version = strings.TrimPrefix(info.GoVersion, "go")
+			for _, d := range info.Deps {
+				linked[d.Path] = d
+			}
+		}
+	}
+	linked["std"] = &debug.Module{Path: "std", Version: version}
+	bom, err := r.bom(linked)
+	if err != nil {
+		return err
+	}
+	var b bytes.Buffer
+	if err := cdx.NewBOMEncoder(&b, cdx.BOMFileFormatJSON).SetPretty(true).EncodeVersion(bom, cdx.SpecVersion1_6); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(r.out, "ballast_"+r.number()+"_sbom.cdx.json"), b.Bytes(), 0o644)
+}
+
+// bom returns the bill of materials of modules.
+func (r *release) bom(linked map[string]*debug.Module) (*cdx.BOM, error) {
+	self := component("github.com/ballast-dev/ballast", r.Version)
+	self.Type, self.Name, self.Licenses = cdx.ComponentTypeApplication, "ballast", spdx("Apache-2.0")
+	self.Properties = &[]cdx.Property{{Name: "vcs:revision", Value: r.Commit.ID}}
+	var all []cdx.Component
+	var refs []string
+	for _, path := range slices.Sorted(maps.Keys(linked)) {
+		m := linked[path]
+		c := component(path, m.Version)
+		i := slices.IndexFunc(r.modules, func(m build.Module) bool { return m.Path == path })
+		if i < 0 || len(r.modules[i].Licences()) == 0 {
+			return nil, fmt.Errorf("the licence of %s is not known", path)
+		}
+		c.Licenses = spdx(r.modules[i].Licences()...)
+		if m.Sum != "" {
+			c.Properties = &[]cdx.Property{{Name: "go:sum", Value: m.Sum}}
+		}
+		all, refs = append(all, c), append(refs, c.BOMRef)
+	}
+	bom := cdx.NewBOM()
+	id := sha256.Sum256([]byte(r.Version + " " + r.Commit.ID)) // the same release has the same number
+	id[6], id[8] = id[6]&0x0f|0x80, id[8]&0x3f|0x80            // a UUID of version 8
+	bom.SerialNumber = fmt.Sprintf("urn:uuid:%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:16])
+	bom.Metadata = &cdx.Metadata{Timestamp: r.Commit.Time.Format(time.RFC3339), Component: &self}
+	bom.Components, bom.Dependencies = &all, &[]cdx.Dependency{{Ref: self.BOMRef, Dependencies: &refs}}
+	return bom, nil
+}
+
+// component returns a module as a component.
+// https://github.com/package-url/purl-spec/blob/main/types-doc/golang-definition.md
+func component(path, version string) cdx.Component {
+	purl := "pkg:golang/" + path + "@" + version
+	return cdx.Component{BOMRef: purl, Type: cdx.ComponentTypeLibrary, Name: path, Version: version, PackageURL: purl}
+}
+
+func spdx(ids ...string) *cdx.Licenses {
+	var all cdx.Licenses
+	for _, id := range ids {
+		all = append(all, cdx.LicenseChoice{License: &cdx.License{ID: id}})
+	}
+	return &all
+}

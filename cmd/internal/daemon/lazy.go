@@ -36,7 +36,6 @@ func (d *Daemon) startLazy(ctx context.Context) error {
 		return err
 	}
 	d.holder = holder
-	d.holder.Files = nil // belong to the mount
 	m, err := lazy.Start(d.lazyOptions(holder))
 	if err != nil {
 		d.log.Error("models are shown only when they are complete; incomplete ones cannot be read", "incomplete", len(tables), "err", err)
@@ -114,7 +113,6 @@ func (d *Daemon) noLazy(err error) {
 // newHolder returns what keeps the mount while the daemon is down.
 func (d *Daemon) newHolder() (h fdstore.Options, err error) {
 	c := d.config
-	h.Files, h.NotifySocket = d.passed, config.Manager().NotifySocket
 	if c.Lazy.Holder == config.HolderNone {
 		return h, nil
 	}

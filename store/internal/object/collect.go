@@ -46,11 +46,11 @@ type Collected struct {
 // Collect removes what is not needed. While the needs of a reference are unknown, it removes only
 // what has expired and returns errdefs.ErrFailedPrecondition.
 func (s *Objects) Collect(root Root, o CollectOptions) (c Collected, err error) {
-	s.collecting.Lock()
-	defer s.collecting.Unlock()
 	if c.Expired, err = s.o.DB.Expire(o.DryRun); err != nil {
 		return c, err
 	}
+	s.collecting.Lock()
+	defer s.collecting.Unlock()
 	gone, needed, err := s.o.DB.Evict(s.roots(root.Live()), o.Want, o.DryRun)
 	if err != nil {
 		return c, err

@@ -129,7 +129,7 @@ func TestHalfMadeSnapshotsAreRemoved(t *testing.T) {
 	}
 }
 
-// loseRecords removes the records of all snapshots, as if an earlier version had made them.
+// loseRecords removes the records of all snapshots.
 func loseRecords(t *testing.T, root string) {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(root, "snapshots", "*", recordName))

@@ -165,7 +165,7 @@ func (s *Snapshotter) Inspect(ctx context.Context) error {
 			continue
 		}
 		if len(f.problems) == 0 {
-			if f.label == "" { // made by a version without labels
+			if f.label == "" { // lost with metadata that were rebuilt
 				err = errors.Join(err, s.label(ctx, f.key, f.shows()))
 			}
 			continue

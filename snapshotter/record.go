@@ -204,8 +204,7 @@ func replace(path string, p []byte) error {
 	return err
 }
 
-// keepRecords writes the records that are missing or outdated: of an earlier version, or lost in a power
-// cut.
+// keepRecords writes the records that are missing or outdated, as after a power cut.
 func (s *Snapshotter) keepRecords(ctx context.Context) error {
 	var ids map[string]string
 	err := s.meta.WithTransaction(ctx, false, func(ctx context.Context) (err error) {

@@ -103,7 +103,7 @@ func TestLostMarkerIsRefused(t *testing.T) {
 	}
 }
 
-// Models shown by versions without labels get labels; a model without marker is found by its reference.
+// Models that lost their label get it again; a model without marker is found by its reference.
 func TestInspectLabels(t *testing.T) {
 	n, content, table := newModelNode(t, tree.Stubs)
 	unlabel := func() {

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -104,41 +105,45 @@ func (s *Store) reserveExposed(ctx context.Context, table digest.Digest, group s
 // reserve admits r if need bytes fit on the disk and into the quota beside the other reservations.
 // It evicts objects if needed.
 func (s *Store) reserve(ctx context.Context, need int64, r *reservation) error {
+	want, short := s.admit(ctx, need, r)
+	if short == nil || want == 0 {
+		return short
+	}
+	if _, err := s.evict(ctx, want); err != nil {
+		return err
+	}
+	_, short = s.admit(ctx, need, r)
+	return short
+}
+
+// admit adds r if need bytes fit. Otherwise it returns how many bytes are missing, 0 if that is not known, and
+// an error.
+func (s *Store) admit(ctx context.Context, need int64, r *reservation) (want int64, err error) {
 	s.ledger.admitting.Lock()
 	defer s.ledger.admitting.Unlock()
-	for evicted := false; ; evicted = true {
-		others, hydrating := s.ledger.others(r)
-		if hydrating {
-			return nil
-		}
-		if need <= 0 {
-			s.ledger.add(r)
-			return nil
-		}
+	others, hydrating := s.ledger.others(r)
+	if hydrating {
+		return 0, nil
+	}
+	if need > 0 {
 		u, err := s.Usage(ctx)
 		if err != nil {
-			return err
+			return 0, err
 		}
-		short, over := need+others+s.o.Reserve-u.Free, int64(0)
-		if s.o.Evict.Quota > 0 {
-			over = need + others + u.Unique + u.Partial - s.o.Evict.Quota
-		}
-		switch {
-		case short <= 0 && over <= 0:
-			s.ledger.add(r)
-			return nil
-		case !evicted:
-			if _, err := s.evict(ctx, max(short, over)); err != nil {
-				return err
-			}
-		case short > 0:
-			return fmt.Errorf("the model needs %s more, other fetches %s, and %s stay in reserve, but %s has %s free and no unused objects to remove: %w",
+		if short := need + others + s.o.Reserve - u.Free; short > 0 {
+			want, err = short, fmt.Errorf("the model needs %s more, other fetches %s, and %s stay in reserve, but %s has %s free and no unused objects to remove: %w",
 				size(need), size(others), size(s.o.Reserve), s.dir, size(u.Free), errdefs.ErrResourceExhausted)
-		default:
-			return fmt.Errorf("the model needs %s more, other fetches %s; of the quota of %s, %s are in use, with no unused objects to remove: %w",
-				size(need), size(others), size(s.o.Evict.Quota), size(u.Unique+u.Partial), errdefs.ErrResourceExhausted)
+		}
+		if over := need + others + u.Unique + u.Partial - s.o.Evict.Quota; s.o.Evict.Quota > 0 && over > 0 {
+			want, err = max(want, over), cmp.Or(err, fmt.Errorf("the model needs %s more, other fetches %s; of the quota of %s, %s are in use, with no unused objects to remove: %w",
+				size(need), size(others), size(s.o.Evict.Quota), size(u.Unique+u.Partial), errdefs.ErrResourceExhausted))
+		}
+		if err != nil {
+			return want, err
 		}
 	}
+	s.ledger.add(r)
+	return 0, nil
 }
 
 // Room implements hydrate.Objects and chunkfile.Finder: n more bytes must leave the reserve free.

@@ -53,7 +53,7 @@ func Detach(o Options) (was bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("lazy mount: %w", err)
 	}
-	k := fdstore.New(o.Holder, namePrefix, o.Log)
+	k := fdstore.New(o.Holder, o.Log)
 	for _, f := range k.Take(false) {
 		was = true
 		_ = f.Close() // a copy
@@ -70,7 +70,7 @@ func Detach(o Options) (was bool, err error) {
 		k.DropAll()
 		err = removeState(o.StateDir)
 	}
-	if err = errors.Join(err, k.Close()); err != nil {
+	if err != nil {
 		return was, fmt.Errorf("lazy mount: %w", err)
 	}
 	for _, dir := range dirs {

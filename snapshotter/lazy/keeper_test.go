@@ -1,8 +1,6 @@
 package lazy
 
 import (
-	"bytes"
-	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -14,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ballast-dev/ballast/snapshotter/lazy/fdstore"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
 )
@@ -110,20 +107,6 @@ func (m *manager) files(t *testing.T) (copies []*os.File, args []string) {
 		copies, names = append(copies, os.NewFile(uintptr(fd), name)), append(names, name)
 	}
 	return copies, []string{"--notify", m.address, "--count", strconv.Itoa(len(names)), "--listen", strings.Join(names, ":")}
-}
-
-// start starts the daemon as a service that has stored files itself.
-func (m *manager) start(t *testing.T, p place) *daemon {
-	t.Helper()
-	copies, args := m.files(t)
-	d := &daemon{t: t, cmd: exec.Command("/proc/self/exe", append(append([]string{"serve"}, p.args()...), args...)...), log: &bytes.Buffer{}}
-	d.cmd.Stderr = d.log
-	d.cmd.ExtraFiles = copies
-	d.run()
-	for _, f := range copies {
-		f.Close()
-	}
-	return d
 }
 
 // startHolder starts the holder of a place as a service and waits until it is ready. The returned
@@ -233,41 +216,6 @@ func TestHolderReplaced(t *testing.T) {
 	}
 	kill()
 	eventually(t, "the daemon starts a holder again", func() bool { return holderPid(p.socket) != 0 })
-	d.tell("unmount")
-}
-
-// TestStoredForDaemon takes over a connection that the service manager stored for the daemon itself,
-// as daemons of earlier versions had it: it goes to the holder, and the manager drops it.
-func TestStoredForDaemon(t *testing.T) {
-	p := newPlace(t)
-	file := p.add(t, 1, 1<<20, 0)
-	d := startDaemon(t, p.args()...)
-	f := open(t, p.path(file))
-	done := make(chan error, 1)
-	go func() { done <- readAt(f, 1, 0, 1<<20) }()
-	eventually(t, "a read waits", func() bool { return d.stats().Waiting > 0 })
-	m := startManager(t)
-	m.stored = fdstore.New(fdstore.Options{Socket: p.socket}, namePrefix, slog.New(slog.DiscardHandler)).Take(false)
-	first := holderPid(p.socket)
-	d.cmd.Process.Signal(unix.SIGSTOP) // so that it does not replace the holder
-	if err := unix.Kill(first, unix.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	d.kill()
-	d = m.start(t, p)
-	if s := d.stats(); s.Takeovers != 1 {
-		t.Fatalf("%+v\n%s", s, d.log)
-	}
-	eventually(t, "nothing is stored", func() bool { return len(m.names()) == 0 })
-	d.kill()
-	d = startDaemon(t, p.args()...)
-	if s := d.stats(); s.Takeovers != 1 {
-		t.Errorf("from the holder: %+v\n%s", s, d.log)
-	}
-	p.set(t, file, ".have", 1<<20)
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
 	d.tell("unmount")
 }
 

@@ -79,8 +79,7 @@ type Mount struct {
 
 // Start mounts and serves the file system until Close or Unmount. If the mount of an earlier
 // process exists and its connection was kept, Start takes it over and waiting reads continue. A
-// dead mount is replaced. A mount at the wrong directory, such as one of an earlier version, is
-// moved while it is in use. The caller makes sure that only one process serves a mount.
+// dead mount is replaced. The caller makes sure that only one process serves a mount.
 func Start(o Options) (*Mount, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -95,19 +94,17 @@ func Start(o Options) (*Mount, error) {
 	if err := os.MkdirAll(o.StateDir, 0o700); err != nil {
 		return nil, fmt.Errorf("lazy mount: %w", err)
 	}
-	k := fdstore.New(o.Holder, namePrefix, o.Log)
+	k := fdstore.New(o.Holder, o.Log)
 	m, err := resume(at, o, k)
 	if err != nil {
 		o.Log.Info("no lazy mount is taken over", "dir", at.dir, "reason", err)
 		if err = detachAll(at.all(o.StateDir), o.Log); err == nil {
-			m, err = mountNew(at.dir, o, k)
+			m, err = mountNew(at, o, k)
 		}
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("lazy mount %s: %w", at.dir, err), k.Close())
-	}
-	if err := m.settle(at); err != nil {
-		o.Log.Error("lazy mount cannot be moved to its directory: pods with user namespaces may not start", "dir", m.dir, "err", err)
+		k.Unwatch()
+		return nil, fmt.Errorf("lazy mount %s: %w", at.dir, err)
 	}
 	if err := setReadAhead(m.state.rec.Dev, o.ReadAhead); err != nil {
 		o.Log.Warn("read-ahead of the lazy mount is not set; reads of missing parts are slow", "err", err)
@@ -180,8 +177,9 @@ func resume(at places, o Options, k *fdstore.Keeper) (*Mount, error) {
 	return m, nil
 }
 
-// mountNew mounts at dir, where nothing is mounted.
-func mountNew(dir string, o Options, k *fdstore.Keeper) (*Mount, error) {
+// mountNew mounts at one of the places, where nothing is mounted.
+func mountNew(at places, o Options, k *fdstore.Keeper) (*Mount, error) {
+	dir := at.dir
 	k.DropAll()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -196,6 +194,12 @@ func mountNew(dir string, o Options, k *fdstore.Keeper) (*Mount, error) {
 	rec, err := handshake(dir, o, f)
 	if err != nil {
 		return nil, undo(err)
+	}
+	if rec.NoIDMap && at.apart != "" {
+		if err := move(dir, at.apart); err != nil {
+			return nil, undo(err)
+		}
+		dir, rec.Dir, rec.Home = at.apart, at.apart, at.dir
 	}
 	st, err := createState(o.StateDir, rec)
 	if err != nil {
@@ -244,7 +248,7 @@ func serve(dir string, o Options, f *os.File, st *state) (*Mount, error) {
 func (m *Mount) Dir() string { return m.dir }
 
 // IDMap reports whether the kernel can id-map the mount.
-func (m *Mount) IDMap() bool { return m.state.rec.idMappable() }
+func (m *Mount) IDMap() bool { return !m.state.rec.NoIDMap }
 
 // Done returns a channel that is closed when the mount is no longer served: after Close, or after
 // it was unmounted.
@@ -284,7 +288,7 @@ func (m *Mount) stop(last func() error) (err error) {
 		m.conn.fs.closing.Store(true)
 		m.cancel()
 		err = m.conn.stop()
-		err = errors.Join(err, last(), m.conn.close(), m.conn.fs.close(), m.state.close(), m.keeper.Close())
+		err = errors.Join(err, last(), m.conn.close(), m.conn.fs.close(), m.state.close())
 	})
 	return err
 }

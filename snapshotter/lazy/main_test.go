@@ -183,9 +183,6 @@ func serveRole(args []string) error {
 	set.StringVar(&root, "root", "", "")
 	set.StringVar(&o.Holder.Socket, "socket", "", "")
 	set.DurationVar(&o.Holder.Wait, "wait", 0, "")
-	set.StringVar(&o.Holder.NotifySocket, "notify", "", "")
-	listen := set.String("listen", "", "LISTEN_FDNAMES")
-	count := set.String("count", "0", "LISTEN_FDS")
 	set.BoolVar(&o.NoPassthrough, "no-passthrough", false, "")
 	set.BoolVar(&o.NoIDMap, "no-idmap", false, "")
 	set.StringVar(&o.Apart, "apart", "", "")
@@ -198,10 +195,6 @@ func serveRole(args []string) error {
 	o.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	if o.Holder.Socket != "" {
 		o.Holder.Command = []string{"/proc/self/exe", "holder"}
-	}
-	var err error
-	if o.Holder.Files, err = fdstore.ListenFiles(strconv.Itoa(os.Getpid()), *count, *listen); err != nil {
-		return err
 	}
 	m, err := Start(o)
 	if err != nil {

@@ -2,14 +2,12 @@ package lazy
 
 import (
 	"cmp"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"slices"
 
-	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 )
 
@@ -25,27 +23,9 @@ func (o Options) places() (p places, err error) {
 	return p, err
 }
 
-// of returns the directory for the mount that rec describes.
-func (p places) of(rec *record) string {
-	if p.apart != "" && !rec.idMappable() {
-		return p.apart
-	}
-	return p.dir
-}
-
 // owns reports whether the record describes a mount of these directories, not a copy from another
 // root.
 func (p places) owns(rec *record) bool { return cmp.Or(rec.Home, rec.Dir) == p.dir }
-
-// idMappable reports whether the kernel can id-map the mount: it offered to, and the answer
-// accepted. Versions that did not record the answer always accepted.
-func (r *record) idMappable() bool {
-	const flags2 = inHeader + 16 // in InitIn
-	if r.NoIDMap || len(r.Init) < flags2+4 {
-		return false
-	}
-	return uint64(binary.NativeEndian.Uint32(r.Init[flags2:]))<<32&fuse.CAP_ALLOW_IDMAP != 0
-}
 
 // all returns the directories where a mount can be: the places, and the directory in the record,
 // which a process with another configuration may have written.
@@ -71,33 +51,16 @@ func detachAll(dirs []string, log *slog.Logger) error {
 	return errors.Join(errs...)
 }
 
-// settle moves the mount to its directory. Open files, and mounts that use it as a layer, are not
-// affected. It stays one file system, so reads continue.
-//
-//	at the old place → at both → recorded at the new → only there
-func (m *Mount) settle(p places) error {
-	from, to := m.dir, p.of(m.state.rec)
-	if from == to {
-		return m.leave(p, to)
-	}
-	if err := detachAll([]string{to}, m.log); err != nil {
-		return err
-	}
+// move moves a mount that nothing uses yet. The kernel does not move a mount below a shared one in one step.
+func move(from, to string) error {
 	if err := os.MkdirAll(to, 0o700); err != nil {
 		return err
 	}
 	if err := unix.Mount(from, to, "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("bind %s to %s: %w", from, to, err)
 	}
-	rec := *m.state.rec
-	rec.Dir, rec.Home = to, p.dir
-	if err := rec.save(m.state.dir); err != nil {
-		return errors.Join(err, unix.Unmount(to, unix.MNT_DETACH))
-	}
-	m.state.rec.Dir, m.state.rec.Home, m.dir = to, p.dir, to // the serving goroutines read the other fields of the record
-	m.log.Info("lazy mount moved", "from", from, "to", to)
 	if err := unix.Unmount(from, unix.MNT_DETACH); err != nil {
-		return fmt.Errorf("unmount %s: %w", from, err)
+		return errors.Join(fmt.Errorf("unmount %s: %w", from, err), unix.Unmount(to, unix.MNT_DETACH))
 	}
 	return nil
 }
@@ -131,23 +94,6 @@ func show(mount *os.File, rec *record) error {
 	}
 	if err := unix.MoveMount(int(mount.Fd()), "", unix.AT_FDCWD, rec.Dir, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 		return fmt.Errorf("mount at %s again: %w", rec.Dir, err)
-	}
-	return nil
-}
-
-// leave unmounts the same file system at the other directory, where a process that was killed left
-// it.
-func (m *Mount) leave(p places, at string) error {
-	for _, dir := range []string{p.dir, p.apart} {
-		if dir == at || dir == "" {
-			continue
-		}
-		if mi, ok, err := findMount(dir); err != nil || !ok || mi.dev != m.state.rec.Dev {
-			return err
-		}
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			return fmt.Errorf("unmount %s: %w", dir, err)
-		}
 	}
 	return nil
 }

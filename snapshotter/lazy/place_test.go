@@ -1,8 +1,6 @@
 package lazy
 
 import (
-	"encoding/binary"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -108,122 +106,22 @@ func TestDetachCopiedNamespace(t *testing.T) {
 	})
 }
 
-// TestMoved takes over a mount that an earlier version made below the root, and moves it while files of
-// it are open.
-func TestMoved(t *testing.T) {
-	const size = 6 << 20
-	p := newPlace(t)
-	file := p.add(t, 1, size, size)
-	d := startDaemon(t, p.args("--no-idmap")...)
-	p.wantAt(t, p.mount())
-	if err := p.idmap(t); !errors.Is(err, unix.EINVAL) {
-		t.Errorf("id-map the root: got %v, want an invalid argument: this test proves nothing", err)
-	}
-	pod := "../" + filepath.Base(p.dir) + ".pod" // outside of the root, as containerd mounts
-	stub := filepath.Join(p.overlay(t, pod, map[string]digest.Digest{"f": file}), "f")
-	readers := []*reader{startReader(t, stub, 1, false), startReader(t, stub, 1, true)}
-	open := open(t, p.path(file))
-	eventually(t, "reads", func() bool { return d.stats().Reads > 10 })
-	for range 2 {
-		d.kill()
-		d = startDaemon(t, p.args("--no-idmap", "--apart", p.apart())...)
-		p.wantAt(t, p.apart())
-		eventually(t, "reads", func() bool { return d.stats().Reads > 10 })
-		if err := readAt(open, 1, 4096, 1<<20); err != nil {
-			t.Errorf("a file that was open: %v", err)
-		}
-		if err := readOnce(at(p.apart(), file), 1, false); err != nil {
-			t.Error(err)
-		}
-		if err := p.idmap(t); err != nil {
-			t.Errorf("the root cannot be id-mapped: %v", err)
-		}
-		if s := d.stats(); s.Takeovers != 1 || s.ReadErrors != 0 {
-			t.Errorf("%+v\n%s", s, d.log)
-		}
-	}
-	for _, r := range readers {
-		if r.finish(t) == 0 {
-			t.Error("a reader has not read the file once")
-		}
-	}
-}
-
-// TestMoveInterrupted takes over after a process that ended while it moved the mount.
+// TestMoveInterrupted starts after a process that ended while it moved its new mount, before it described it.
 func TestMoveInterrupted(t *testing.T) {
-	for name, left := range map[string]struct {
-		apart bool // the first process has moved it
-		bind  func(p place) (from, to string)
-	}{
-		"before the record": {false, func(p place) (string, string) { return p.mount(), p.apart() }},
-		"after the record":  {true, func(p place) (string, string) { return p.apart(), p.mount() }},
-	} {
-		t.Run(name, func(t *testing.T) {
-			p := newPlace(t)
-			file := p.add(t, 1, 1<<20, 1<<20)
-			moves := p.args("--no-idmap", "--apart", p.apart())
-			first := p.args("--no-idmap")
-			if left.apart {
-				first = moves
-			}
-			startDaemon(t, first...).kill()
-			from, to := left.bind(p)
-			if err := os.MkdirAll(to, 0o700); err != nil {
-				t.Fatal(err)
-			}
-			if err := unix.Mount(from, to, "", unix.MS_BIND, ""); err != nil {
-				t.Fatal(err)
-			}
-			d := startDaemon(t, moves...)
-			p.wantAt(t, p.apart())
-			if err := readOnce(at(p.apart(), file), 1, false); err != nil {
-				t.Error(err)
-			}
-			if s := d.stats(); s.Takeovers != 1 {
-				t.Errorf("%+v\n%s", s, d.log)
-			}
-		})
-	}
-}
-
-// TestDeadIsReplacedApart starts after the mount of an earlier version has died: the new mount is
-// apart, and the dead one is removed.
-func TestDeadIsReplacedApart(t *testing.T) {
 	p := newPlace(t)
 	file := p.add(t, 1, 1<<20, 1<<20)
-	startDaemon(t, "--root", p.dir, "--no-idmap").kill()
-	p.wantAt(t, p.mount())
-	startDaemon(t, p.args("--no-idmap", "--apart", p.apart())...)
+	args := p.args("--no-idmap", "--apart", p.apart())
+	startDaemon(t, args...).kill()
+	if err := os.RemoveAll(filepath.Join(p.dir, "lazy.state")); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount(p.apart(), p.mount(), "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	startDaemon(t, args...)
 	p.wantAt(t, p.apart())
 	if err := readOnce(at(p.apart(), file), 1, false); err != nil {
 		t.Error(err)
-	}
-	if err := p.idmap(t); err != nil {
-		t.Errorf("the root cannot be id-mapped: %v", err)
-	}
-}
-
-// TestIDMapOffered reads the offer of the kernel, for records of versions that did not record what was
-// negotiated.
-func TestIDMapOffered(t *testing.T) {
-	init := func(flags2 uint32) []byte {
-		p := make([]byte, inHeader+64)
-		binary.NativeEndian.PutUint32(p[inHeader+16:], flags2)
-		return p
-	}
-	const allow = 1 << 8 // FUSE_ALLOW_IDMAP, 1 << 40
-	for name, test := range map[string]struct {
-		rec  record
-		want bool
-	}{
-		"offered":         {record{Init: init(allow)}, true},
-		"not offered":     {record{Init: init(^uint32(allow))}, false},
-		"not agreed on":   {record{Init: init(allow), NoIDMap: true}, false},
-		"an old protocol": {record{Init: make([]byte, inHeader+16)}, false},
-	} {
-		if got := test.rec.idMappable(); got != test.want {
-			t.Errorf("%s: got %t", name, got)
-		}
 	}
 }
 

@@ -219,14 +219,9 @@ func (s *state) saveNode(n *node) error {
 	return err
 }
 
-// nodeSum returns the checksum of a slot. The checksum of the common view omits the view, as in
-// earlier versions.
+// nodeSum returns the checksum of a slot.
 func nodeSum(p []byte) uint32 {
-	sum := crc32.Checksum(p[:48], castagnoli)
-	if view := p[52:60]; binary.LittleEndian.Uint64(view) != 0 {
-		sum = crc32.Update(sum, castagnoli, view)
-	}
-	return sum
+	return crc32.Update(crc32.Checksum(p[:48], castagnoli), castagnoli, p[52:60])
 }
 
 // clearNode makes a slot equal to one that was never written.

@@ -187,7 +187,7 @@ func TestHolderKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "a new holder", func() bool {
-		held := fdstore.New(fdstore.Options{Socket: p.socket}, namePrefix, slog.New(slog.DiscardHandler)).Take(false)
+		held := fdstore.New(fdstore.Options{Socket: p.socket}, slog.New(slog.DiscardHandler)).Take(false)
 		for _, f := range held {
 			f.Close()
 		}

@@ -7,6 +7,8 @@ const (
 	Urgent     Class = iota // a reader waits for the bytes
 	Soon                    // a reader will need them, or a caller waits for the whole model
 	Background              // no caller waits
+
+	classes = Background + 1
 )
 
 // A Flow is a piece of work, such as fetching a blob. Its class applies to all its slots.
@@ -14,10 +16,12 @@ type Flow struct {
 	s     *Scheduler
 	of    *Flow // the work that it belongs to, or nil
 	class Class // guarded by Scheduler.mu
+
+	slots map[*Slot]bool // of the whole work, waiting and held; guarded by Scheduler.mu
 }
 
 // NewFlow returns a Flow.
-func (s *Scheduler) NewFlow(c Class) *Flow { return &Flow{s: s, class: c} }
+func (s *Scheduler) NewFlow(c Class) *Flow { return &Flow{s: s, class: c, slots: map[*Slot]bool{}} }
 
 // Part returns a Flow that is as urgent as f, and can be promoted separately.
 func (f *Flow) Part() *Flow { return &Flow{s: f.s, of: f, class: Background} }
@@ -48,20 +52,25 @@ func (f *Flow) Class() Class {
 func (f *Flow) Promote(c Class) {
 	f.s.mu.Lock()
 	defer f.s.mu.Unlock()
-	if c >= f.class {
-		return
+	if c < f.class {
+		f.set(c)
 	}
-	f.class = c
-	f.s.dispatch()
 }
 
 // rest makes a part as urgent as the whole again.
 func (f *Flow) rest() {
 	f.s.mu.Lock()
 	defer f.s.mu.Unlock()
-	if f.class == Background {
-		return
+	if f.class != Background {
+		f.set(Background)
 	}
-	f.class = Background
+}
+
+// set sets the class. The caller holds Scheduler.mu.
+func (f *Flow) set(c Class) {
+	f.class = c
+	for sl := range f.whole().slots {
+		sl.reclass()
+	}
 	f.s.dispatch()
 }

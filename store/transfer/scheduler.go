@@ -1,7 +1,7 @@
 package transfer
 
 import (
-	"cmp"
+	"container/list"
 	"context"
 	"errors"
 	"slices"
@@ -45,7 +45,7 @@ type Scheduler struct {
 
 	mu     sync.Mutex // guards the following, and all pools and flows
 	paused bool
-	slow   map[string]bool // sources that last were below MinRate while another one waited
+	slow   map[string]bool // sources that last were below MinRate while another one waited; at most maxSlow
 }
 
 // Options are the sizes of the pools of a Scheduler.
@@ -58,10 +58,13 @@ type Options struct {
 
 // NewScheduler returns a Scheduler. It starts nothing.
 func NewScheduler(o Options) *Scheduler {
-	s := &Scheduler{limit: rate.NewLimiter(rate.Inf, 0)}
+	s := &Scheduler{limit: rate.NewLimiter(rate.Inf, 0), slow: map[string]bool{}}
 	s.Places = &Pool{s: s, size: o.Connections, urgent: o.Connections, background: o.Connections, quiet: true}
 	s.Buffers = &Pool{s: s, size: 2 * o.Connections, urgent: o.Readers, background: max(2, o.Connections/2), memory: offheap.New(o.Chunk)}
 	s.Unpackers = &Pool{s: s, size: o.Unpackers, urgent: o.Unpackers, background: o.Unpackers, first: o.Unpackers, costly: true}
+	for _, p := range s.pools() {
+		p.accounts = map[string]*account{}
+	}
 	return s
 }
 
@@ -107,16 +110,19 @@ func (s *Scheduler) SetRate(bytes int64) {
 // A Pool is a number of slots that sources share.
 //
 // Urgent work has its own slots. Other slots go to the more urgent work first, then to sources that
-// are not slow, and then to the source that holds the fewest. A slot that waits longer than
-// patience takes one from the source that holds the most, if that has at least two more; if all
-// sources have their share, from a source whose slot is below MinRate. It takes one at once from a
-// source known to be slow, or if its own source has just waited for one: patience is for one slot,
-// not for each. A taken slot is revoked: its context ends. A source therefore never keeps more than
-// half of a pool while another one waits, even if it hangs.
+// are not slow, and then to the source that has the fewest; sources with equal shares take turns. A
+// source that waits longer than patience takes slots from those that hold at least two more than it;
+// it takes a slot below MinRate also from a source that holds one more, at once if that source is
+// known to be slow and it is not. A source waits once, not for each slot. A taken slot is revoked:
+// its context ends. A source therefore never keeps more than half of a pool while another one waits,
+// even if it hangs.
 //
 // Background work gives way at once to waiting work and, in a quiet pool, to all running work that
 // progresses. After the time aging it is nevertheless served beside the work of other sources, one
 // slot for each source.
+//
+// What a slot costs depends on the size of the pool, not on how many slots or sources wait: each
+// source has its own queue, and of these only those of sources that hold slots are passed over.
 type Pool struct {
 	s          *Scheduler
 	size       int  // slots of work that is not urgent
@@ -128,10 +134,20 @@ type Pool struct {
 
 	memory *offheap.Pool // of buffers; nil: slots have none
 
-	held    []*Slot              // oldest first
-	waiting []*Slot              // oldest first
-	ticking bool                 // tick is scheduled
-	waited  map[string]time.Time // when a source took a slot that it had waited for; at most maxSlow
+	held     []*Slot               // oldest first
+	accounts map[string]*account   // by source
+	turns    [classes][2]list.List // accounts with waiting slots; [1] those that are served after others
+	ticking  bool                  // tick is scheduled
+}
+
+// An account is what a source has in a Pool.
+type account struct {
+	source  string
+	share   [2]int // slots that it holds or that are revoked for it; [1] of urgent work
+	waiting [classes]list.List
+	turn    [classes]*list.Element // in Pool.turns
+	late    [classes]int           // index of its turn in Pool.turns
+	took    time.Time              // when it last took a slot of another source
 }
 
 // A Slot is a slot of a Pool.
@@ -145,16 +161,17 @@ type Slot struct {
 
 	pool   *Pool
 	flow   *Flow
-	source string
 	cancel context.CancelCauseFunc
 	bytes  atomic.Int64
 
 	// The following fields are guarded by Scheduler.mu.
+	account *account
+	class   Class         // of flow
+	queued  *list.Element // in account.waiting
 	granted chan struct{} // closed when it is granted
-	since   time.Time     // start of waiting or holding
+	since   time.Time     // start of waiting
 	aged    bool          // it was granted although other work runs
-	took    bool          // it took a slot of a slow source while it waited
-	revoked string        // the source that gets it; empty: not revoked
+	revoked *account      // which gets it; nil: not revoked
 	seen    int64         // bytes at seenAt
 	seenAt  time.Time
 	slow    bool // as of seenAt
@@ -162,7 +179,7 @@ type Slot struct {
 
 // Acquire waits for a slot for work that source pays for (Source.Key). Its error is that of ctx.
 func (p *Pool) Acquire(ctx context.Context, f *Flow, source string) (sl *Slot, err error) {
-	sl = p.ask(ctx, f, source)
+	sl = p.ask(ctx, f, source, true)
 	select {
 	case <-sl.granted:
 	case <-ctx.Done():
@@ -178,14 +195,23 @@ func (p *Pool) Acquire(ctx context.Context, f *Flow, source string) (sl *Slot, e
 	return sl, nil
 }
 
-// ask returns a slot that waits, or is already granted.
-func (p *Pool) ask(ctx context.Context, f *Flow, source string) *Slot {
-	sl := &Slot{pool: p, flow: f, source: source, granted: make(chan struct{}), since: time.Now()}
+// ask returns a slot that waits, or is already granted. It revokes a slot for it only if take is set.
+func (p *Pool) ask(ctx context.Context, f *Flow, source string, take bool) *Slot {
+	sl := &Slot{pool: p, flow: f, granted: make(chan struct{}), since: time.Now()}
 	sl.Context, sl.cancel = context.WithCancelCause(ctx)
 	p.s.mu.Lock()
 	defer p.s.mu.Unlock()
-	p.waiting = append(p.waiting, sl)
+	if sl.account = p.accounts[source]; sl.account == nil {
+		sl.account = &account{source: source}
+		p.accounts[source] = sl.account
+	}
+	f.whole().slots[sl] = true
+	sl.class = f.now()
+	p.enqueue(sl)
 	p.dispatch()
+	if take {
+		p.take(sl.account, sl.class, sl.since)
+	}
 	return sl
 }
 
@@ -215,7 +241,7 @@ func (sl *Slot) Scratch() (_ []byte, err error) {
 
 // Try is Acquire without waiting: it returns nil if no slot is free.
 func (p *Pool) Try(ctx context.Context, f *Flow, source string) *Slot {
-	sl := p.ask(ctx, f, source)
+	sl := p.ask(ctx, f, source, false)
 	select {
 	case <-sl.granted:
 		return sl
@@ -240,8 +266,14 @@ func (sl *Slot) Release() {
 	p.s.mu.Lock()
 	defer p.s.mu.Unlock()
 	sl.cancel(nil)
-	p.waiting = drop(p.waiting, sl)
-	p.held = drop(p.held, sl)
+	if sl.queued != nil {
+		p.dequeue(sl)
+	} else if i := slices.Index(p.held, sl); i >= 0 {
+		sl.count(-1)
+		p.held = slices.Delete(p.held, i, i+1)
+	}
+	delete(sl.flow.whole().slots, sl)
+	p.forget(sl.account)
 	for _, b := range []*[]byte{&sl.Buf, &sl.scratch} {
 		if *b != nil {
 			p.memory.Put(*b)
@@ -249,191 +281,4 @@ func (sl *Slot) Release() {
 		}
 	}
 	p.dispatch()
-}
-
-func drop(list []*Slot, sl *Slot) []*Slot {
-	return slices.DeleteFunc(list, func(o *Slot) bool { return o == sl })
-}
-
-// dispatch grants free slots, and schedules tick while slots wait. The caller of this and the
-// following methods holds Scheduler.mu.
-func (p *Pool) dispatch() {
-	now := time.Now()
-	for {
-		var best *Slot
-		held := p.classes()
-		for _, w := range p.waiting {
-			if p.admits(w, held, now) && (best == nil || p.before(w, best, now)) {
-				best = w
-			}
-		}
-		if best == nil {
-			break
-		}
-		p.waiting = drop(p.waiting, best)
-		p.held = append(p.held, best)
-		best.aged = best.flow.now() == Background && p.busy("", now)
-		best.since, best.seenAt = now, now
-		close(best.granted)
-	}
-	if slices.ContainsFunc(p.waiting, func(w *Slot) bool { return w.flow.now() != Background }) ||
-		p.quiet && slices.ContainsFunc(p.held, func(h *Slot) bool { return h.flow.now() == Urgent && !h.slow }) {
-		p.yield(false)
-	}
-	for _, w := range p.waiting {
-		if !w.took && !p.s.slow[w.source] && (w.flow.now() != Background || !p.s.paused) {
-			has := now.Sub(p.waited[w.source]) < aging
-			w.took = (has || len(p.s.slow) > 0) && p.take(w, func(h *Slot, n, mine int) bool { return p.s.slow[h.source] && n > mine || has && n >= mine+2 })
-		}
-	}
-	if len(p.waiting) > 0 && !p.ticking {
-		p.ticking = true
-		time.AfterFunc(patience, p.tick)
-	}
-}
-
-// yield revokes slots of background work; those granted beside other work only if all is true.
-func (p *Pool) yield(all bool) {
-	for _, h := range p.held {
-		if h.flow.now() == Background && h.revoked == "" && !p.costly && (all || !h.aged) {
-			h.revoke(h.source)
-		}
-	}
-}
-
-func (sl *Slot) revoke(to string) {
-	sl.revoked = to
-	sl.cancel(ErrRevoked)
-}
-
-// before reports whether a is served before b.
-func (p *Pool) before(a, b *Slot, now time.Time) bool {
-	last := func(sl *Slot) bool { return p.s.slow[sl.source] && now.Sub(sl.since) < slowWait }
-	if last(a) != last(b) && a.rank(now) == b.rank(now) {
-		return last(b)
-	}
-	return cmp.Or(
-		cmp.Compare(a.rank(now), b.rank(now)),
-		cmp.Compare(p.share(a), p.share(b)),
-		a.since.Compare(b.since),
-	) < 0
-}
-
-// rank returns the class of a waiting slot. Background work that waited for aging counts as Soon.
-func (sl *Slot) rank(now time.Time) Class {
-	if sl.flow.now() == Background && now.Sub(sl.since) >= aging {
-		return Soon
-	}
-	return sl.flow.now()
-}
-
-// share returns the number of slots that the source of sl has, including those revoked for it,
-// among those that sl may have.
-func (p *Pool) share(sl *Slot) int { return p.count(sl, sl.source) }
-
-func (p *Pool) count(like *Slot, source string) (n int) {
-	for _, h := range p.held {
-		if (h.flow.now() == Urgent) == (like.flow.now() == Urgent) && (h.revoked == "" && h.source == source || h.revoked == source) {
-			n++
-		}
-	}
-	return n
-}
-
-// classes counts the held slots by class.
-func (p *Pool) classes() (held [Background + 1]int) {
-	for _, h := range p.held {
-		held[h.flow.now()]++
-	}
-	return held
-}
-
-// admits reports whether w can have a slot now, where held are those of each class.
-func (p *Pool) admits(w *Slot, held [Background + 1]int, now time.Time) bool {
-	class, n := w.flow.now(), held[Soon]+held[Background]
-	switch {
-	case class == Urgent:
-		return held[Urgent] < p.urgent
-	case n >= p.size+p.first:
-		return false
-	case class == Background:
-		if p.s.paused || held[Background] >= p.background {
-			return false
-		}
-		if p.quiet && (p.busy(w.source, now) || p.busy("", now) && (now.Sub(w.since) < aging || p.share(w) > 0)) {
-			return false
-		}
-	}
-	return n < p.size || p.share(w) == 0
-}
-
-// busy reports whether work of a source, or of any if source is empty, that is not in the
-// background runs and progresses, or waits.
-func (p *Pool) busy(source string, now time.Time) bool {
-	of := func(sl *Slot) bool { return sl.flow.now() != Background && (source == "" || sl.source == source) }
-	return slices.ContainsFunc(p.held, func(h *Slot) bool { return of(h) && !h.slow }) ||
-		slices.ContainsFunc(p.waiting, func(w *Slot) bool { return of(w) && now.Sub(w.since) < aging })
-}
-
-// tick measures progress and revokes slots for waiting ones.
-func (p *Pool) tick() {
-	p.s.mu.Lock()
-	defer p.s.mu.Unlock()
-	p.ticking = false
-	now := time.Now()
-	for _, h := range p.held {
-		if d := now.Sub(h.seenAt); d >= look {
-			n := h.bytes.Load()
-			h.slow = float64(n-h.seen) < MinRate*d.Seconds()
-			h.seen, h.seenAt = n, now
-			p.s.judge(h)
-		}
-	}
-	for _, w := range p.waiting {
-		if now.Sub(w.since) >= patience && (w.flow.now() != Background || !p.s.paused) {
-			if p.take(w, func(h *Slot, n, mine int) bool { return !p.costly && n >= mine+2 || h.slow && n > mine }) && !p.costly {
-				if len(p.waited) >= maxSlow || p.waited == nil {
-					p.waited = map[string]time.Time{}
-				}
-				p.waited[w.source] = now
-			}
-		}
-	}
-	p.dispatch()
-}
-
-// judge records whether the source of a slot is slow.
-func (s *Scheduler) judge(h *Slot) {
-	switch {
-	case !h.slow:
-		delete(s.slow, h.source)
-	case len(s.slow) >= maxSlow || s.slow == nil:
-		s.slow = map[string]bool{h.source: true}
-	default:
-		s.slow[h.source] = true
-	}
-}
-
-// take revokes a slot of another source for w, if may allows it for a source with n slots when that
-// of w has mine. Of a flow the youngest slot is revoked, see Ordered.
-func (p *Pool) take(w *Slot, may func(h *Slot, n, mine int) bool) bool {
-	mine := p.share(w)
-	var victim *Slot
-	var most int
-	for _, h := range slices.Backward(p.held) {
-		if h.revoked != "" || h.source == w.source || (h.flow.now() == Urgent) != (w.flow.now() == Urgent) {
-			continue
-		}
-		n := p.count(w, h.source)
-		if n > most && may(h, n, mine) {
-			victim, most = h, n
-		}
-	}
-	for _, h := range slices.Backward(p.held) {
-		if victim != nil && h.flow.whole() == victim.flow.whole() && (h.flow.now() == Urgent) == (w.flow.now() == Urgent) && h.revoked == "" {
-			h.revoke(w.source)
-			return true
-		}
-	}
-	return false
 }

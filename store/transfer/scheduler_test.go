@@ -46,8 +46,21 @@ func held(p *Pool, source string) (n int) {
 	p.s.mu.Lock()
 	defer p.s.mu.Unlock()
 	for _, h := range p.held {
-		if h.source == source {
+		if h.account.source == source {
 			n++
+		}
+	}
+	return n
+}
+
+// inUse returns how many slots are held or wait.
+func inUse(p *Pool) int {
+	p.s.mu.Lock()
+	defer p.s.mu.Unlock()
+	n := len(p.held)
+	for _, a := range p.accounts {
+		for c := range a.waiting {
+			n += a.waiting[c].Len()
 		}
 	}
 	return n
@@ -139,6 +152,11 @@ func TestManyHungSources(t *testing.T) {
 		}
 		cancel()
 		g.Wait()
+		time.Sleep(aging)
+		synctest.Wait()
+		if n := len(s.Places.accounts); n != 0 {
+			t.Errorf("%d accounts without slots", n)
+		}
 	})
 }
 
@@ -179,6 +197,100 @@ func TestUnpackers(t *testing.T) {
 			t.Errorf("waited %v for hung ones", d)
 		}
 		one.Release()
+		cancel()
+		g.Wait()
+	})
+}
+
+// An unpacker that makes progress is not revoked, whatever its source did elsewhere.
+func TestUnpackerOfSlowSource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := schedule()
+		var g sync.WaitGroup
+		ctx, cancel := context.WithCancel(t.Context())
+		holdAll(ctx, &g, s.Places, s.NewFlow(Soon), "source", 9, 0) // one waits: the others are found slow
+		time.Sleep(10 * time.Second)
+		var unpackers []*Slot
+		for range 2 {
+			sl, err := s.Unpackers.Acquire(ctx, s.NewFlow(Soon), "source")
+			if err != nil {
+				t.Fatal(err)
+			}
+			unpackers = append(unpackers, sl)
+		}
+		for i := range 4 {
+			holdAll(ctx, &g, s.Unpackers, s.NewFlow(Soon), fmt.Sprint("other ", i), 1, 100<<20)
+		}
+		for range 50 {
+			time.Sleep(100 * time.Millisecond)
+			for _, sl := range unpackers {
+				if sl.Progress(10 << 20); sl.Revoked() {
+					t.Fatal("an unpacker that makes progress is revoked")
+				}
+			}
+		}
+		for _, sl := range unpackers {
+			sl.Release()
+		}
+		cancel()
+		g.Wait()
+	})
+}
+
+// Try revokes no slot, since it does not wait for it.
+func TestTry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := schedule()
+		var g sync.WaitGroup
+		ctx, cancel := context.WithCancel(t.Context())
+		var slots []*Slot
+		for range 8 {
+			sl, err := s.Places.Acquire(ctx, s.NewFlow(Soon), "hung")
+			if err != nil {
+				t.Fatal(err)
+			}
+			slots = append(slots, sl)
+		}
+		holdAll(ctx, &g, s.Places, s.NewFlow(Soon), "hung", 1, 0) // waits: the others are found slow
+		time.Sleep(10 * time.Second)
+		if sl := s.Places.Try(ctx, s.NewFlow(Soon), "other"); sl != nil {
+			t.Error("a ninth place")
+		}
+		for _, sl := range slots {
+			if sl.Revoked() {
+				t.Error("a slot is revoked")
+			}
+			sl.Release()
+		}
+		cancel()
+		g.Wait()
+	})
+}
+
+// A source of which many slots wait is served beside others, and so is a slow source in time.
+func TestTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := schedule()
+		var g sync.WaitGroup
+		ctx, cancel := context.WithCancel(t.Context())
+		for _, source := range []string{"a", "b", "c"} {
+			holdAll(ctx, &g, s.Places, s.NewFlow(Soon), source, 100, 100<<20)
+		}
+		time.Sleep(10 * time.Second)
+		for _, source := range []string{"a", "b", "c"} {
+			if n := held(s.Places, source); n < 2 || n > 3 {
+				t.Errorf("%s holds %d of 8", source, n)
+			}
+		}
+		holdAll(ctx, &g, s.Places, s.NewFlow(Soon), "slow", 5, 1<<10)
+		var n int
+		for range 10 * 60 * 3 { // for three minutes
+			time.Sleep(100 * time.Millisecond)
+			n = max(n, held(s.Places, "slow"))
+		}
+		if n == 0 {
+			t.Error("a slow source is never served")
+		}
 		cancel()
 		g.Wait()
 	})
@@ -302,8 +414,8 @@ func TestOrdered(t *testing.T) {
 		}
 		cancel()
 		g.Wait()
-		if p := s.Buffers; len(p.held) != 0 || len(p.waiting) != 0 {
-			t.Errorf("%d held, %d waiting", len(p.held), len(p.waiting))
+		if n := inUse(s.Buffers); n != 0 {
+			t.Errorf("%d slots are held or wait", n)
 		}
 	})
 }
@@ -411,8 +523,8 @@ func TestRange(t *testing.T) {
 				if tc.calls > 0 && tc.also.calls.Load() > tc.calls {
 					t.Errorf("%d requests", tc.also.calls.Load())
 				}
-				if n := len(s.Places.held) + len(s.Places.waiting); n != 0 {
-					t.Errorf("%d places are held", n)
+				if n := inUse(s.Places); n != 0 {
+					t.Errorf("%d places are held or wait", n)
 				}
 			})
 		})

@@ -56,7 +56,6 @@ type Daemon struct {
 	remote      *remote.Client
 	facade      *registry.Handler
 	port        *facadeport.Port
-	passed      map[string]*os.File // by the service manager, except the facade's
 	secrets     *pullsecret.Secrets
 	snapshotter *snapshotter.Snapshotter
 	differ      *differ.Differ
@@ -175,13 +174,17 @@ func (d *Daemon) buildSnapshotter() (err error) {
 
 // takePassed takes the files passed by the service manager, and builds the port of the facade. It
 // can be called once.
-func (d *Daemon) takePassed() (err error) {
+func (d *Daemon) takePassed() error {
 	m := config.Manager()
-	if d.passed, err = fdstore.ListenFiles(m.ListenPID, m.ListenFDs, m.ListenNames); err != nil {
+	passed, err := fdstore.Passed(m.ListenPID, m.ListenFDs, m.ListenNames)
+	if err != nil {
 		return fmt.Errorf("files of the service manager: %w", err)
 	}
-	d.port = facadeport.New(d.config, d.facade, d.metrics, d.log, d.passed[facadeport.SocketName])
-	delete(d.passed, facadeport.SocketName)
+	var socket *os.File
+	if fd, ok := passed[facadeport.SocketName]; ok {
+		socket = os.NewFile(uintptr(fd), facadeport.SocketName)
+	}
+	d.port = facadeport.New(d.config, d.facade, d.metrics, d.log, socket)
 	return nil
 }
 

@@ -37,7 +37,6 @@ func (d *Daemon) startLazy(ctx context.Context) error {
 		return err
 	}
 	d.holder = holder
-	d.holder.Files = nil // belong to the mount
 	m, err := lazy.Start(d.lazyOptions(holder))
 	if err != nil {
 		d.log.Error("models are shown only when they are complete; incomplete ones cannot be read", "incomplete", len(tables), "err", err)
@@ -118,7 +117,6 @@ const holderWait = 10 * time.Second
 // newHolder returns what keeps the mount while the daemon is down.
 func (d *Daemon) newHolder() (h fdstore.Options, err error) {
 	c := d.config
-	h.Files, h.NotifySocket = d.passed, config.Manager().NotifySocket
 	if c.Lazy.Holder == config.HolderNone {
 		return h, nil
 	}

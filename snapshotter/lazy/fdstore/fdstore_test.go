@@ -28,8 +28,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestListenFiles parses the variables of a service manager.
-func TestListenFiles(t *testing.T) {
+// TestPassed parses the variables of a service manager.
+func TestPassed(t *testing.T) {
 	self := strconv.Itoa(os.Getpid())
 	for name, c := range map[string]struct {
 		pid, fds string
@@ -43,7 +43,7 @@ func TestListenFiles(t *testing.T) {
 		"text":      {self, "x", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			files, err := ListenFiles(c.pid, c.fds, "a:b")
+			files, err := Passed(c.pid, c.fds, "a:b")
 			if (err == nil) != c.ok || len(files) != 0 {
 				t.Errorf("got %v, %v", files, err)
 			}
@@ -72,7 +72,7 @@ func TestHolder(t *testing.T) {
 		ended <- runHolder(ctx, file, socket, &holder{log: slog.New(slog.DiscardHandler), held: map[string]int{}})
 	}()
 
-	k := New(Options{Socket: socket}, "x-", slog.New(slog.DiscardHandler))
+	k := New(Options{Socket: socket}, slog.New(slog.DiscardHandler))
 	dev, err := os.Open(os.DevNull)
 	if err != nil {
 		t.Fatal(err)
@@ -126,7 +126,7 @@ func TestHolderStaysForWaitingClient(t *testing.T) {
 	if !h.idle(l) {
 		t.Error("not idle without clients")
 	}
-	c, err := New(Options{Socket: socket}, "x-", h.log).dial()
+	c, err := New(Options{Socket: socket}, h.log).dial()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +167,7 @@ func TestKeepIsRetried(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		k := New(o, "x-", log)
+		k := New(o, log)
 		if err := k.Keep("x-pipe", raw); err == nil {
 			t.Fatal("kept without a holder")
 		}
@@ -194,10 +194,11 @@ func TestKeepIsRetried(t *testing.T) {
 				t.Fatal("it is not kept")
 			}
 		}
-		if err := errors.Join(k.Close(), w.Close()); err != nil {
+		k.Unwatch()
+		if err := w.Close(); err != nil {
 			t.Error(err)
 		}
-		next := New(o, "x-", log)
+		next := New(o, log)
 		kept := next.Take(false)["x-pipe"]
 		if kept == nil {
 			t.Fatal("it is not there any more")
@@ -219,7 +220,7 @@ func TestFirstStart(t *testing.T) {
 	var logged strings.Builder
 	log := slog.New(slog.NewTextHandler(&logged, nil)) // level info and above
 	dir := t.TempDir()
-	New(Options{Socket: filepath.Join(dir, "none.sock")}, "x", log).Take(false)
+	New(Options{Socket: filepath.Join(dir, "none.sock")}, log).Take(false)
 	if logged.Len() > 0 {
 		t.Errorf("logged at the first start: %s", &logged)
 	}
@@ -231,7 +232,7 @@ func TestFirstStart(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if New(Options{Socket: dead}, "x", log).Take(false); !strings.Contains(logged.String(), "holder does not answer") {
+	if New(Options{Socket: dead}, log).Take(false); !strings.Contains(logged.String(), "holder does not answer") {
 		t.Errorf("logged about a holder that has ended: %q", &logged)
 	}
 }

@@ -143,17 +143,10 @@ func (h *holder) inherit(socket string) *net.UnixConn {
 	return c
 }
 
-// replace ends an earlier holder, from which all is taken. Its daemon connects to this one then. A
-// holder of an earlier version does not know the request: without descriptors it ends with its
-// daemon.
+// replace ends an earlier holder, from which all is taken. Its daemon connects to this one then.
 func (h *holder) replace(c *net.UnixConn) {
 	if _, err := exchange(c, "leave", nil); err != nil {
-		for name := range h.held {
-			if _, err := exchange(c, "drop "+name, nil); err != nil {
-				h.log.Warn("the earlier holder does not end", "err", err)
-				break
-			}
-		}
+		h.log.Warn("the earlier holder does not end", "err", err)
 	}
 	_ = c.Close() // nothing left to ask
 }

@@ -32,12 +32,6 @@ type Options struct {
 	// Wait is how long Take waits for a holder that should have descriptors and does not answer: a
 	// service manager may be restarting it.
 	Wait time.Duration
-	// Files are the descriptors that the service manager stored for the daemon itself, as daemons
-	// of earlier versions made it do; see ListenFiles. A Keeper closes those with its prefix, makes
-	// the manager at NotifySocket ($NOTIFY_SOCKET) drop them when a holder has them, and leaves the
-	// others alone.
-	Files        map[string]*os.File
-	NotifySocket string
 }
 
 // Who keeps descriptors; see Keeper.Status.
@@ -54,21 +48,19 @@ const (
 	pollInterval  = 50 * time.Millisecond // while Take waits
 )
 
-// A Keeper hands descriptors to the service manager or the holder, and takes them back.
+// A Keeper hands descriptors to the holder, and takes them back.
 type Keeper struct {
 	Options
-	prefix string // of the names of its descriptors
-	log    *slog.Logger
-	stop   context.CancelFunc // ends the watch
-	done   sync.WaitGroup     // the watch
-	kept   atomic.Bool        // the descriptor of Keep is kept
-	old    []string           // names of descriptors kept at the start
-	stored []string           // those of them that the service manager stored
+	log  *slog.Logger
+	stop context.CancelFunc // ends the watch
+	done sync.WaitGroup     // the watch
+	kept atomic.Bool        // the descriptor of Keep is kept
+	old  []string           // names of descriptors kept at the start
 }
 
-// New returns a Keeper for descriptors whose names begin with prefix.
-func New(o Options, prefix string, log *slog.Logger) *Keeper {
-	return &Keeper{Options: o, prefix: prefix, log: log, stop: func() {}}
+// New returns a Keeper. It starts nothing.
+func New(o Options, log *slog.Logger) *Keeper {
+	return &Keeper{Options: o, log: log, stop: func() {}}
 }
 
 // Take returns non-blocking copies of all kept descriptors, by name, and their mounts, by name and
@@ -90,17 +82,6 @@ func (k *Keeper) Take(expected bool) map[string]*os.File {
 			all[name] = os.NewFile(uintptr(fd), name)
 		}
 	}
-	for name, f := range k.Files {
-		if !strings.HasPrefix(name, k.prefix) {
-			continue
-		}
-		k.stored = append(k.stored, name)
-		if other := all[name]; other != nil {
-			_ = other.Close() // another copy
-		}
-		all[name] = f
-	}
-	k.Files = nil
 	for name, f := range all {
 		k.old = append(k.old, name)
 		if strings.HasSuffix(name, MountSuffix) {
@@ -171,8 +152,7 @@ func (k *Keeper) KeepNow(name string, raw syscall.RawConn) bool {
 	return k.kept.Load()
 }
 
-// KeepMount hands over a mount that belongs to the kept descriptor of a name. It returns an error if
-// the holder is of an earlier version.
+// KeepMount hands over a mount that belongs to the kept descriptor of a name.
 func (k *Keeper) KeepMount(name string, mount int) error {
 	c, err := k.dial()
 	if err != nil {
@@ -228,13 +208,7 @@ func (k *Keeper) Status() (by string, kept bool) {
 // hand gives a descriptor to the holder, which it starts if needed. The returned connection ends
 // with the holder.
 func (k *Keeper) hand(name string, raw syscall.RawConn) (c *net.UnixConn, err error) {
-	defer func() {
-		k.kept.Store(err == nil)
-		if err == nil {
-			k.unstore(k.stored...)
-			k.stored = nil
-		}
-	}()
+	defer func() { k.kept.Store(err == nil) }()
 	if c, err = k.dial(); err == nil {
 		if err = handOver(c, name, raw); err == nil {
 			return c, nil
@@ -339,24 +313,12 @@ func listenPacket(path string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// Drop makes the holder and the service manager drop a descriptor.
+// Drop makes the holder drop a descriptor.
 func (k *Keeper) Drop(name string) {
 	k.Unwatch()
-	if slices.Contains(k.stored, name) {
-		k.unstore(name)
-	}
 	if k.Socket != "" {
 		if _, err := k.ask("drop " + name); err != nil {
 			k.log.Debug("no holder to drop a descriptor", "name", name, "err", err)
-		}
-	}
-}
-
-// unstore makes the service manager drop descriptors that it stored for the daemon.
-func (k *Keeper) unstore(names ...string) {
-	for _, name := range names {
-		if err := notify(k.NotifySocket, "FDSTOREREMOVE=1\nFDNAME="+name); err != nil {
-			k.log.Warn("the service manager did not drop a descriptor", "name", name, "err", err)
 		}
 	}
 }
@@ -372,17 +334,4 @@ func (k *Keeper) DropAll() {
 func (k *Keeper) Unwatch() {
 	k.stop()
 	k.done.Wait()
-}
-
-// Close releases the resources of the Keeper. Kept descriptors stay kept.
-func (k *Keeper) Close() error {
-	k.Unwatch()
-	var errs []error
-	for name, f := range k.Files {
-		if strings.HasPrefix(name, k.prefix) {
-			errs = append(errs, f.Close())
-		}
-	}
-	k.Files = nil
-	return errors.Join(errs...)
 }

@@ -51,19 +51,6 @@ func Passed(pid, fds, names string) (map[string]int, error) {
 	return all, nil
 }
 
-// ListenFiles is Passed with files.
-func ListenFiles(pid, fds, names string) (map[string]*os.File, error) {
-	passed, err := Passed(pid, fds, names)
-	if passed == nil || err != nil {
-		return nil, err
-	}
-	all := map[string]*os.File{}
-	for name, fd := range passed {
-		all[name] = os.NewFile(uintptr(fd), name)
-	}
-	return all, nil
-}
-
 // notifyTimeout limits how long a message waits for a service manager that is busy.
 const notifyTimeout = 2 * time.Second
 

@@ -164,7 +164,21 @@ type Expired struct {
 
 // Expire removes expired references and, unless a reference is unresolved, images that were unused
 // for a week, and records of tables and archives without objects. A dry run only counts.
+//
+// All records of archives and tables are read before the write transaction, which looks at the useless ones
+// again: they can be many, and other writes wait for it.
 func (db *DB) Expire(dryRun bool) (e Expired, err error) {
+	var useless []record
+	if err := db.view(func(tx *txn) (err error) {
+		images := tx.index.outdated(time.Now())
+		if tx.settled() != nil || !tx.index.swept(dryRun) && len(images) == 0 {
+			return nil
+		}
+		useless, err = tx.useless(keysOf(images))
+		return err
+	}); err != nil {
+		return e, err
+	}
 	return e, db.run(dryRun, func(tx *txn) error {
 		drop := tx.index.expired(time.Now())
 		e.Refs = len(drop)
@@ -172,16 +186,17 @@ func (db *DB) Expire(dryRun bool) (e Expired, err error) {
 			images := tx.index.outdated(time.Now())
 			e.Images = len(images)
 			drop = append(drop, images...)
-			useless, err := useless(tx, images)
-			if err != nil {
-				return err
+			for _, r := range useless {
+				if still, err := tx.isUseless(r, keysOf(images)); err != nil {
+					return err
+				} else if still {
+					drop = append(drop, r)
+				}
 			}
-			drop = append(drop, useless...)
 		}
 		if dryRun {
 			return nil
 		}
-		tx.index.swept()
 		for _, r := range drop {
 			if err := remove(tx, r.bucket, r.key); err != nil {
 				return err
@@ -197,53 +212,52 @@ type record struct {
 	key    string
 }
 
-// useless returns the records that are useless without images.
-func useless(tx *txn, images []record) (drop []record, err error) {
-	if !tx.index.hasGarbage() && len(images) == 0 {
-		return nil, nil
+func keysOf(records []record) map[string]bool {
+	keys := map[string]bool{}
+	for _, r := range records {
+		keys[r.key] = true
 	}
-	gone := map[string]bool{}
-	for _, im := range images {
-		gone[im.key] = true
+	return keys
+}
+
+// useless returns the records that are useless without the images that are gone.
+func (tx *txn) useless(gone map[string]bool) (drop []record, err error) {
+	for _, bucket := range [][]byte{bucketContents, bucketAssembled, bucketWays, bucketVerdicts, bucketTables} {
+		err = errors.Join(err, keys(tx, bucket, func(key string) error {
+			useless, err := tx.isUseless(record{bucket, key}, gone)
+			if useless {
+				drop = append(drop, record{bucket, key})
+			}
+			return err
+		}))
 	}
-	mark := func(bucket []byte, key string) { drop = append(drop, record{bucket, key}) }
-	known := func(d digest.Digest) bool { return tx.index.inUse(d, gone) }
-	lost := func(key string) bool { return !exists(tx, bucketObjects, key) && !known(digest.Digest(key)) }
-	err = errors.Join(
-		each(tx, bucketContents, func(key string, members []filetable.Member) error {
-			if !slices.ContainsFunc(members, func(m filetable.Member) bool {
-				return m.Type == filetable.TypeReg && exists(tx, bucketObjects, m.Digest)
-			}) {
-				mark(bucketContents, key)
-			}
-			return nil
-		}),
-		each(tx, bucketAssembled, func(key string, a assembled) error {
-			if !exists(tx, bucketObjects, a.Digest) {
-				mark(bucketAssembled, key)
-			}
-			return nil
-		}),
-		each(tx, bucketWays, func(key string, w way) error {
-			if w.useless(tx, key, known) {
-				mark(bucketWays, key)
-			}
-			return nil
-		}),
-		keys(tx, bucketVerdicts, func(key string) error {
-			if lost(key) {
-				mark(bucketVerdicts, key)
-			}
-			return nil
-		}),
-		keys(tx, bucketTables, func(key string) error {
-			if lost(key) {
-				mark(bucketTables, key)
-			}
-			return nil
-		}),
-	)
 	return drop, err
+}
+
+// isUseless reports whether a record is useless without the images that are gone.
+func (tx *txn) isUseless(r record, gone map[string]bool) (bool, error) {
+	known := func(d digest.Digest) bool { return tx.index.inUse(d, gone) }
+	switch string(r.bucket) {
+	case string(bucketContents):
+		members, err := load[[]filetable.Member](tx, r.bucket, r.key)
+		return err == nil && !slices.ContainsFunc(members, func(m filetable.Member) bool {
+			return m.Type == filetable.TypeReg && exists(tx, bucketObjects, m.Digest)
+		}), ignoreNotFound(err)
+	case string(bucketAssembled):
+		a, err := load[assembled](tx, r.bucket, r.key)
+		return err == nil && !exists(tx, bucketObjects, a.Digest), ignoreNotFound(err)
+	case string(bucketWays):
+		w, err := load[way](tx, r.bucket, r.key)
+		return err == nil && w.useless(tx, r.key, known), ignoreNotFound(err)
+	}
+	return exists(tx, r.bucket, r.key) && !exists(tx, bucketObjects, r.key) && !known(digest.Digest(r.key)), nil
+}
+
+func ignoreNotFound(err error) error {
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	return err
 }
 
 // An Idle is an image that no reference needs.

@@ -236,17 +236,13 @@ func (x *index) inUse(d digest.Digest, gone map[string]bool) bool {
 	return x.kept(x.byKey[keyOf(d)], time.Now())
 }
 
-// hasGarbage reports whether a record was removed since the last call of swept.
-func (x *index) hasGarbage() bool {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-	return x.garbage
-}
-
-func (x *index) swept() {
+// swept reports whether a record was removed since the last call that was not dry.
+func (x *index) swept(dry bool) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.garbage = false
+	garbage := x.garbage
+	x.garbage = x.garbage && dry
+	return garbage
 }
 
 // unusedImages returns the images that neither a reference nor the tables need.

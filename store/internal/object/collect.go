@@ -46,16 +46,20 @@ type Collected struct {
 // Collect removes what is not needed. While the needs of a reference are unknown, it removes only
 // what has expired and returns errdefs.ErrFailedPrecondition.
 func (s *Objects) Collect(root Root, o CollectOptions) (c Collected, err error) {
-	s.collecting.Lock()
-	defer s.collecting.Unlock()
 	if c.Expired, err = s.o.DB.Expire(o.DryRun); err != nil {
 		return c, err
 	}
+	s.collecting.Lock()
+	defer s.collecting.Unlock()
 	gone, needed, err := s.o.DB.Evict(s.roots(root.Live()), o.Want, o.DryRun)
 	if err != nil {
 		return c, err
 	}
-	for _, f := range s.Unrecorded() {
+	unrecorded := s.Unrecorded()
+	if !o.DryRun {
+		s.unrecord(gone...) // until they are removed
+	}
+	for _, f := range unrecorded {
 		if !needed(f.Digest) {
 			gone = append(gone, f)
 		}
@@ -90,6 +94,7 @@ func (s *Objects) ForgetImages(root Root, images []meta.Image) error {
 	if err != nil {
 		return err
 	}
+	s.unrecord(gone...)
 	return s.remove(gone)
 }
 
@@ -111,19 +116,21 @@ func (s *Objects) roots(r meta.Roots) meta.Roots {
 // Usage returns the disk usage of the recorded objects.
 func (s *Objects) Usage(root Root) (meta.Usage, error) { return s.o.DB.Usage(s.roots(root.Live())) }
 
-// remove removes files of objects without a record. A crash leaves some, which are hashed later.
+// remove removes unrecorded files. A crash leaves some, which are hashed later.
 func (s *Objects) remove(gone []meta.Sized) error {
-	var digests []digest.Digest
+	var shown []digest.Digest
 	for _, g := range gone {
+		if s.linked(Path(g.Digest)) {
+			shown = append(shown, g.Digest)
+		}
 		if err := s.o.Root.Remove(Path(g.Digest)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
+			return errors.Join(err, s.withhold(shown...))
 		}
 		s.mu.Lock()
 		delete(s.unrecorded, g.Digest)
 		s.mu.Unlock()
-		digests = append(digests, g.Digest)
 	}
-	return s.withhold(digests...)
+	return s.withhold(shown...)
 }
 
 // collectDamaged removes the files set aside that are not needed, or all of them.

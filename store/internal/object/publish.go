@@ -65,10 +65,20 @@ func (s *Objects) Publish(files []File, found meta.Arrival) error {
 }
 
 // publish executes publications. Unless the disk fails, a failed one does not affect the others.
+// What it renamed is below objects without a record, as after a crash.
 func (s *Objects) publish(all []*publication) {
 	s.collecting.RLock()
 	defer s.collecting.RUnlock()
 	dirs, done := map[string]bool{}, map[digest.Digest]bool{}
+	defer func() {
+		for _, p := range all {
+			for _, o := range p.found.Objects {
+				if p.err != nil && done[o.Digest] && !s.Has(o.Digest) {
+					s.unrecord(o)
+				}
+			}
+		}
+	}()
 	for _, p := range all {
 		p.err = s.place(p, dirs, done)
 	}

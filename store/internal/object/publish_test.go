@@ -28,8 +28,8 @@ func (w waits) Live() meta.Roots {
 	return meta.Roots{}
 }
 
-// empty returns empty objects, and their directory.
-func empty(t *testing.T) (*object.Objects, *os.Root) {
+// empty returns empty objects, their records and their directory.
+func empty(t *testing.T) (*object.Objects, *meta.DB, *os.Root) {
 	t.Helper()
 	dir := t.TempDir()
 	root, err := os.OpenRoot(dir)
@@ -48,13 +48,13 @@ func empty(t *testing.T) (*object.Objects, *os.Root) {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	return s, root
+	return s, db, root
 }
 
 // TestPublishTogether publishes many files while a collection blocks them. A file that cannot be
 // published does not affect the others, and sources that published the same file may both have it.
 func TestPublishTogether(t *testing.T) {
-	s, root := empty(t)
+	s, _, root := empty(t)
 	const n = 50
 	files, errs := make([]object.File, n), make([]error, n)
 	file := func(i int) object.File {
@@ -107,7 +107,7 @@ func TestPublishTogether(t *testing.T) {
 // TestPutTogether checks that calls with the same bytes at the same time leave one object each, and no
 // temporary file.
 func TestPutTogether(t *testing.T) {
-	s, root := empty(t)
+	s, _, root := empty(t)
 	for i := range 100 {
 		var all sync.WaitGroup
 		for range 6 {
@@ -121,5 +121,65 @@ func TestPutTogether(t *testing.T) {
 	}
 	if left, err := fs.ReadDir(root.FS(), "partial"); len(left) > 0 || err != nil {
 		t.Errorf("%d temporary files of 100 documents, %v", len(left), err)
+	}
+}
+
+// TestPublishWithoutRecord publishes a file whose record cannot be written. The file is below objects then, and
+// is hashed before it is an object, as after a crash.
+func TestPublishWithoutRecord(t *testing.T) {
+	s, db, root := empty(t)
+	p := []byte("hello")
+	f := object.File{From: "partial/x", Digest: digest.FromBytes(p), Size: int64(len(p))}
+	if err := root.WriteFile(f.From, p, object.Mode); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil { // every transaction fails, as on a full disk
+		t.Fatal(err)
+	}
+	if err := s.Publish([]object.File{f}, meta.Arrival{}); err == nil {
+		t.Fatal("published without a record")
+	}
+	if _, err := root.Lstat(object.Path(f.Digest)); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.Unrecorded(); len(got) != 1 || got[0].Digest != f.Digest || got[0].Size != f.Size {
+		t.Errorf("got %v, want the published file", got)
+	}
+}
+
+// TestRemoveFails collects an object whose file cannot be removed. The file has no record then, and is removed
+// by the next collection, or becomes an object again.
+func TestRemoveFails(t *testing.T) {
+	s, _, root := empty(t)
+	objects := put(t, s, 3, 0)
+	bad := objects[1]
+	busy := object.Path(bad) + "/file"
+	for _, err := range []error{root.Remove(object.Path(bad)), root.Mkdir(object.Path(bad), 0o700), root.WriteFile(busy, nil, 0o600)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Collect(nothing{}, everything); err == nil {
+		t.Fatal("a directory with a file was removed")
+	}
+	left := s.Unrecorded()
+	if !slices.ContainsFunc(left, func(f meta.Sized) bool { return f.Digest == bad }) {
+		t.Errorf("got %v, want %s among them", left, bad)
+	}
+	for _, f := range left {
+		if _, err := root.Lstat(object.Path(f.Digest)); err != nil {
+			t.Errorf("listed, but not there: %v", err)
+		}
+	}
+	if err := root.Remove(busy); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := s.Collect(nothing{}, everything); err != nil || c.Objects != len(left) || len(s.Unrecorded()) != 0 {
+		t.Errorf("%d of %d removed, %d left: %v", c.Objects, len(left), len(s.Unrecorded()), err)
+	}
+	for _, d := range objects {
+		if _, err := root.Lstat(object.Path(d)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("still there: %v", err)
+		}
 	}
 }

@@ -61,8 +61,8 @@ func (s *Objects) adopt() error {
 			s.removeReplaced([]File{{Digest: f.Digest}})
 		}
 	}
+	s.unrecord(files.unknown...)
 	for _, f := range files.unknown {
-		s.unrecorded[f.Digest] = &unrecordedFile{size: f.Size, busy: make(chan struct{}, 1)}
 		if f.Size <= smallFile {
 			s.recoverFile(s.ctx, f.Digest)
 		}
@@ -71,6 +71,15 @@ func (s *Objects) adopt() error {
 		s.o.Log.Warn("files without a record must be hashed before they are objects", "files", n)
 	}
 	return nil
+}
+
+// unrecord lists files below objects that have no record.
+func (s *Objects) unrecord(files ...meta.Sized) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, f := range files {
+		s.unrecorded[f.Digest] = &unrecordedFile{size: f.Size, busy: make(chan struct{}, 1)}
+	}
 }
 
 // Unrecorded returns the files without a record that are not yet hashed, by digest.
@@ -259,7 +268,10 @@ func (s *Objects) setAside(d digest.Digest) error {
 	if err != nil {
 		return fmt.Errorf("set object %s aside: %w", d, err)
 	}
-	return errors.Join(s.withhold(d), s.syncDir(filepath.Dir(Path(d))), s.syncDir(DamagedDir))
+	if s.linked(damagedPath(d)) {
+		err = s.withhold(d)
+	}
+	return errors.Join(err, s.syncDir(filepath.Dir(Path(d))), s.syncDir(DamagedDir))
 }
 
 // Damaged returns the files that were set aside, by digest.

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/opencontainers/go-digest"
 )
@@ -62,13 +63,24 @@ func (s *Objects) Grant(view string, d digest.Digest) error {
 	return err
 }
 
+// linked reports whether a file may have other names, such as those in views.
+func (s *Objects) linked(path string) bool {
+	info, err := s.o.Root.Lstat(path)
+	return err != nil || info.Sys().(*syscall.Stat_t).Nlink > 1
+}
+
 // withhold removes files that are no longer objects from all views.
 func (s *Objects) withhold(files ...digest.Digest) error {
-	defer s.withheld.Add(1)
+	if len(files) == 0 {
+		return nil
+	}
 	views, err := s.views()
 	for _, view := range views {
 		for _, d := range files {
-			if rerr := s.o.Root.Remove(ViewPath(view, d)); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {
+			switch rerr := s.o.Root.Remove(ViewPath(view, d)); {
+			case rerr == nil:
+				s.withheld.Add(1)
+			case !errors.Is(rerr, fs.ErrNotExist):
 				err = errors.Join(err, rerr)
 			}
 		}
@@ -88,7 +100,6 @@ func (s *Objects) views() (names []string, err error) {
 
 // sweepViews removes the views without a reference.
 func (s *Objects) sweepViews() error {
-	defer s.withheld.Add(1)
 	views, err := s.views()
 	if err != nil || len(views) == 0 {
 		return err
@@ -99,7 +110,8 @@ func (s *Objects) sweepViews() error {
 	}
 	for _, view := range views {
 		if !referred[view] {
-			if err := s.o.Root.RemoveAll(filepath.Join(ViewsDir, view)); err != nil {
+			err := s.o.Root.RemoveAll(filepath.Join(ViewsDir, view))
+			if s.withheld.Add(1); err != nil {
 				return err
 			}
 		}

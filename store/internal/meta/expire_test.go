@@ -1,0 +1,66 @@
+package meta
+
+import (
+	"log/slog"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// Expire reads all records of archives while another write runs, and keeps those that the other write needs.
+func TestExpireBesideWrites(t *testing.T) {
+	db, err := Open(filepath.Join(t.TempDir(), "store.db"), Options{Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	arrive := func(archive, member digest.Digest) {
+		t.Helper()
+		if err := db.Arrive(Arrival{
+			Objects:  []Sized{{member, 1}},
+			Contents: map[digest.Digest][]filetable.Member{archive: {{Type: filetable.TypeReg, Size: 1, Digest: member}}},
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	arrive(number(1), number(11))
+	arrive(number(2), number(12))
+	if err := db.Lose(number(11), number(12)); err != nil {
+		t.Fatal(err)
+	}
+	writing, end, ended := make(chan bool), make(chan bool), make(chan error, 2)
+	go func() {
+		ended <- db.update(func(tx *txn) error {
+			close(writing)
+			<-end
+			return put(tx, bucketObjects, number(12), Object{Size: 1}) // it is there again
+		})
+	}()
+	<-writing
+	go func() {
+		_, err := db.Expire(false)
+		ended <- err
+	}()
+	for limit := time.Now().Add(time.Minute); db.index.swept(true); time.Sleep(time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Error("the records are not read while another write runs")
+			break
+		}
+	}
+	close(end)
+	for range 2 {
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := db.Contents(number(1)); !errdefs.IsNotFound(err) {
+		t.Errorf("an archive without members: got %v, want not found", err)
+	}
+	if _, err := db.Contents(number(2)); err != nil {
+		t.Errorf("an archive that is needed again: %v", err)
+	}
+}

@@ -20,7 +20,7 @@ func (s *Store) Presence(ctx context.Context, table digest.Digest) (Presence, er
 	if err != nil {
 		return Presence{}, err
 	}
-	total, done, err := s.engine.Presence(t)
+	total, done, err := s.engine.Presence(ctx, t)
 	return Presence{Total: total, Done: done}, err
 }
 

@@ -1,18 +1,23 @@
 package hydrate
 
 import (
+	"context"
+
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/opencontainers/go-digest"
 )
 
 // Presence returns the size of a table, and how many bytes of it are present, in objects or staged
 // by any group.
-func (e *Engine) Presence(t *filetable.Table) (total, done int64, err error) {
-	_, places, err := e.assemblies(t, "", nil)
+func (e *Engine) Presence(ctx context.Context, t *filetable.Table) (total, done int64, err error) {
+	_, places, err := e.assemblies(ctx, t, "", nil)
 	if err != nil {
 		return 0, 0, err
 	}
 	for _, target := range Plan(t, "") {
+		if err := ctx.Err(); err != nil {
+			return 0, 0, err
+		}
 		total += target.Blob.Size
 		// An object of another size than in the table is useless.
 		if ok, err := e.hasTarget(&target, places, nil); ok && err == nil {

@@ -213,7 +213,7 @@ func (s *Store) register(table digest.Digest, files []shownFile, o ExposeOptions
 		if x.file != nil {
 			x.file.Sources.Set(o.View+" "+table.String(), o.Sources)
 		}
-		x.settle(nil) // a new attempt
+		x.retry()
 	}
 	return nil
 }
@@ -260,19 +260,24 @@ func (s *Store) probe(ctx context.Context, table digest.Digest, files []shownFil
 
 // unexpose reverts Expose of a table in a view. The caller holds exposing.
 func (s *Store) unexpose(view string, table digest.Digest) {
+	var gone []*exposure
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	for _, x := range s.exposures.of(table) {
 		if x.view != view {
 			continue
 		}
 		x.from.Drop(table.String())
-		gone := s.exposures.hide(x, table)
-		if x.file == nil {
-			continue
+		if x.file != nil {
+			x.file.Sources.Drop(view + " " + table.String())
 		}
-		x.file.Sources.Drop(view + " " + table.String())
-		if gone {
+		if s.exposures.hide(x, table) {
+			gone = append(gone, x)
+		}
+	}
+	s.mu.Unlock()
+	for _, x := range gone { // which closes files
+		x.fail(chunkfile.ErrGone)
+		if x.file != nil {
 			s.files.Release(x.file)
 		}
 	}
@@ -336,7 +341,7 @@ func (s *Store) complete(x *exposure) {
 	if x.view != "" {
 		if err := s.objects.Grant(x.view, x.digest); err != nil {
 			s.log.Error("complete file cannot be read until its model is shown again", "file", x.path, "digest", x.digest, "view", x.view, "err", err)
-			x.settle(err)
+			x.fail(err)
 			return
 		}
 	}

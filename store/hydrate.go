@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/internal/hydrate"
@@ -45,13 +46,7 @@ func (s *Store) Hydrate(ctx context.Context, table digest.Digest, o HydrateOptio
 			return err
 		}
 	}
-	group := transfer.GroupKey(o.Sources)
-	s.notify(table, group, nil)
-	err = s.engine.Hydrate(ctx, table, t, o, func() error { return s.settleTable(table, t) })
-	if err != nil && ctx.Err() == nil {
-		s.notify(table, group, err)
-	}
-	return err
+	return s.engine.Hydrate(ctx, table, t, o)
 }
 
 // Hydrating returns the progress of the blobs of a table, and whether the table is being hydrated.
@@ -103,6 +98,24 @@ func (h host) Has(b filetable.Blob, from *transfer.Sources) (bool, error) {
 		}
 	}
 	return true, nil
+}
+
+// Began implements hydrate.Objects.
+func (h host) Began(table digest.Digest, group string) {
+	h.notify(table, group, nil)
+	// A garbage collection that started before must end first, so that what it left can be found.
+	h.objects.Pause()()
+}
+
+// Ended implements hydrate.Objects. Readers wait on after a canceled hydration, whose caller starts another.
+func (h host) Ended(table digest.Digest, t *filetable.Table, group string, err error) error {
+	if err == nil {
+		err = h.settleTable(table, t)
+	}
+	if err != nil && !errors.Is(err, context.Canceled) {
+		h.notify(table, group, err)
+	}
+	return err
 }
 
 // Assembled implements hydrate.Objects.

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"context"
 	"os"
 	"slices"
 
@@ -116,10 +115,4 @@ func (h host) Open(d digest.Digest) (*os.File, error) { return h.OpenObject(d) }
 func readChunk(f *os.File, off int64, c filetable.Chunk, dst []byte) bool {
 	_, err := f.ReadAt(dst, off)
 	return err == nil && verify.Bytes(c.Digest, dst) == nil
-}
-
-// Registered implements hydrate.Objects.
-func (h host) Registered(context.Context) {
-	// A garbage collection that started before must end first, so that what it left can be found.
-	h.objects.Pause()()
 }

@@ -25,7 +25,7 @@ func (s *Store) Usage(ctx context.Context) (Usage, error) {
 	u := Usage{
 		Logical: r.Logical, Unique: r.Unique, Saved: max(0, r.Logical-r.Shared), Reclaimable: r.Reclaimable, Objects: r.Objects,
 	}
-	if u.Partial, err = s.area.Allocated(""); err != nil {
+	if u.Partial, err = s.area.Usage(); err != nil {
 		return u, err
 	}
 	u.Free, u.Capacity, err = s.free()

@@ -256,7 +256,11 @@ func (s *Store) notify(table digest.Digest, group string, err error) {
 	}
 	s.mu.Unlock()
 	for _, x := range told {
-		x.settle(err)
+		if err == nil {
+			x.retry()
+		} else {
+			x.fail(err)
+		}
 	}
 }
 
@@ -363,15 +367,21 @@ func (s *Store) promote(x *exposure) {
 // shown returns the identity under which the file is read.
 func (x *exposure) shown() digest.Digest { return x.identity.Load().(digest.Digest) }
 
-// settle reports an attempt to fetch the file: err is nil when it starts.
-func (x *exposure) settle(err error) {
+// retry begins another attempt to fetch the file, unless nothing refers to it any more.
+func (x *exposure) retry() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	switch {
-	case err == nil && x.failed != nil:
+	if x.failed != nil && x.failed != chunkfile.ErrGone {
 		x.failed, x.waiting = nil, make(chan struct{})
-	case err != nil && x.failed == nil:
-		x.failed = err
+	}
+}
+
+// fail ends the waiting of readers, until the next attempt.
+func (x *exposure) fail(err error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.failed == nil {
 		close(x.waiting)
 	}
+	x.failed = err
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -314,6 +315,18 @@ func TestLimits(t *testing.T) {
 	want(filetable.CheckParents(deep(330, 62)), filetable.LimitDirs)
 	tab := storetest.NewBuilder("a").Inline("i", []byte("y"), 0o644).Table()
 	tab.Files = deep(200_001, 0)
+	want(tab.Validate(), filetable.LimitFiles)
+	blob := storetest.Random(1, 8)
+	tab = storetest.NewBuilder("a").Parts("p", 0o644, storetest.Part{Blob: blob, N: 1}).Parts("q", 0o644, storetest.Part{Blob: blob, N: 1}).Table()
+	for i, n := range []int{200_000, 200_000} {
+		f := &tab.Files[i]
+		f.Source.Parts, f.Size = slices.Repeat(f.Source.Parts, n), int64(n)
+	}
+	if err := tab.Validate(); err != nil {
+		t.Errorf("400,000 parts: %v", err)
+	}
+	tab.Files[0].Source.Parts = append(tab.Files[0].Source.Parts, tab.Files[0].Source.Parts[0])
+	tab.Files[0].Size++
 	want(tab.Validate(), filetable.LimitFiles)
 
 	headers := bytes.Repeat(make([]byte, 512), 100_001)

@@ -16,6 +16,9 @@ import (
 // places.
 const maxFiles = 200_000
 
+// maxParts is the largest number of parts of all files: a fragment in each blob, and padding after it.
+const maxParts = 2 * maxFiles
+
 // MaxModel is the largest sum of the sizes of blobs, and of files, in bytes. The largest models
 // have some terabytes; the limit keeps computed sizes far below 1<<63.
 const MaxModel = 1 << 50 // 1 PiB
@@ -40,6 +43,15 @@ func (t *Table) Validate() error {
 	}
 	if n := len(t.Files) + len(t.Blobs) + len(t.Unpacks); n > maxFiles {
 		return &LimitError{LimitFiles, fmt.Errorf("file table has %d entries, more than %d: %w", n, maxFiles, errdefs.ErrInvalidArgument)}
+	}
+	parts := 0
+	for _, f := range t.Files {
+		if f.Source != nil {
+			parts += len(f.Source.Parts)
+		}
+	}
+	if parts > maxParts {
+		return &LimitError{LimitFiles, fmt.Errorf("the files have %d parts, more than %d: %w", parts, maxParts, errdefs.ErrInvalidArgument)}
 	}
 	blobs, err := t.validateBlobs()
 	if err != nil {

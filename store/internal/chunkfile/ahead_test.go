@@ -167,7 +167,7 @@ func TestReadersDoNotEndFill(t *testing.T) {
 			}
 		})
 	}
-	err := f.Fill(t.Context(), s.Scheduler.NewFlow(transfer.Soon), func() {})
+	err := f.Fill(t.Context(), s.Scheduler.NewFlow(transfer.Soon), &Patience{}, func() {})
 	if n := f.Present(); err != nil || n != groups*size {
 		t.Errorf("%d bytes of %d, %v", n, groups*size, err)
 	}

@@ -19,8 +19,8 @@ import (
 // ErrMoved means that a file has become an object.
 var ErrMoved = errors.New("the file has become an object")
 
-// errGone means that a file has no users any more.
-var errGone = fmt.Errorf("no longer referenced: %w", errdefs.ErrNotFound)
+// ErrGone means that a file has no users any more.
+var ErrGone = fmt.Errorf("no longer referenced: %w", errdefs.ErrNotFound)
 
 // A File is a file that is fetched by chunks.
 type File struct {
@@ -40,7 +40,7 @@ type File struct {
 	users   int // number of users
 	working int // running calls and reads
 	ctx     context.Context
-	cancel  context.CancelFunc
+	cancel  context.CancelCauseFunc
 
 	opening sync.Mutex // held while the stage is opened; locked before mu
 
@@ -67,13 +67,13 @@ func (f *File) newGeneration() {
 	f.generation = &generation{before: f.generation}
 }
 
-// beginWrite records that a call is about to stage bytes, until done. It returns errGone for a call of
+// beginWrite records that a call is about to stage bytes, until done. It returns ErrGone for a call of
 // an earlier generation.
 func (f *File) beginWrite(c *call) (done func(), err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if c.generation != f.generation {
-		return nil, errGone
+		return nil, ErrGone
 	}
 	c.generation.writes.Add(1)
 	return c.generation.writes.Done, nil
@@ -182,7 +182,7 @@ func (f *File) checkPresent(st *stage, g int) error {
 	return fmt.Errorf("group %d of %d: %w", g, st.p.Chunks(), errdefs.ErrUnavailable)
 }
 
-// settle ends a call.
+// endCall ends a call.
 func (f *File) endCall(c *call, g int, err error) {
 	f.mu.Lock()
 	if f.calls[g] == c {
@@ -244,9 +244,12 @@ func (f *File) ensure(ctx context.Context, st *stage, g int) error {
 		}
 		if mine && !f.spawn(func(ctx context.Context) {
 			err := f.withBuffer(ctx, c.flow, func(sl *transfer.Slot) error { return f.fetchGroup(st, sl, g, c, f.transfer(c.flow).Get) })
+			if err != nil && ctx.Err() != nil {
+				err = context.Cause(ctx)
+			}
 			f.endCall(c, g, err)
 		}, st) {
-			f.endCall(c, g, errGone)
+			f.endCall(c, g, ErrGone)
 		}
 		c.flow.Promote(transfer.Urgent)
 		f.set.readerActive()
@@ -288,14 +291,15 @@ func (f *File) withBuffer(ctx context.Context, flow *transfer.Flow, do func(*tra
 // Fill fetches all of the file and verifies it. Others may fetch parts of it concurrently. Unless
 // its chunks are verified as parts of it (Layout.Stated), the file is hashed in order, which can
 // return a *verify.Error: while bytes arrive or, if readers wait and flow is in the background,
-// afterwards. If the server does not support ranges it starts again, see transfer.Fetch.All.
-func (f *File) Fill(ctx context.Context, flow *transfer.Flow, anew func()) error {
+// afterwards, but not after limit. If the server does not support ranges it starts again, see
+// transfer.Fetch.All.
+func (f *File) Fill(ctx context.Context, flow *transfer.Flow, limit *Patience, anew func()) error {
 	st, err := f.open()
 	if err != nil {
 		return err
 	}
 	defer f.done(st)
-	w := newWhole(f, st, flow)
+	w := newWhole(f, st, flow, limit)
 	var use func(int, *transfer.Slot) error
 	if !f.Layout.Stated {
 		use = func(g int, sl *transfer.Slot) error { return w.use(g, sl) }
@@ -303,7 +307,7 @@ func (f *File) Fill(ctx context.Context, flow *transfer.Flow, anew func()) error
 	err = f.transfer(flow).All(ctx, st.p.Chunks(), func(g int, sl *transfer.Slot, get transfer.Get) error {
 		return f.fill(st, sl, g, get, w)
 	}, use, func() {
-		w = newWhole(f, st, flow)
+		w = newWhole(f, st, flow, limit)
 		anew()
 	})
 	if err != nil {

@@ -81,9 +81,9 @@ func (s *Set) Acquire(d digest.Digest, size int64, path string, l *Layout) *File
 	}
 	if f.users++; f.users == 1 {
 		f.newGeneration()
-		f.ctx, f.cancel = context.WithCancel(context.Background())
+		f.ctx, f.cancel = context.WithCancelCause(context.Background())
 		if s.closed {
-			f.cancel()
+			f.cancel(nil)
 		}
 	}
 	return f
@@ -92,21 +92,23 @@ func (s *Set) Acquire(d digest.Digest, size int64, path string, l *Layout) *File
 // Release ends a use of a file. The last one cancels its transfers.
 func (s *Set) Release(f *File) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if f.users--; f.users == 0 {
-		f.cancel()
+		f.cancel(ErrGone)
 	}
-	s.forget(f)
+	s.unlock(f)
 }
 
-// forget drops a file without users and work. The caller holds mu.
-func (s *Set) forget(f *File) {
-	if f.users > 0 || f.working > 0 || s.files[f.dir] != f {
-		return
+// unlock unlocks mu, and drops a file without users and work.
+func (s *Set) unlock(f *File) {
+	unused := f.users == 0 && f.working == 0 && s.files[f.dir] == f
+	if unused {
+		delete(s.files, f.dir)
+		s.Area.Drop(f.dir)
 	}
-	delete(s.files, f.dir)
-	s.Area.Drop(f.dir)
-	f.retire()
+	s.mu.Unlock()
+	if unused {
+		f.retire()
+	}
 }
 
 // readerActive records that a reader progresses or waits for bytes.
@@ -147,8 +149,7 @@ func (s *Set) begin(f *File) (ctx context.Context, ok bool) {
 func (s *Set) end(f *File) {
 	s.mu.Lock()
 	f.working--
-	s.forget(f)
-	s.mu.Unlock()
+	s.unlock(f)
 	s.work.Done()
 }
 
@@ -157,7 +158,7 @@ func (s *Set) Close() {
 	s.mu.Lock()
 	s.closed = true
 	for _, f := range s.files {
-		f.cancel()
+		f.cancel(nil)
 	}
 	s.mu.Unlock()
 	s.work.Wait()

@@ -47,64 +47,82 @@ func (f *File) open() (*stage, error) {
 // use returns the stage with one more user; fresh becomes the stage if there was none.
 func (f *File) use(fresh *stage) (*stage, error) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.Moved() {
-		if fresh != nil {
-			fresh.old = true
-			fresh.closeUnused()
+	unused, moved := fresh, f.Moved()
+	if !moved {
+		unused = nil
+		if f.stage != nil && f.stage.p.Lost() != nil {
+			unused, f.verified = f.replace(), nil
 		}
+		if f.stage == nil {
+			f.stage = fresh
+		}
+		if f.stage != nil {
+			f.stage.users++
+		}
+	}
+	st := f.stage
+	f.mu.Unlock()
+	unused.close()
+	if moved {
 		return nil, ErrMoved
 	}
-	if f.stage != nil && f.stage.p.Lost() != nil {
-		f.stage.old, f.stage, f.verified = true, nil, nil
-	}
-	if f.stage == nil {
-		f.stage = fresh
-	}
-	if f.stage != nil {
-		f.stage.users++
-	}
-	return f.stage, nil
+	return st, nil
 }
 
 func (f *File) done(st *stage) {
 	f.mu.Lock()
 	st.users--
-	rests := st.users == 0 && st == f.stage && f.Layout.Groups() <= fewGroups
-	st.closeUnused()
+	last := st.users == 0
+	old := st.old
 	f.mu.Unlock()
-	if rests {
+	switch {
+	case last && old:
+		st.close()
+	case last && f.Layout.Groups() <= fewGroups:
 		f.set.addIdle(f)
 	}
 }
 
 // closeIdle closes the stage if it has no users.
 func (f *File) closeIdle() {
+	var unused *stage
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	if st := f.stage; st != nil && st.users == 0 {
-		f.stage, st.old = nil, true
-		st.closeUnused()
+	if f.stage != nil && f.stage.users == 0 {
+		unused = f.replace()
 	}
+	f.mu.Unlock()
+	unused.close()
 }
 
-// closeUnused closes a replaced stage without users. The caller holds File.mu.
-func (st *stage) closeUnused() {
-	if st.users == 0 && st.old {
+// replace makes the next open create a new stage, and returns the current one if it has no users. The caller
+// holds mu.
+func (f *File) replace() (unused *stage) {
+	st := f.stage
+	f.stage = nil
+	if st == nil {
+		return nil
+	}
+	if st.old = true; st.users > 0 {
+		return nil
+	}
+	return st
+}
+
+// close closes a replaced stage without users, or nil. The caller does not hold File.mu.
+func (st *stage) close() {
+	if st != nil {
 		// Written bytes are synced where needed, through other descriptors.
 		_, _ = st.p.Close(), st.data.Close()
 	}
 }
 
-// retire makes the next open create a new stage.
+// retire makes the next open create a new stage, whose bytes are verified again.
 func (f *File) retire() {
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	f.verified = nil
-	if st := f.stage; st != nil {
-		f.stage, st.old = nil, true
-		st.closeUnused()
-	}
+	unused := f.replace()
+	f.mu.Unlock()
+	unused.close()
 }
 
 // Discard removes the staged bytes, because they are wrong.

@@ -16,19 +16,31 @@ const (
 	patience = 5 * time.Minute
 )
 
+// A Patience is the time for which the hashing of several files waits for readers, from the first wait on.
+// The zero value works.
+type Patience struct{ end atomic.Pointer[time.Time] }
+
+// over reports whether the time is over. The first call starts it.
+func (p *Patience) over() bool {
+	end := time.Now().Add(patience)
+	p.end.CompareAndSwap(nil, &end)
+	return !time.Now().Before(*p.end.Load())
+}
+
 // A whole computes the digest of a file over its groups in order as they arrive. Groups that are
 // skipped are read from disk at the end.
 type whole struct {
 	f     *File
 	st    *stage
 	flow  *transfer.Flow
+	limit *Patience
 	hash  verify.Hash
 	next  int         // the first group that is not in hash
 	after atomic.Bool // further groups are hashed at the end
 }
 
-func newWhole(f *File, st *stage, flow *transfer.Flow) *whole {
-	return &whole{f: f, st: st, flow: flow, hash: verify.NewHash()}
+func newWhole(f *File, st *stage, flow *transfer.Flow, limit *Patience) *whole {
+	return &whole{f: f, st: st, flow: flow, limit: limit, hash: verify.NewHash()}
 }
 
 // hashesLater reports whether arriving groups are hashed later, or not at all.
@@ -68,7 +80,7 @@ func (w *whole) add(g int, sl *transfer.Slot) error {
 
 // finish returns nil if all groups are present and the file is right.
 func (w *whole) finish(ctx context.Context) error {
-	f, until := w.f, time.Now().Add(patience)
+	f := w.f
 	for g := range w.st.p.Chunks() {
 		if err := f.checkPresent(w.st, g); err != nil {
 			return err
@@ -76,7 +88,7 @@ func (w *whole) finish(ctx context.Context) error {
 		if f.Layout.Stated || g < w.next {
 			continue
 		}
-		for d := w.readerPause(); d > 0 && time.Now().Before(until); d = w.readerPause() {
+		for d := w.readerPause(); d > 0 && !w.limit.over(); d = w.readerPause() {
 			select {
 			case <-time.After(d):
 			case <-ctx.Done():

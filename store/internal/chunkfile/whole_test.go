@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ballast-dev/ballast/store/transfer"
@@ -12,68 +13,91 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
+// readersActive makes a reader of another file progress for ever.
+func readersActive(s *Set) {
+	later := time.Now().Add(24 * time.Hour)
+	s.lastActive.Store(&later)
+}
+
 // TestReadersBeforeHash checks that background work does not hash a file while readers make progress,
 // and hashes it when a caller waits for the end.
 func TestReadersBeforeHash(t *testing.T) {
 	for _, wrong := range []bool{false, true} {
 		t.Run(fmt.Sprint("wrong=", wrong), func(t *testing.T) {
-			const size, groups = 1000, 20
-			s, f, m := newFile(t, groups, size)
-			if wrong {
-				f.Digest = digest.FromString("another file")
-			}
-			later := time.Now().Add(time.Hour) // as if a reader always made progress
-			s.lastActive.Store(&later)
-			flow := s.Scheduler.NewFlow(transfer.Background)
-			filled := make(chan error, 1)
-			go func() { filled <- f.Fill(t.Context(), flow, func() {}) }()
-			for f.Present() < groups*size {
-				select {
-				case err := <-filled:
-					t.Fatalf("%d bytes are there, and it ended: %v", f.Present(), err)
-				case <-time.After(time.Millisecond):
-				}
-			}
-			b := make([]byte, size) // chunks have their own digests
-			if _, err := readAt(t.Context(), f, b, 3*size); err != nil || digest.FromBytes(b) != f.Layout.Chunks[3].Digest {
-				t.Errorf("read before the file is hashed: %v", err)
-			}
-			select {
-			case err := <-filled:
-				t.Errorf("ended while readers get on: %v", err)
-			default:
-			}
-			flow.Promote(transfer.Soon)
-			err := <-filled
-			var not *verify.Error
-			if errors.As(err, &not) != wrong || err != nil && !wrong {
-				t.Errorf("hashed at the end: %v", err)
-			}
-			for off, n := range m.asked {
-				if n != 1 {
-					t.Errorf("bytes at %d were asked for %d times", off, n)
-				}
-			}
+			synctest.Test(t, func(t *testing.T) { testReadersBeforeHash(t, wrong) })
 		})
+	}
+}
+
+func testReadersBeforeHash(t *testing.T, wrong bool) {
+	const size, groups = 1000, 20
+	s, f, m := newFile(t, groups, size)
+	if wrong {
+		f.Digest = digest.FromString("another file")
+	}
+	readersActive(s)
+	flow := s.Scheduler.NewFlow(transfer.Background)
+	filled := make(chan error, 1)
+	go func() { filled <- f.Fill(t.Context(), flow, &Patience{}, func() {}) }()
+	synctest.Wait()
+	if n := f.Present(); n != groups*size {
+		t.Fatalf("%d bytes are there", n)
+	}
+	b := make([]byte, size) // chunks have their own digests
+	if _, err := readAt(t.Context(), f, b, 3*size); err != nil || digest.FromBytes(b) != f.Layout.Chunks[3].Digest {
+		t.Errorf("read before the file is hashed: %v", err)
+	}
+	readersActive(s)
+	time.Sleep(patience / 2)
+	select {
+	case err := <-filled:
+		t.Errorf("ended while readers get on: %v", err)
+	default:
+	}
+	flow.Promote(transfer.Soon)
+	err := <-filled
+	var not *verify.Error
+	if errors.As(err, &not) != wrong || err != nil && !wrong {
+		t.Errorf("hashed at the end: %v", err)
+	}
+	for off, n := range m.asked {
+		if n != 1 {
+			t.Errorf("bytes at %d were asked for %d times", off, n)
+		}
 	}
 }
 
 // TestHashEndsWithContext checks that work that waits for readers ends with its context.
 func TestHashEndsWithContext(t *testing.T) {
-	const size, groups = 1000, 20
-	s, f, _ := newFile(t, groups, size)
-	later := time.Now().Add(time.Hour)
-	s.lastActive.Store(&later)
-	ctx, cancel := context.WithCancel(t.Context())
-	filled := make(chan error, 1)
-	go func() { filled <- f.Fill(ctx, s.Scheduler.NewFlow(transfer.Background), func() {}) }()
-	for f.Present() < groups*size {
-		time.Sleep(time.Millisecond)
-	}
-	cancel()
-	if err := <-filled; !errors.Is(err, context.Canceled) {
-		t.Errorf("ended with %v", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s, f, _ := newFile(t, 20, 1000)
+		readersActive(s)
+		ctx, cancel := context.WithCancel(t.Context())
+		filled := make(chan error, 1)
+		go func() { filled <- f.Fill(ctx, s.Scheduler.NewFlow(transfer.Background), &Patience{}, func() {}) }()
+		synctest.Wait()
+		cancel()
+		if err := <-filled; !errors.Is(err, context.Canceled) {
+			t.Errorf("ended with %v", err)
+		}
+	})
+}
+
+// TestPatienceOfAllFiles checks that a reader delays the files of a model by one patience, not each.
+func TestPatienceOfAllFiles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start, limit := time.Now(), &Patience{}
+		for range 4 {
+			s, f, _ := newFile(t, 3, 1000)
+			readersActive(s)
+			if err := f.Fill(t.Context(), s.Scheduler.NewFlow(transfer.Background), limit, func() {}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if took := time.Since(start); took < patience || took > patience+quiet {
+			t.Errorf("the files waited for %v, want %v", took, patience)
+		}
+	})
 }
 
 // TestSmallFilesStayOpen checks that the stage of a file of few groups stays open between reads, unless

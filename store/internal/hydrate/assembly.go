@@ -27,9 +27,10 @@ const assemblyPrefix = "assembly-"
 type assembly struct {
 	file   filetable.File
 	recipe digest.Digest
-	group  string // of the sources of the parts
-	copies []partCopy
-	digest digest.Digest // set by complete
+	group  string             // of the sources of the parts
+	copies map[int64]partCopy // by offset in the assembled file
+	copied bool               // other assemblies copy parts of it
+	digest digest.Digest      // set by complete
 }
 
 // A partCopy is a part that is staged elsewhere: a range of a blob can be in several files, but is
@@ -37,7 +38,6 @@ type assembly struct {
 type partCopy struct {
 	from string // staged file
 	at   int64  // offset in from
-	to   int64  // offset in the assembled file
 	size int64
 }
 
@@ -60,13 +60,16 @@ func (a *assembly) staged() string { return a.dir() + "/data" }
 
 // assemblies returns the files of a table to assemble for these sources, and where their fragments
 // are staged.
-func (e *Engine) assemblies(t *filetable.Table, group string, from *transfer.Sources) ([]*assembly, map[digest.Digest][]staging.Piece, error) {
+func (e *Engine) assemblies(ctx context.Context, t *filetable.Table, group string, from *transfer.Sources) ([]*assembly, map[digest.Digest][]staging.Piece, error) {
 	var all []*assembly
-	places := map[digest.Digest][]staging.Piece{}
+	parts := map[digest.Digest][]part{}
 	seen := map[digest.Digest]bool{}
 	for _, f := range t.Files {
 		if f.Source == nil || len(f.Source.Parts) == 0 {
 			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, nil, err
 		}
 		a := &assembly{file: f, recipe: RecipeOf(f.Source), group: group}
 		if seen[a.recipe] {
@@ -86,46 +89,60 @@ func (e *Engine) assemblies(t *filetable.Table, group string, from *transfer.Sou
 		}
 		all = append(all, a)
 		var at int64
-		for _, part := range f.Source.Parts {
-			if part.Blob == "" {
-				at += int64(len(part.Inline))
-				continue
+		for _, src := range f.Source.Parts {
+			if src.Blob != "" {
+				parts[src.Blob] = append(parts[src.Blob], part{a, src.Offset, src.Size, at})
 			}
-			if err := a.place(places, part, at); err != nil {
-				return nil, nil, err
-			}
-			at += part.Size
+			at += src.Size + int64(len(src.Inline))
 		}
 	}
-	sizes := map[digest.Digest]int64{}
+	places := map[digest.Digest][]staging.Piece{}
 	for _, b := range t.Blobs {
-		sizes[b.Digest] = b.Size
-	}
-	for d, pieces := range places {
-		places[d] = staging.FillGaps(pieces, sizes[d])
+		if len(parts[b.Digest]) == 0 {
+			continue
+		}
+		pieces, err := place(parts[b.Digest])
+		if err != nil {
+			return nil, nil, fmt.Errorf("blob %s: %w", b.Digest, err)
+		}
+		places[b.Digest] = staging.FillGaps(pieces, b.Size)
 	}
 	slices.SortFunc(all, func(a, b *assembly) int { return cmp.Compare(a.dir(), b.dir()) })
 	return all, places, nil
 }
 
-// place stages a part at its offset in the file, or records that it is copied.
-func (a *assembly) place(places map[digest.Digest][]staging.Piece, part filetable.Source, at int64) error {
-	for _, pc := range places[part.Blob] {
-		if pc.Off == part.Offset && pc.Size == part.Size {
-			a.copies = append(a.copies, partCopy{from: pc.File, at: pc.At, to: at, size: part.Size})
-			return nil
-		}
-		if pc.Off < part.Offset+part.Size && part.Offset < pc.Off+pc.Size {
-			return fmt.Errorf("file %q: range %d+%d of %s overlaps another part: %w", a.file.Path, part.Offset, part.Size, part.Blob, errdefs.ErrNotImplemented)
+// A part is a range of a blob at an offset of an assembled file.
+type part struct {
+	in            *assembly
+	off, size, at int64
+}
+
+// place returns where the parts of a blob are staged: each at its offset in the first file that has it, from
+// which the others copy it.
+func place(parts []part) (pieces []staging.Piece, err error) {
+	slices.SortStableFunc(parts, func(a, b part) int { return cmp.Compare(a.off, b.off) })
+	var last part
+	for _, p := range parts {
+		switch {
+		case len(pieces) == 0 || p.off >= last.off+last.size:
+			pieces = append(pieces, staging.Piece{Off: p.off, Size: p.size, File: p.in.staged(), At: p.at})
+			last = p
+		case p.off == last.off && p.size == last.size:
+			if p.in.copies == nil {
+				p.in.copies = map[int64]partCopy{}
+			}
+			p.in.copies[p.at] = partCopy{from: last.in.staged(), at: last.at, size: p.size}
+			last.in.copied = last.in.copied || last.in != p.in
+		default:
+			return nil, fmt.Errorf("file %q: range %d+%d overlaps another part: %w", p.in.file.Path, p.off, p.size, errdefs.ErrNotImplemented)
 		}
 	}
-	places[part.Blob] = append(places[part.Blob], staging.Piece{Off: part.Offset, Size: part.Size, File: a.staged(), At: at})
-	return nil
+	return pieces, nil
 }
 
 // begin creates the staged file with its inline parts.
 func (a *assembly) begin(e *Engine) error {
-	if err := e.Root.MkdirAll(filepath.Join(staging.Top, a.dir()), 0o700); err != nil {
+	if err := e.Area.Make(a.dir()); err != nil {
 		return err
 	}
 	f, err := e.Root.OpenFile(filepath.Join(staging.Top, a.staged()), os.O_CREATE|os.O_WRONLY, 0o644)
@@ -201,15 +218,14 @@ func (a *assembly) publish(e *Engine, from *transfer.Sources) error {
 
 // copy copies the part at offset to from where it is staged, if that is elsewhere.
 func (a *assembly) copy(e *Engine, f *os.File, to int64, buf []byte) error {
-	i := slices.IndexFunc(a.copies, func(c partCopy) bool { return c.to == to })
-	if i < 0 {
+	c, ok := a.copies[to]
+	if !ok {
 		return nil
 	}
-	c := a.copies[i]
 	from, err := e.Root.Open(filepath.Join(staging.Top, c.from))
 	if err != nil {
 		return err
 	}
-	_, err = io.CopyBuffer(io.NewOffsetWriter(f, c.to), io.NewSectionReader(from, c.at, c.size), buf)
+	_, err = io.CopyBuffer(io.NewOffsetWriter(f, to), io.NewSectionReader(from, c.at, c.size), buf)
 	return errors.Join(err, from.Close())
 }

@@ -33,6 +33,7 @@ type blobFetch struct {
 	sources transfer.Sources
 	files   []*chunkfile.File // of target.Files, while it runs
 	flow    *transfer.Flow
+	limit   *chunkfile.Patience // of the hydration that started it
 
 	cancel context.CancelFunc
 	done   chan struct{} // closed at the end
@@ -75,16 +76,16 @@ func (e *Engine) fetch(ctx context.Context, h *hydration, i int) (*blobFetch, er
 
 // join returns the fetch of a target with one more waiter, and whether it was started by this call.
 func (e *Engine) join(h *hydration, t Target) (b *blobFetch, mine bool, err error) {
+	key := t.key()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
 		return nil, false, errClosed
 	}
-	key := t.key()
 	b, ok := e.fetches[key]
 	if !ok {
 		ctx, cancel := context.WithCancel(e.ctx)
-		b = &blobFetch{e: e, key: key, target: t, cancel: cancel, done: make(chan struct{}), flow: e.Scheduler.NewFlow(transfer.Background)}
+		b = &blobFetch{e: e, key: key, target: t, cancel: cancel, done: make(chan struct{}), flow: e.Scheduler.NewFlow(transfer.Background), limit: &h.limit}
 		b.state.Store(StateWaiting)
 		for _, f := range t.Files {
 			b.files = append(b.files, e.Files.Acquire(f.File.Digest, f.File.Size, f.File.Path, f.Layout))
@@ -191,7 +192,7 @@ func (b *blobFetch) attempt(ctx context.Context) (resumed bool, err error) {
 // file fetches a file by chunks.
 func (b *blobFetch) file(ctx context.Context, f *chunkfile.File) (resumed bool, err error) {
 	resumed = b.e.Area.Marked(f.Layout.Dir(f.Digest), f.Size, f.Layout.Grid()) > 0
-	err = f.Fill(ctx, b.flow, b.noRanges)
+	err = f.Fill(ctx, b.flow, b.limit, b.noRanges)
 	var wrong *verify.Error
 	if errors.As(err, &wrong) && !errors.Is(err, chunkfile.ErrChunk) {
 		if f.Layout.Unverified {

@@ -17,6 +17,9 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
+// errAbandoned ends work that no caller waits for.
+var errAbandoned = fmt.Errorf("the download was stopped, because nothing waited for it: %w", errdefs.ErrUnavailable)
+
 var errClosed = fmt.Errorf("the store is closed: %w", errdefs.ErrUnavailable)
 
 // A Publication is a durable, verified staged file that becomes an object.
@@ -48,8 +51,13 @@ type Objects interface {
 	// PutBytes makes p an object.
 	PutBytes(ctx context.Context, p []byte) (digest.Digest, error)
 
-	// Registered is called when Live includes the work, before looking for present objects.
-	Registered(ctx context.Context)
+	// Began is called when Live includes the hydration of a table from a group of sources, before looking
+	// for present objects.
+	Began(table digest.Digest, group string)
+
+	// Ended is called at the end of a hydration, before its waiters are informed. It completes the records
+	// if err is nil, and returns the error for the waiters.
+	Ended(table digest.Digest, t *filetable.Table, group string, err error) error
 
 	// Reserve reserves disk space for need bytes of a table from a group of sources, beside other
 	// reservations, until release. left returns how many of them are still to be written.
@@ -70,21 +78,21 @@ type Engine struct {
 	Log       *slog.Logger
 
 	ctx  context.Context // cancels all work
-	stop context.CancelFunc
+	stop context.CancelCauseFunc
 	work sync.WaitGroup
 
 	mu         sync.Mutex // guards the following; locked before hydration.mu
 	closed     bool
-	hydrations map[string]*hydration    // by key
-	fetches    map[string]*blobFetch    // by key
-	assembling map[string]chan struct{} // by directory: held while a file is assembled there
-	began      chan struct{}            // closed when the next hydration begins
+	hydrations map[string]*hydration // by key
+	fetches    map[string]*blobFetch // by key
+	assembling map[string]*turn      // by directory
+	began      chan struct{}         // closed when the next hydration begins
 }
 
 // Begin initialises an Engine. It is called once, before all other methods.
 func (e *Engine) Begin() {
-	e.ctx, e.stop = context.WithCancel(context.Background())
-	e.hydrations, e.fetches, e.assembling = map[string]*hydration{}, map[string]*blobFetch{}, map[string]chan struct{}{}
+	e.ctx, e.stop = context.WithCancelCause(context.Background())
+	e.hydrations, e.fetches, e.assembling = map[string]*hydration{}, map[string]*blobFetch{}, map[string]*turn{}
 	e.began = make(chan struct{})
 }
 
@@ -93,7 +101,7 @@ func (e *Engine) Close() {
 	e.mu.Lock()
 	e.closed = true
 	e.mu.Unlock()
-	e.stop()
+	e.stop(errClosed)
 	e.work.Wait()
 }
 
@@ -131,19 +139,43 @@ func (e *Engine) Arrived(d digest.Digest, may func(from *transfer.Sources) bool)
 	}
 }
 
-// exclusive waits for exclusive use of an assembly directory, until release.
-func (e *Engine) exclusive(ctx context.Context, dir string) (release func(), err error) {
-	e.mu.Lock()
-	turn := e.assembling[dir]
-	if turn == nil {
-		turn = make(chan struct{}, 1)
-		e.assembling[dir] = turn
+// A turn is the exclusive use of an assembly directory by a hydration.
+type turn struct {
+	holder *hydration
+	over   chan struct{} // closed at the end
+}
+
+// exclusive waits for exclusive use of an assembly directory, until release, and reports whether another
+// hydration had it before. That gets the priority of h meanwhile.
+func (e *Engine) exclusive(ctx context.Context, h *hydration, dir string) (waited bool, err error) {
+	for {
+		e.mu.Lock()
+		other := e.assembling[dir]
+		if other == nil {
+			e.assembling[dir] = &turn{h, make(chan struct{})}
+			e.mu.Unlock()
+			return waited, nil
+		}
+		e.mu.Unlock()
+		waited = true
+		h.waitBehind(other.holder)
+		select {
+		case <-other.over:
+			h.waitBehind(nil)
+		case <-ctx.Done():
+			return false, context.Cause(ctx)
+		}
 	}
-	e.mu.Unlock()
-	select {
-	case turn <- struct{}{}:
-		return func() { <-turn }, nil
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+}
+
+// release ends the exclusive use of the directories of files, as far as h has it.
+func (e *Engine) release(h *hydration, files ...*assembly) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, a := range files {
+		if turn := e.assembling[a.dir()]; turn != nil && turn.holder == h {
+			delete(e.assembling, a.dir())
+			close(turn.over)
+		}
 	}
 }

@@ -66,11 +66,10 @@ type Options struct {
 
 // Hydrate returns when every file of the table is a complete, verified object. Blobs that are
 // present, or whose contents are, are not fetched; a blob that is being fetched is waited for. If
-// ctx ends first, the work continues for Linger. finish is called once for all waiting calls, when
-// everything is complete.
-func (e *Engine) Hydrate(ctx context.Context, d digest.Digest, t *filetable.Table, o Options, finish func() error) error {
+// ctx ends first, the work continues for Linger.
+func (e *Engine) Hydrate(ctx context.Context, d digest.Digest, t *filetable.Table, o Options) error {
 	for {
-		h, joined, err := e.hydration(d, t, o, finish)
+		h, joined, err := e.hydration(d, t, o)
 		if err != nil {
 			return err
 		}
@@ -105,7 +104,7 @@ func (e *Engine) follow(ctx context.Context, h *hydration, progress func([]Progr
 }
 
 // hydration returns the running hydration of a table with one more waiter, or starts one.
-func (e *Engine) hydration(d digest.Digest, t *filetable.Table, o Options, finish func() error) (h *hydration, joined bool, err error) {
+func (e *Engine) hydration(d digest.Digest, t *filetable.Table, o Options) (h *hydration, joined bool, err error) {
 	h = &hydration{table: d, group: transfer.GroupKey(o.Sources), done: make(chan struct{}), list: o.Sources}
 	h.from.Set(h.key(), h.list)
 	e.mu.Lock()
@@ -122,7 +121,7 @@ func (e *Engine) hydration(d digest.Digest, t *filetable.Table, o Options, finis
 		h, joined = old, true
 		h.renew(o.Sources)
 	} else {
-		e.start(h, t, finish)
+		e.start(h, t)
 	}
 	if !o.Background {
 		h.await()
@@ -136,8 +135,8 @@ func (e *Engine) hydration(d digest.Digest, t *filetable.Table, o Options, finis
 }
 
 // start starts the work of a hydration. The caller holds mu.
-func (e *Engine) start(h *hydration, t *filetable.Table, finish func() error) {
-	ctx, cancel := context.WithCancel(e.ctx)
+func (e *Engine) start(h *hydration, t *filetable.Table) {
+	ctx, cancel := context.WithCancelCause(e.ctx)
 	h.cancel, h.started = cancel, time.Now()
 	e.hydrations[h.key()] = h
 	close(e.began)
@@ -145,14 +144,11 @@ func (e *Engine) start(h *hydration, t *filetable.Table, finish func() error) {
 	e.work.Go(h.measure)
 	e.work.Go(func() {
 		left, err := e.run(ctx, h, t)
-		if err == nil {
-			err = finish()
+		if errors.Is(err, context.Canceled) {
+			err = cmp.Or(context.Cause(ctx), err)
 		}
-		if errors.Is(err, context.Canceled) && e.ctx.Err() != nil {
-			err = errClosed
-		}
-		cancel()
-		e.end(h, err)
+		cancel(nil)
+		e.end(h, e.Objects.Ended(h.table, t, h.group, err))
 		for _, dir := range left { // after the waiters are informed; remaining files are collected later
 			if err := e.Area.Tidy(dir); err != nil {
 				e.Log.Warn("unneeded staged files cannot be removed", "directory", dir, "err", err)
@@ -221,28 +217,24 @@ func (e *Engine) leave(h *hydration) {
 	awaited := h.awaited
 	h.mu.Unlock()
 	if !awaited { // background callers do not come back
-		h.cancel()
+		h.cancel(nil)
 		return
 	}
-	h.linger, h.ends = time.AfterFunc(e.Linger, h.cancel), time.Now().Add(e.Linger)
+	h.linger, h.ends = time.AfterFunc(e.Linger, func() { h.cancel(errAbandoned) }), time.Now().Add(e.Linger)
 }
 
 // run executes a hydration. left are directories of the area that it no longer needs.
 func (e *Engine) run(ctx context.Context, h *hydration, t *filetable.Table) (left []string, err error) {
-	e.Objects.Registered(ctx)
+	e.Objects.Began(h.table, h.group)
 	if err := e.PutInline(ctx, t); err != nil {
 		return nil, err
 	}
-	assemblies, places, err := e.assemblies(t, h.group, &h.from)
+	assemblies, places, err := e.ownAssemblies(ctx, h, t)
+	defer e.release(h, assemblies...)
 	if err != nil {
 		return nil, err
 	}
-	for _, a := range assemblies { // in the order of their directories, which prevents deadlocks
-		release, err := e.exclusive(ctx, a.dir())
-		if err != nil {
-			return nil, err
-		}
-		defer release()
+	for _, a := range assemblies {
 		e.Area.Hold(a.dir())
 		defer e.Area.Drop(a.dir())
 	}
@@ -274,6 +266,9 @@ func (e *Engine) run(ctx context.Context, h *hydration, t *filetable.Table) (lef
 		return nil, err
 	}
 	for _, a := range assemblies {
+		if !a.copied {
+			continue
+		}
 		if err := a.publish(e, &h.from); err != nil {
 			return nil, err
 		}
@@ -284,6 +279,25 @@ func (e *Engine) run(ctx context.Context, h *hydration, t *filetable.Table) (lef
 		}
 	}
 	return left, nil
+}
+
+// ownAssemblies returns the files of a table to assemble, for exclusive use, as assemblies does.
+func (e *Engine) ownAssemblies(ctx context.Context, h *hydration, t *filetable.Table) ([]*assembly, map[digest.Digest][]staging.Piece, error) {
+	for {
+		all, places, err := e.assemblies(ctx, t, h.group, &h.from)
+		again := false
+		for _, a := range all { // in the order of their directories, which prevents deadlocks
+			waited, err := e.exclusive(ctx, h, a.dir())
+			if err != nil {
+				return all, nil, err
+			}
+			again = again || waited
+		}
+		if !again {
+			return all, places, err
+		}
+		e.release(h, all...) // some have been assembled meanwhile
+	}
 }
 
 // PutInline makes the inline and the empty files of a table objects.
@@ -314,7 +328,7 @@ func (e *Engine) missing(h *hydration, t *filetable.Table, places map[digest.Dig
 			return nil, err
 		}
 		if ok {
-			h.settle(i, StatePresent)
+			h.finish(i, StatePresent)
 			continue
 		}
 		target.pieces, err = piecesOf(target.Blob, members[target.Blob.Digest], places[target.Blob.Digest])
@@ -422,7 +436,7 @@ func (e *Engine) fetchTargets(ctx context.Context, h *hydration, missing []int, 
 	all, ctx := errgroup.WithContext(ctx)
 	for _, a := range assemblies {
 		all.Go(func() error {
-			return a.complete(ctx, e, func(ctx context.Context, d digest.Digest) error {
+			err := a.complete(ctx, e, func(ctx context.Context, d digest.Digest) error {
 				select {
 				case <-fragments[d]:
 					return nil
@@ -430,6 +444,11 @@ func (e *Engine) fetchTargets(ctx context.Context, h *hydration, missing []int, 
 					return ctx.Err()
 				}
 			})
+			if err == nil && !a.copied { // others may wait for it
+				err = a.publish(e, &h.from)
+				e.release(h, a)
+			}
+			return err
 		})
 	}
 	all.Go(func() error {
@@ -451,7 +470,7 @@ func (e *Engine) fetchTargets(ctx context.Context, h *hydration, missing []int, 
 					return err
 				}
 				h.from.AddProviders(&b.sources)
-				h.settle(i, StateComplete)
+				h.finish(i, StateComplete)
 				if verified := fragments[b.target.Blob.Digest]; verified != nil && len(b.files) == 0 {
 					close(verified)
 				}

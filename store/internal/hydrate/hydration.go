@@ -2,10 +2,12 @@ package hydrate
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/ballast-dev/ballast/store/internal/chunkfile"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/opencontainers/go-digest"
 )
@@ -17,9 +19,10 @@ type hydration struct {
 	group   string
 	targets []Target
 	started time.Time
-	cancel  context.CancelFunc
+	cancel  context.CancelCauseFunc
 	done    chan struct{}
 	err     error // valid after done is closed
+	limit   chunkfile.Patience
 
 	waiters int               // guarded by Engine.mu
 	linger  *time.Timer       // guarded by Engine.mu; runs while there are no waiters
@@ -30,6 +33,7 @@ type hydration struct {
 	mu      sync.Mutex             // guards the following
 	awaited bool                   // a caller waits for the end
 	wanted  map[digest.Digest]bool // files that readers wait for
+	behind  *hydration             // assembles a file that this one needs; or nil
 	blobs   []Progress             // by index of targets
 	fetches []*blobFetch
 	rate    int64 // bytes per second
@@ -98,19 +102,22 @@ func (h *hydration) fetching(i int, b *blobFetch) {
 // await gives all fetches the priority of awaited work.
 func (h *hydration) await() {
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	h.awaited = true
 	for _, b := range h.fetches {
 		if b != nil {
 			b.await()
 		}
 	}
+	behind := h.behind
+	h.mu.Unlock()
+	if behind != nil {
+		behind.await()
+	}
 }
 
 // awaitFile gives the fetch of a file the priority of awaited work.
 func (h *hydration) awaitFile(d digest.Digest) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	if h.wanted == nil {
 		h.wanted = map[digest.Digest]bool{}
 	}
@@ -119,6 +126,28 @@ func (h *hydration) awaitFile(d digest.Digest) {
 		if b != nil && h.wants(i) {
 			b.await()
 		}
+	}
+	behind := h.behind
+	h.mu.Unlock()
+	if behind != nil {
+		behind.awaitFile(d)
+	}
+}
+
+// waitBehind records the hydration that assembles a file that h needs, or nil, and gives it the priority of h.
+func (h *hydration) waitBehind(other *hydration) {
+	h.mu.Lock()
+	h.behind = other
+	awaited, wanted := h.awaited, slices.Collect(maps.Keys(h.wanted))
+	h.mu.Unlock()
+	if other == nil {
+		return
+	}
+	if awaited {
+		other.await()
+	}
+	for _, d := range wanted {
+		other.awaitFile(d)
 	}
 }
 
@@ -129,7 +158,7 @@ func (h *hydration) wants(i int) bool {
 	return len(h.wanted) > 0 && len(t.Files) == 0 || slices.ContainsFunc(t.digests(), func(d digest.Digest) bool { return h.wanted[d] })
 }
 
-func (h *hydration) settle(i int, state string) {
+func (h *hydration) finish(i int, state string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.blobs[i].State, h.blobs[i].Done = state, h.blobs[i].Total

@@ -164,11 +164,10 @@ func namesOf(t *filetable.Table) map[digest.Digest]string {
 		if f.Source == nil {
 			continue
 		}
-		for _, src := range append(f.Source.Parts, *f.Source) {
-			if src.Blob != "" && names[src.Blob] == "" {
-				names[src.Blob] = f.Path
-			}
+		for _, part := range f.Source.Parts {
+			names[part.Blob] = cmp.Or(names[part.Blob], f.Path)
 		}
+		names[f.Source.Blob] = cmp.Or(names[f.Source.Blob], f.Path)
 	}
 	for _, u := range t.Unpacks {
 		names[u.Blob] = u.As

@@ -1,51 +1,49 @@
 package hydrate
 
-import "github.com/ballast-dev/ballast/store/filetable"
+import (
+	"context"
+
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/opencontainers/go-digest"
+)
 
 // Presence returns the size of a table, and how many bytes of it are present, in objects or staged
 // by any group.
-func (e *Engine) Presence(t *filetable.Table) (total, done int64, err error) {
-	_, places, err := e.assemblies(t, "", nil)
+func (e *Engine) Presence(ctx context.Context, t *filetable.Table) (total, done int64, err error) {
+	_, places, err := e.assemblies(ctx, t, "", nil)
 	if err != nil {
 		return 0, 0, err
 	}
 	for _, target := range Plan(t, "") {
+		if err := ctx.Err(); err != nil {
+			return 0, 0, err
+		}
 		total += target.Blob.Size
 		// An object of another size than in the table is useless.
 		if ok, err := e.hasTarget(&target, places, nil); ok && err == nil {
 			done += target.Blob.Size
 			continue
 		}
-		n, err := e.staged(&target)
-		if err != nil {
-			return 0, 0, err
-		}
-		done += n
+		done += e.staged(&target)
 	}
 	return total, done, nil
 }
 
 // staged returns the number of staged bytes of an incomplete target.
-func (e *Engine) staged(t *Target) (n int64, err error) {
+func (e *Engine) staged(t *Target) (n int64) {
 	if len(t.Files) == 0 {
-		return e.most(t.Blob, nil)
+		return e.most(t.Blob.Digest, t.Blob.Size, nil)
 	}
 	for _, f := range t.Files {
-		b := filetable.Blob{Digest: f.File.Digest, Size: f.File.Size}
-		m, err := e.most(b, f.Layout.Grid())
-		if err != nil {
-			return 0, err
-		}
-		n += m
+		n += e.most(f.File.Digest, f.File.Size, f.Layout.Grid())
 	}
-	return n, nil
+	return n
 }
 
 // most returns the largest number of staged bytes of a blob in one directory.
-func (e *Engine) most(b filetable.Blob, grid []int64) (n int64, err error) {
-	dirs, err := e.Area.Dirs(b.Digest)
-	for _, dir := range dirs {
-		n = max(n, e.Area.Marked(dir, b.Size, grid))
+func (e *Engine) most(d digest.Digest, size int64, grid []int64) (n int64) {
+	for _, dir := range e.Area.Dirs(d) {
+		n = max(n, e.Area.Marked(dir, size, grid))
 	}
-	return n, err
+	return n
 }

@@ -58,7 +58,7 @@ func (e *Engine) Abandon(ctx context.Context, tables ...digest.Digest) (n int, e
 	e.mu.Lock()
 	for _, h := range e.hydrations {
 		if h.waiters == 0 && (len(tables) == 0 || slices.Contains(tables, h.table)) {
-			h.cancel()
+			h.cancel(errAbandoned)
 			ending = append(ending, h)
 		}
 	}

@@ -1,10 +1,12 @@
 package staging
 
 import (
+	"crypto/rand"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -19,14 +21,30 @@ const Top = "partial"
 // TTL is how long abandoned staged files stay.
 const TTL = 24 * time.Hour
 
-// An Area is the directory of all partials. Its methods are safe for concurrent use.
+// gone is the prefix of the names of directories that are being removed.
+const gone = ".gone-"
+
+// An Area is the directory of all partials. Its methods are safe for concurrent use. It knows what is in the
+// directory, so that no method but New and Collect reads all of it.
 type Area struct {
 	root *os.Root
 	boot string         // kernel.random.boot_id
 	work sync.WaitGroup // checkpoints
 
-	mu   sync.Mutex // guards the following; held while a partial is created or collected
-	held map[string]int
+	mu      sync.Mutex          // guards the following and all entries; files are not touched under it
+	entries map[string][]*entry // by blobOf
+	unsized map[*entry]bool     // those of unknown size
+	sized   int64               // size of all others, in bytes
+}
+
+// An entry is a name in the directory that is on the disk or in use.
+type entry struct {
+	name   string
+	there  bool          // it may be on the disk
+	held   int           // number of Holds
+	busy   chan struct{} // closed when its files were created or removed; nil: nobody does that
+	size   int64         // allocated bytes, unless it is in unsized
+	change int           // number of uses, each of which may have changed the size
 }
 
 // New returns the area below a root.
@@ -38,12 +56,102 @@ func New(root *os.Root) (*Area, error) {
 	if err := root.MkdirAll(Top, 0o700); err != nil {
 		return nil, err
 	}
-	a := &Area{root: root, boot: strings.TrimSpace(string(boot)), held: map[string]int{}}
-	return a, nil
+	a := &Area{root: root, boot: strings.TrimSpace(string(boot)), entries: map[string][]*entry{}, unsized: map[*entry]bool{}}
+	found, err := fs.ReadDir(root.FS(), Top)
+	for _, e := range found {
+		a.entry(e.Name()).there = true
+	}
+	return a, err
 }
 
 // Close waits for running checkpoints. There must be no more writes.
 func (a *Area) Close() { a.work.Wait() }
+
+// blobOf returns the part of a name that the directories of one blob have in common.
+func blobOf(name string) string {
+	if i := strings.LastIndexByte(name, '-'); i == digest.SHA256.Size()*2 {
+		return name[:i]
+	}
+	return name
+}
+
+// find returns the entry of a name, or nil. The caller holds mu.
+func (a *Area) find(name string) *entry {
+	for _, e := range a.entries[blobOf(name)] {
+		if e.name == name {
+			return e
+		}
+	}
+	return nil
+}
+
+// entry returns the entry of a name, which is about to change. The caller holds mu.
+func (a *Area) entry(name string) *entry {
+	e := a.find(name)
+	if e == nil {
+		e = &entry{name: name}
+		a.entries[blobOf(name)] = append(a.entries[blobOf(name)], e)
+	}
+	if e.change++; !a.unsized[e] {
+		a.unsized[e] = true
+		a.sized -= e.size
+		e.size = 0
+	}
+	return e
+}
+
+// forget forgets an entry that is neither on the disk nor in use. The caller holds mu.
+func (a *Area) forget(e *entry) {
+	if e.there || e.held > 0 || e.busy != nil {
+		return
+	}
+	blob := blobOf(e.name)
+	if a.entries[blob] = slices.DeleteFunc(a.entries[blob], func(o *entry) bool { return o == e }); len(a.entries[blob]) == 0 {
+		delete(a.entries, blob)
+	}
+	a.sized -= e.size
+	delete(a.unsized, e)
+}
+
+// claim waits until nobody else creates or removes the files of a name, until done reports whether they
+// are there.
+func (a *Area) claim(name string) (done func(there bool)) {
+	for {
+		a.mu.Lock()
+		e := a.entry(name)
+		busy := e.busy
+		if busy == nil {
+			done = a.begin(e)
+		}
+		a.mu.Unlock()
+		if busy == nil {
+			return done
+		}
+		<-busy
+	}
+}
+
+// claimUnused is claim for a name that is neither held nor claimed; otherwise it returns nil.
+func (a *Area) claimUnused(name string) (done func(there bool)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if e := a.entry(name); e.held == 0 && e.busy == nil {
+		return a.begin(e)
+	}
+	return nil
+}
+
+// begin begins a claim. The caller holds mu.
+func (a *Area) begin(e *entry) (done func(there bool)) {
+	e.busy = make(chan struct{})
+	return func(there bool) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		close(e.busy)
+		e.busy, e.there = nil, there
+		a.forget(e)
+	}
+}
 
 // BlobDir returns the name of the directory in which a blob is staged with a layout. Staged bytes
 // belong to the group of sources that provides them (transfer.GroupKey): other groups must not get
@@ -53,68 +161,88 @@ func BlobDir(d digest.Digest, layout, group string) string {
 }
 
 // Dirs returns the names of the directories in which a blob is staged.
-func (a *Area) Dirs(d digest.Digest) (names []string, err error) {
-	entries, err := fs.ReadDir(a.root.FS(), Top)
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), d.Encoded()+"-") {
-			names = append(names, e.Name())
+func (a *Area) Dirs(d digest.Digest) (names []string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, e := range a.entries[d.Encoded()] {
+		if e.there {
+			names = append(names, e.name)
 		}
 	}
-	return names, err
+	return names
 }
 
 // Hold protects a directory from garbage collection until the same number of Drops.
 func (a *Area) Hold(name string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.held[name]++
+	a.entry(name).held++
 }
 
 // Drop ends a Hold.
 func (a *Area) Drop(name string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.held[name]--; a.held[name] <= 0 {
-		delete(a.held, name)
-	}
+	e := a.entry(name)
+	e.held--
+	a.forget(e)
+}
+
+// Make makes a directory.
+func (a *Area) Make(name string) error {
+	defer a.claim(name)(true)
+	return a.root.MkdirAll(filepath.Join(Top, name), 0o700)
 }
 
 // Remove removes a directory.
 func (a *Area) Remove(name string) error {
+	done := a.claim(name)
 	err := a.root.RemoveAll(filepath.Join(Top, name))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
+	done(err != nil)
 	return err
 }
 
 // Tidy is Remove, unless the directory is held.
 func (a *Area) Tidy(name string) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.held[name] > 0 {
-		return nil
+	if done := a.claimUnused(name); done != nil {
+		return a.discard(name, done)
 	}
-	return a.Remove(name)
+	return nil
+}
+
+// discard removes a claimed directory. The claim ends before its files are removed, which can take long.
+func (a *Area) discard(name string, done func(there bool)) error {
+	trash := filepath.Join(Top, gone+rand.Text())
+	err := a.root.Rename(filepath.Join(Top, name), trash)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	done(err != nil)
+	return errors.Join(err, a.root.RemoveAll(trash))
 }
 
 // Collect removes the directories and files that are not held and were idle for TTL. It returns their number;
 // with dryRun it only counts.
 func (a *Area) Collect(dryRun bool) (n int, err error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	entries, err := fs.ReadDir(a.root.FS(), Top)
 	if err != nil {
 		return 0, err
 	}
 	for _, e := range entries {
-		if a.held[e.Name()] > 0 || a.recent(e.Name()) {
+		left := strings.HasPrefix(e.Name(), gone) // by a crash
+		done := a.claimUnused(e.Name())
+		switch {
+		case done == nil:
 			continue
-		}
-		if n++; dryRun {
+		case !left && a.recent(e.Name()):
+			done(true)
 			continue
+		case !left:
+			n++
 		}
-		if err := a.Remove(e.Name()); err != nil {
+		if dryRun {
+			done(true)
+		} else if err := a.discard(e.Name(), done); err != nil {
 			return n, err
 		}
 	}
@@ -134,39 +262,13 @@ func (a *Area) recent(name string) bool {
 // Open opens the staged part of a blob in a directory, or starts a new one. The directory is held
 // until Close. Chunks begin at the offsets in grid or, if it is nil, every ChunkSize bytes.
 func (a *Area) Open(name string, size int64, pieces []Piece, grid []int64) (*Partial, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.Hold(name)
+	defer a.claim(name)(true)
 	p := &Partial{area: a, name: name, root: a.root, Dir: filepath.Join(Top, name), Size: size, Pieces: pieces, grid: grid}
-	p.head = partialHead{Size: size, Chunk: ChunkSize, Layout: LayoutOf(pieces, grid), Boot: a.boot}
-	have, err := p.readHead()
-	sameBoot := have.Boot == a.boot
-	have.Boot = a.boot
-	same := err == nil && have == p.head && (sameBoot || !p.single())
-	if same && grid != nil {
-		_, err := p.root.Lstat(p.Path("data"))
-		same = err == nil // otherwise it became an object just before the process ended
-	}
-	if !same {
-		if !p.single() || !errors.Is(err, fs.ErrNotExist) {
-			if err := a.Remove(name); err != nil {
-				return nil, err
-			}
-		}
-		if !isFile(grid) {
-			if err := p.root.MkdirAll(p.Dir, 0o700); err != nil {
-				return nil, err
-			}
-		}
-	}
-	if p.single() {
-		err = p.openSingle(same)
-	} else {
-		err = p.openMarks(same, sameBoot)
-	}
-	if err != nil {
+	if err := p.open(); err != nil {
+		a.Drop(name)
 		return nil, err
 	}
-	a.held[name]++
 	return p, nil
 }
 
@@ -196,7 +298,36 @@ func (a *Area) Marked(name string, size int64, grid []int64) (n int64) {
 	return n
 }
 
-// Allocated returns the disk usage of a directory, or of all of them if name is empty, in bytes.
+// Usage returns the disk usage of all directories, in bytes. It reads only those that were used since the
+// last call.
+func (a *Area) Usage() (total int64, err error) {
+	a.mu.Lock()
+	changes := map[*entry]int{}
+	for e := range a.unsized {
+		changes[e] = e.change
+	}
+	total = a.sized
+	a.mu.Unlock()
+	for e, change := range changes {
+		n, err := a.Allocated(e.name)
+		if err != nil {
+			return 0, err
+		}
+		_, err = a.root.Lstat(filepath.Join(Top, e.name))
+		total += n
+		a.mu.Lock()
+		if e.change == change && e.held == 0 && e.busy == nil {
+			delete(a.unsized, e)
+			e.size, e.there = n, !errors.Is(err, fs.ErrNotExist)
+			a.sized += n
+			a.forget(e)
+		}
+		a.mu.Unlock()
+	}
+	return total, nil
+}
+
+// Allocated returns the disk usage of a directory, in bytes.
 func (a *Area) Allocated(name string) (n int64, err error) {
 	err = fs.WalkDir(a.root.FS(), filepath.Join(Top, name), func(_ string, e fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sort"
@@ -148,6 +149,35 @@ func (p *Partial) writeHead() error {
 	return p.root.Rename(tmp, p.headPath())
 }
 
+// open opens or creates the staged files.
+func (p *Partial) open() error {
+	p.head = partialHead{Size: p.Size, Chunk: ChunkSize, Layout: LayoutOf(p.Pieces, p.grid), Boot: p.area.boot}
+	have, err := p.readHead()
+	sameBoot := have.Boot == p.area.boot
+	have.Boot = p.area.boot
+	same := err == nil && have == p.head && (sameBoot || !p.single())
+	if same && p.grid != nil {
+		_, err := p.root.Lstat(p.Path("data"))
+		same = err == nil // otherwise it became an object just before the process ended
+	}
+	if !same {
+		if !p.single() || !errors.Is(err, fs.ErrNotExist) {
+			if err := p.root.RemoveAll(p.Dir); err != nil {
+				return err
+			}
+		}
+		if !isFile(p.grid) {
+			if err := p.root.MkdirAll(p.Dir, 0o700); err != nil {
+				return err
+			}
+		}
+	}
+	if p.single() {
+		return p.openSingle(same)
+	}
+	return p.openMarks(same, sameBoot)
+}
+
 // openSingle is openMarks for a single chunk.
 func (p *Partial) openSingle(there bool) (err error) {
 	if p.state = []byte{markAbsent}; there {
@@ -185,19 +215,23 @@ func (p *Partial) readMarks(sameBoot bool) error {
 	if err != nil {
 		return err
 	}
-	if info.Size() == int64(len(p.state)) {
+	stale := info.Size() != int64(len(p.state))
+	if !stale {
 		if _, err := p.marks.ReadAt(p.state, 0); err != nil && err != io.EOF {
 			return err
 		}
 	}
 	for i, m := range p.state {
 		if m != markSynced && (m != markWritten || !sameBoot) {
-			p.state[i] = markAbsent
+			p.state[i], stale = markAbsent, stale || m != markAbsent
 		}
 		if p.state[i] != markAbsent {
 			_, n := p.Chunk(i)
 			p.have, p.Resumed = p.have+n, true
 		}
+	}
+	if !stale { // another Partial may write marks
+		return nil
 	}
 	if err := p.marks.Truncate(int64(len(p.state))); err != nil {
 		return err
@@ -334,9 +368,10 @@ func (p *Partial) checkpoint(dirty []int) error {
 // checked ends a checkpoint.
 func (p *Partial) checked(err error) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.syncing, p.failed = false, err
-	if p.closed {
+	closed := p.closed
+	p.mu.Unlock()
+	if closed {
 		_ = p.marks.Close() // unsynced marks are only treated as written
 	}
 }
@@ -419,12 +454,13 @@ func (p *Partial) Create(name string) (*os.File, error) {
 func (p *Partial) Close() error {
 	p.area.Drop(p.name)
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.closed = true
-	if p.single() {
+	syncing := p.syncing
+	p.mu.Unlock()
+	switch {
+	case p.single():
 		return p.dir.Close()
-	}
-	if p.syncing {
+	case syncing:
 		return nil
 	}
 	return p.marks.Close()

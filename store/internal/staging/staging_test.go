@@ -6,8 +6,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/opencontainers/go-digest"
 )
 
 func area(t *testing.T, dir string) *Area {
@@ -109,6 +113,10 @@ func TestCollect(t *testing.T) {
 			}
 		}
 	}
+	crashed := filepath.Join(dir, Top, gone+"x") // while it was removed
+	if err := os.MkdirAll(filepath.Join(crashed, "y"), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	a.Hold("held")
 	for _, dry := range []bool{true, false} {
 		if n, err := a.Collect(dry); err != nil || n != 1 {
@@ -117,6 +125,9 @@ func TestCollect(t *testing.T) {
 	}
 	if n, err := a.Collect(false); err != nil || n != 0 {
 		t.Errorf("again: %d, %v", n, err)
+	}
+	if _, err := os.Stat(crashed); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("what a crash left: %v", err)
 	}
 	a.Drop("held")
 	if n, err := a.Collect(false); err != nil || n != 1 {
@@ -163,7 +174,8 @@ func TestResumeSingle(t *testing.T) {
 				t.Errorf("staged: %q, %v", b, err)
 			}
 			for boot, want := range map[string]int64{"another": 0, a.boot: 10} {
-				b := &Area{root: a.root, boot: boot, held: map[string]int{}}
+				b := area(t, dir)
+				b.boot = boot
 				if n := b.Marked("one", 10, grid); n != want {
 					t.Errorf("boot %s: %d bytes, want %d", boot, n, want)
 				}
@@ -202,7 +214,8 @@ func TestResume(t *testing.T) {
 	}
 	stage(2)
 	for boot, want := range map[string]int64{a.boot: 2 * ChunkSize, "another": ChunkSize} {
-		b := &Area{root: a.root, boot: boot, held: map[string]int{}}
+		b := area(t, dir)
+		b.boot = boot
 		if n := b.Marked("x", size, nil); n != want {
 			t.Errorf("boot %s: %d bytes, want %d", boot, n, want)
 		}
@@ -238,5 +251,80 @@ func TestMarksOfAnotherLength(t *testing.T) {
 		if err := p.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestDirs checks that the directories of a blob are known while they are on the disk, also after a restart.
+func TestDirs(t *testing.T) {
+	dir := t.TempDir()
+	a := area(t, dir)
+	d := digest.FromString("blob")
+	names := []string{BlobDir(d, "layout", "one"), BlobDir(d, "layout", "two"), BlobDir(d, "another", "one")}
+	slices.Sort(names)
+	others := []string{BlobDir(digest.FromString("other"), "layout", "one"), "assembly-" + d.Encoded()}
+	check := func(a *Area, want ...string) {
+		t.Helper()
+		got := a.Dirs(d)
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+	}
+	check(a)
+	for _, name := range append(others, names...) {
+		p, err := a.Open(name, 10, RawPieces(10), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(p.Write(0, []byte("0123456789")), p.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.Hold(BlobDir(d, "held", "but not there"))
+	check(a, names...)
+	check(area(t, dir), names...)
+	if err := a.Remove(names[1]); err != nil {
+		t.Fatal(err)
+	}
+	check(a, names[0], names[2])
+	a.Hold(names[2])
+	if err := errors.Join(a.Tidy(names[0]), a.Tidy(names[2])); err != nil {
+		t.Fatal(err)
+	}
+	check(a, names[2])
+	a.Drop(names[2])
+	if err := errors.Join(a.Tidy(names[2]), a.Make(names[0])); err != nil {
+		t.Fatal(err)
+	}
+	check(a, names[0])
+}
+
+// TestOpenTogether opens a directory, which an earlier version left with other content, many times at once:
+// nobody removes what another one has made.
+func TestOpenTogether(t *testing.T) {
+	a := area(t, t.TempDir())
+	p, err := a.Open("x", 3*ChunkSize, RawPieces(3*ChunkSize), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var g sync.WaitGroup
+	for i := range 20 {
+		g.Go(func() {
+			p, err := a.Open("x", 20*ChunkSize, RawPieces(20*ChunkSize), nil)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if err := errors.Join(p.Write(i, make([]byte, ChunkSize)), p.Close()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	g.Wait()
+	if n := a.Marked("x", 20*ChunkSize, nil); n != 20*ChunkSize {
+		t.Errorf("%d chunks are there, want 20", n/ChunkSize)
 	}
 }

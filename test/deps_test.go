@@ -62,8 +62,7 @@ convert/registry          : convert convert/format convert/formats convert/image
 convert/signature/dsse    : convert/mediatype
 convert/signature/oms     : convert/signature/dsse store/filetable store/verify
 convert/signature/cosign  : convert/mediatype convert/signature/dsse store/verify
-convert/signature/notation : convert convert/mediatype convert/remote
-convert/signature         : convert convert/mediatype convert/remote convert/signature/cosign convert/signature/dsse convert/signature/notation convert/signature/oms store store/filetable store/verify
+convert/signature         : convert convert/mediatype convert/remote convert/signature/cosign convert/signature/dsse convert/signature/oms store store/filetable store/verify
 convert/export            : convert convert/chunked convert/format convert/gguf convert/headers convert/image convert/layout convert/mediatype convert/remote convert/resolve convert/safetensors convert/signature/cosign convert/signature/dsse convert/signature/oms store store/filetable store/transfer store/verify
 convert/converttest       : convert convert/mediatype store/filetable store/verify
 snapshotter               : snapshotter/tree store store/boltfile store/durable store/filetable store/verify

@@ -25,8 +25,7 @@ const maxLooked = 2 * chunked.MaxChunks
 
 // readChunks turns compressed archives with a usable table of contents into files with chunks.
 // Other archives stay as they are, as does an archive that would make the file table too large.
-// Tables of contents are read one after the other, because each can take several hundred MiB of
-// memory.
+// Tables of contents are read one after the other, because each can take more than 100 MiB of memory.
 func (b *Builder) readChunks(ctx context.Context, a Artifact) error {
 	chunks, entries, looked := 0, 0, 0
 	for _, l := range b.announced() {
@@ -56,7 +55,7 @@ func (b *Builder) readChunks(ctx context.Context, a Artifact) error {
 
 // maxListed limits the files of all chunked archives: unlike those of other compressed archives
 // they are in the file table.
-const maxListed = 100_000
+const maxListed = chunked.MaxMembers
 
 // announced returns the archives whose table of contents should be read.
 func (b *Builder) announced() []chunkedLayer {
@@ -89,7 +88,8 @@ func (b *Builder) readTOC(ctx context.Context, a Artifact, l *chunkedLayer) erro
 	if c, ok := r.(io.Closer); ok {
 		defer c.Close()
 	}
-	l.files, err = chunked.Files(r, b.chunkedLayer(b.blobs[b.at[desc.Digest]]), l.as...)
+	room := func(n int64) error { return TakeMemory(ctx, n) }
+	l.files, err = chunked.Files(r, room, b.chunkedLayer(b.blobs[b.at[desc.Digest]]), l.as...)
 	if errors.Is(err, chunked.ErrOpaque) {
 		l.files = nil
 		return nil

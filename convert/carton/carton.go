@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/carton/zipdir"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/verify"
@@ -61,6 +62,7 @@ type Carton struct {
 	places   map[digest.Digest]place
 
 	linked atomic.Int64 // bytes read to determine sizes
+	asked  atomic.Int64 // requests for sizes
 }
 
 // A place is where the bytes of a file are: in a member, or at URLs.
@@ -140,6 +142,9 @@ func (c *Carton) readMember(ctx context.Context, name string, limit int64) ([]by
 		return nil, invalid("no file %s, but another type", name)
 	case e.Size > limit:
 		return nil, invalid("%q of %d bytes, more than %d", name, e.Size, limit)
+	}
+	if err := convert.MakeRoom(ctx, e.Size); err != nil {
+		return nil, err
 	}
 	r, err := c.members.open(ctx, e)
 	if err != nil {

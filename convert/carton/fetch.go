@@ -20,7 +20,7 @@ import (
 )
 
 // parallelStreams limits the files that are decompressed, or downloaded from LINKS, at the same
-// time. Each can need a window of 128 MiB (zstd).
+// time.
 const parallelStreams = 4
 
 // small is the maximal size in bytes of a file that is read as a whole, in one request.
@@ -220,6 +220,8 @@ func (c *Carton) sizeOf(ctx context.Context, d digest.Digest, urls []string) (in
 		switch {
 		case ctx.Err() != nil:
 			return 0, context.Cause(ctx)
+		case c.asked.Load() > maxRequests:
+			return 0, c.ask(0)
 		case err != nil:
 			errs = append(errs, err)
 		case !slices.Contains(sizes, n):
@@ -237,6 +239,9 @@ func (c *Carton) sizeOf(ctx context.Context, d digest.Digest, urls []string) (in
 		if n > small {
 			break
 		}
+		if err := c.ask(min(len(urls), maxURLs)); err != nil {
+			return 0, err
+		}
 		if body, _, err := c.openLink(ctx, d, urls, 0, n); err == nil {
 			body.Close()
 			return n, nil
@@ -245,9 +250,31 @@ func (c *Carton) sizeOf(ctx context.Context, d digest.Digest, urls []string) (in
 	return sizes[len(sizes)-1], nil
 }
 
+// maxRequests limits the requests for the sizes of the files of a carton, which go to hosts that its
+// author chose.
+const maxRequests = 2000
+
+// LimitRequests is the name of the limit maxRequests.
+const LimitRequests = "carton_requests"
+
+// ask counts n requests for sizes.
+func (c *Carton) ask(n int) error {
+	if c.asked.Add(int64(n)) > maxRequests {
+		return &filetable.LimitError{Limit: LimitRequests, Err: fmt.Errorf("the sizes of the files of %s need more than %d requests: %w",
+			nameLinks, maxRequests, errdefs.ErrResourceExhausted)}
+	}
+	return nil
+}
+
 func (c *Carton) sizeAt(ctx context.Context, url string) (int64, error) {
+	if err := c.ask(1); err != nil {
+		return 0, err
+	}
 	if n := c.o.headSize(ctx, url); n >= 0 {
 		return n, nil
+	}
+	if err := c.ask(1); err != nil {
+		return 0, err
 	}
 	body, length, err := c.o.getDecoded(ctx, url, "identity")
 	if err != nil {

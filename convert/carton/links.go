@@ -15,7 +15,7 @@ const (
 	MaxLinksSize = 4 << 20 // 4 MiB
 
 	// maxURLs limits the URLs tried for a file, and maxURL the length of one, in bytes.
-	maxURLs = 32
+	maxURLs = 8
 	maxURL  = 8 << 10
 )
 
@@ -39,7 +39,7 @@ func ParseLinks(p []byte) (map[digest.Digest][]string, error) {
 			return nil, fmt.Errorf("%s: %w", nameLinks, err)
 		}
 		if _, ok := all[d]; ok {
-			return nil, invalid("%s: %s is there twice", nameLinks, d)
+			return nil, invalid("%s: duplicate %s", nameLinks, d)
 		}
 		all[d] = list[string](urls, k, true)
 	}

@@ -54,7 +54,7 @@ func ParseManifest(p []byte) ([]Entry, error) {
 			return nil, fmt.Errorf("MANIFEST line %d: %w", n, err)
 		}
 		if seen[e.Path] {
-			return nil, invalid("MANIFEST line %d: %q is there twice", n, e.Path)
+			return nil, invalid("MANIFEST line %d: duplicate %q", n, e.Path)
 		}
 		seen[e.Path] = true
 		all = append(all, e)
@@ -101,7 +101,7 @@ func parseLine(line string) (Entry, error) {
 // parseHash parses the hexadecimal form of a sha256, in either case.
 func parseHash(s string) (digest.Digest, error) {
 	if len(s) != 64 {
-		return "", invalid("%.100q is no sha256", s)
+		return "", invalid("%.100q is not a sha256", s)
 	}
 	return verify.ParseDigest("sha256:" + strings.ToLower(s))
 }

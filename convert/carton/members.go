@@ -9,6 +9,7 @@ import (
 	"os"
 	"sync"
 
+	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/carton/zipdir"
 	"github.com/ballast-dev/ballast/convert/local"
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -42,7 +43,7 @@ type archive struct {
 
 // openArchive reads the directory of an archive, and returns its entries too.
 func openArchive(ctx context.Context, src Source) (*archive, []zipdir.Entry, error) {
-	entries, err := zipdir.Read(readerAt{ctx, src}, src.Size())
+	entries, err := zipdir.Read(readerAt{ctx, src}, src.Size(), func(n int64) error { return convert.TakeMemory(ctx, n) })
 	if err != nil {
 		return nil, nil, err
 	}
@@ -61,7 +62,7 @@ func (a *archive) open(ctx context.Context, e *zipdir.Entry) (io.ReadCloser, err
 	if err != nil {
 		return nil, fmt.Errorf("%q: %w", e.Name, err)
 	}
-	return zipdir.Open(body, e)
+	return zipdir.Open(ctx, body, e)
 }
 
 // section reads the local header of a member once.

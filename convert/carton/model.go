@@ -19,7 +19,7 @@ import (
 )
 
 // parallelSizes limits the simultaneous requests for sizes.
-const parallelSizes = 8
+const parallelSizes = 4
 
 // Model returns the model. It requests the sizes of files that are only in LINKS. The model depends
 // on MANIFEST and its files, not on the layout of the archive or on LINKS.

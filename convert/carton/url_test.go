@@ -13,6 +13,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
 	"github.com/containerd/errdefs"
+	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -515,6 +517,50 @@ func TestLinksAreLimited(t *testing.T) {
 	defer body.Close()
 	if p, err := io.ReadAll(body); err == nil || len(p) > 7 {
 		t.Errorf("got %d bytes, error %v", len(p), err)
+	}
+}
+
+// TestLinksRequestsAreLimited opens a carton with a URL for each of many files.
+func TestLinksRequestsAreLimited(t *testing.T) {
+	var requests, now, most atomic.Int64
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		requests.Add(1)
+		n := now.Add(1)
+		defer now.Add(-1)
+		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+		}
+		w.Header().Set("Content-Length", "4")
+	}))
+	defer s.Close()
+	c := linked([]byte("weights"), s.URL)
+	for i := range 2100 {
+		c.Files = append(c.Files, file{Path: fmt.Sprintf("model/more/%d", i), Data: fmt.Appendf(nil, "%4d", i), URLs: []string{s.URL}})
+	}
+	_, err := open(t, at(c.Bytes()), options(t)).Model(context.Background())
+	if !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), carton.LimitRequests) {
+		t.Errorf("got error %v", err)
+	}
+	if requests.Load() > 2000 || most.Load() > 4 {
+		t.Errorf("%d requests, %d at a time", requests.Load(), most.Load())
+	}
+}
+
+// TestLinkedWindow reads a body whose zstd window is larger than HTTP allows.
+func TestLinkedWindow(t *testing.T) {
+	p := storetest.Random(1, 20<<20)
+	for window, ok := range map[int]bool{8 << 20: true, 16 << 20: false} {
+		var b bytes.Buffer
+		w, err := zstd.NewWriter(&b, zstd.WithWindowSize(window), zstd.WithEncoderLevel(zstd.SpeedFastest))
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Write(p)
+		w.Close()
+		s := serve(t, map[string]http.HandlerFunc{"/w": coded("zstd", b.Bytes())})
+		_, err = open(t, at(linked(p, s.URL+"/w").Bytes()), options(t)).Model(context.Background())
+		if ok != (err == nil) {
+			t.Errorf("window of %d bytes: got error %v", window, err)
+		}
 	}
 }
 

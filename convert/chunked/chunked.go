@@ -29,6 +29,20 @@ const (
 	// MaxChunks limits the chunks of a layer, and is a suitable limit for all layers of a model: a
 	// chunk takes about 200 bytes of a file table, of store.MaxTableSize.
 	MaxChunks = 250_000
+
+	// MaxMembers limits the files, links and directories of a layer.
+	MaxMembers = 100_000
+
+	// tocWeight is the memory that a byte of a table of contents takes, in bytes, until its chunks are
+	// those of a file table.
+	tocWeight = 3
+
+	// maxValue limits a value in a table of contents, and maxWindow the window of zstd, in bytes.
+	maxValue  = 1 << 20
+	maxWindow = 32 << 20
+
+	// shortEntry is the size of a short entry of a table of contents, in bytes.
+	shortEntry = 128
 )
 
 // tailSize is the number of bytes at the end of a layer that are read for its footer: most tables
@@ -121,20 +135,23 @@ func (t *toc) set(p position, size int64) error {
 	return nil
 }
 
+// A Room reserves n bytes of memory before they are used.
+type Room func(n int64) error
+
 // Files returns the files of a layer, whose blob r reads without verification, at the paths of the
 // model that store.PlaceTar gives for each of as. Their chunks are in a blob with
 // store.ArchiveChunks.
 //
 // It returns an error that is ErrOpaque if the layer must be unpacked as a whole, and
 // errdefs.ErrInvalidArgument if it contains something that a model must not contain, or the error
-// of r.
-func Files(r io.ReaderAt, l Layer, as ...string) ([][]filetable.File, error) {
+// of r or room.
+func Files(r io.ReaderAt, room Room, l Layer, as ...string) ([][]filetable.File, error) {
 	t, err := find(l)
 	if err != nil {
 		return nil, err
 	}
 	src := &blob{r: r, size: l.Size}
-	entries, err := t.read(src)
+	entries, err := t.read(src, room)
 	switch {
 	case src.err != nil && !errdefs.IsNotImplemented(src.err): // a server without ranges cannot serve chunks
 		return nil, fmt.Errorf("table of contents: %w", src.err)

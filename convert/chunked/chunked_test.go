@@ -133,7 +133,7 @@ func unpacked(t testing.TB, blob []byte, c filetable.Codec, as string) []filetab
 // valid, and that each chunk has the right content.
 func check(t *testing.T, blob []byte, l chunked.Layer, as string) []filetable.File {
 	t.Helper()
-	placed, err := chunked.Files(bytes.NewReader(blob), l, as)
+	placed, err := chunked.Files(bytes.NewReader(blob), anyRoom, l, as)
 	if err != nil {
 		t.Fatal(err)
 	}

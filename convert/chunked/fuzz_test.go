@@ -16,7 +16,7 @@ import (
 // fits checks that Files returns one of its documented errors, or files that are valid in a table.
 func fits(t *testing.T, blob []byte, l chunked.Layer) {
 	t.Helper()
-	placed, err := chunked.Files(bytes.NewReader(blob), l, "", "a/b")
+	placed, err := chunked.Files(bytes.NewReader(blob), anyRoom, l, "", "a/b")
 	if err != nil {
 		if !errors.Is(err, chunked.ErrOpaque) && !errdefs.IsInvalidArgument(err) {
 			t.Fatalf("an error without a category: %v", err)

@@ -60,7 +60,7 @@ func file(more string) string {
 func TestChunksOfPodmanTable(t *testing.T) {
 	blob, annotations := handmade(table(file("")))
 	l := layerOf(blob, filetable.CodecZstd, annotations)
-	files, err := chunked.Files(bytes.NewReader(blob), l, "")
+	files, err := chunked.Files(bytes.NewReader(blob), anyRoom, l, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,13 +141,13 @@ var refusedTables = map[string]string{
 func TestHostileTables(t *testing.T) {
 	for name, toc := range opaqueTables {
 		blob, annotations := handmade(toc)
-		if _, err := chunked.Files(bytes.NewReader(blob), layerOf(blob, filetable.CodecZstd, annotations), ""); !isOpaque(err) {
+		if _, err := chunked.Files(bytes.NewReader(blob), anyRoom, layerOf(blob, filetable.CodecZstd, annotations), ""); !isOpaque(err) {
 			t.Errorf("%s: got %v, want ErrOpaque", name, err)
 		}
 	}
 	for name, toc := range refusedTables {
 		blob, annotations := handmade(toc)
-		if _, err := chunked.Files(bytes.NewReader(blob), layerOf(blob, filetable.CodecZstd, annotations), ""); !errdefs.IsInvalidArgument(err) || isOpaque(err) {
+		if _, err := chunked.Files(bytes.NewReader(blob), anyRoom, layerOf(blob, filetable.CodecZstd, annotations), ""); !errdefs.IsInvalidArgument(err) || isOpaque(err) {
 			t.Errorf("%s: got %v, want ErrInvalidArgument", name, err)
 		}
 	}
@@ -170,7 +170,7 @@ func TestTableWithoutDigestIsUnused(t *testing.T) {
 		if chunked.Announced(l) {
 			t.Errorf("%s: announced", name)
 		}
-		if _, err := chunked.Files(failing{}, l, ""); !isOpaque(err) {
+		if _, err := chunked.Files(failing{}, anyRoom, l, ""); !isOpaque(err) {
 			t.Errorf("%s: got %v, want ErrOpaque without a read", name, err)
 		}
 	}
@@ -203,7 +203,7 @@ func TestHostilePlaces(t *testing.T) {
 	} {
 		a := maps.Clone(annotations)
 		a[mediatype.PodmanTOCPosition] = s
-		if _, err := chunked.Files(bytes.NewReader(blob), layerOf(blob, filetable.CodecZstd, a), ""); !isOpaque(err) {
+		if _, err := chunked.Files(bytes.NewReader(blob), anyRoom, layerOf(blob, filetable.CodecZstd, a), ""); !isOpaque(err) {
 			t.Errorf("%.60s: got %v, want ErrOpaque", s, err)
 		}
 	}
@@ -221,23 +221,23 @@ func TestWrongAnnotations(t *testing.T) {
 			}
 			a := maps.Clone(annotations)
 			a[key] = other
-			if _, err := chunked.Files(bytes.NewReader(blob), layerOf(blob, format.Codec(), a), ""); !isOpaque(err) {
+			if _, err := chunked.Files(bytes.NewReader(blob), anyRoom, layerOf(blob, format.Codec(), a), ""); !isOpaque(err) {
 				t.Errorf("%s: another %s: got %v, want ErrOpaque", format, key, err)
 			}
 		}
 		l := layerOf(blob, format.Codec(), annotations)
-		if _, err := chunked.Files(failing{}, l, ""); !errors.Is(err, errUnplugged) || isOpaque(err) {
+		if _, err := chunked.Files(failing{}, anyRoom, l, ""); !errors.Is(err, errUnplugged) || isOpaque(err) {
 			t.Errorf("%s: got %v, want the error of the server", format, err)
 		}
-		if _, err := chunked.Files(bytes.NewReader(blob[:100]), l, ""); err == nil {
+		if _, err := chunked.Files(bytes.NewReader(blob[:100]), anyRoom, l, ""); err == nil {
 			t.Errorf("%s: read from a blob that is cut off", format)
 		}
 		// Any wrong byte in what is read is detected.
 		for at := len(blob) - 200; at > len(blob)-2000 && at > 0; at -= 97 {
 			bad := bytes.Clone(blob)
 			bad[at] ^= 0x40
-			files, err := chunked.Files(bytes.NewReader(bad), l, "")
-			good, _ := chunked.Files(bytes.NewReader(blob), l, "")
+			files, err := chunked.Files(bytes.NewReader(bad), anyRoom, l, "")
+			good, _ := chunked.Files(bytes.NewReader(blob), anyRoom, l, "")
 			if err == nil && cmp.Diff(good, files) != "" {
 				t.Errorf("%s: byte %d: other files", format, at)
 			}
@@ -250,7 +250,7 @@ func TestLargeTables(t *testing.T) {
 	toc := []byte(table(strings.Repeat(" ", 65<<20)))
 	compressed := converttest.Compress(toc, filetable.CodecZstd)
 	blob, annotations := handmadeFrom(toc[:1000], compressed)
-	if _, err := chunked.Files(bytes.NewReader(blob), layerOf(blob, filetable.CodecZstd, annotations), ""); !isOpaque(err) {
+	if _, err := chunked.Files(bytes.NewReader(blob), anyRoom, layerOf(blob, filetable.CodecZstd, annotations), ""); !isOpaque(err) {
 		t.Errorf("zstd: got %v, want ErrOpaque", err)
 	}
 	gz := converttest.Compress(converttest.Tar(converttest.File{Path: "stargz.index.json", Data: toc}), filetable.CodecGzip)
@@ -258,7 +258,7 @@ func TestLargeTables(t *testing.T) {
 	blob = append(blob, 0x1f, 0x8b, 8, 4, 0, 0, 0, 0, 0, 255, 26, 0, 'S', 'G', 22, 0)
 	blob = fmt.Appendf(blob, "%016xSTARGZ\x01\x00\x00\xff\xff\x00\x00\x00\x00\x00\x00\x00\x00", 4)
 	l := layerOf(blob, filetable.CodecGzip, map[string]string{mediatype.AnnotationTOCDigest: digest.FromBytes(toc).String()})
-	if _, err := chunked.Files(bytes.NewReader(blob), l, ""); !isOpaque(err) {
+	if _, err := chunked.Files(bytes.NewReader(blob), anyRoom, l, ""); !isOpaque(err) {
 		t.Errorf("gzip: got %v, want ErrOpaque", err)
 	}
 }
@@ -267,7 +267,7 @@ func TestLargeTables(t *testing.T) {
 func TestWithoutRanges(t *testing.T) {
 	blob, annotations := handmade(table(file("")))
 	r := refusing{bytes.NewReader(blob)}
-	if _, err := chunked.Files(r, layerOf(blob, filetable.CodecZstd, annotations), ""); !isOpaque(err) {
+	if _, err := chunked.Files(r, anyRoom, layerOf(blob, filetable.CodecZstd, annotations), ""); !isOpaque(err) {
 		t.Errorf("got %v, want ErrOpaque", err)
 	}
 }
@@ -277,4 +277,61 @@ type refusing struct{ io.ReaderAt }
 
 func (refusing) ReadAt([]byte, int64) (int, error) {
 	return 0, fmt.Errorf("ranges: %w", errdefs.ErrNotImplemented)
+}
+
+func anyRoom(int64) error { return nil }
+
+// TestRoom checks that memory for a table of contents is reserved before it is read.
+func TestRoom(t *testing.T) {
+	pad := converttest.File{Path: strings.Repeat("a", 200), Data: []byte(hello)}
+	for _, format := range converttest.ChunkedFormats {
+		blob, annotations := converttest.Chunked(format, converttest.Tar(pad), 32<<10)
+		l := layerOf(blob, format.Codec(), annotations)
+		var asked []int64
+		if _, err := chunked.Files(bytes.NewReader(blob), func(n int64) error { asked = append(asked, n); return nil }, l, ""); err != nil {
+			t.Fatal(err)
+		}
+		if len(asked) != 2 || asked[0] > int64(len(blob)) || asked[1] < 3*200 {
+			t.Errorf("%s: asked for %d bytes", format, asked)
+		}
+		full := errors.New("no memory")
+		for n := range 2 {
+			_, err := chunked.Files(bytes.NewReader(blob), func(int64) error {
+				if n--; n < 0 {
+					return full
+				}
+				return nil
+			}, l, "")
+			if !errors.Is(err, full) || isOpaque(err) {
+				t.Errorf("%s: got %v, want the error of the room", format, err)
+			}
+		}
+	}
+}
+
+// TestLongValues checks that a value that no table needs is not kept in memory.
+func TestLongValues(t *testing.T) {
+	for name, toc := range map[string]string{
+		"unknown": `{"x":"` + strings.Repeat("a", 4<<20) + `","version":1,"entries":[]}`,
+		"entry":   table(file(`,"x":"` + strings.Repeat("a", 4<<20) + `"`)),
+	} {
+		blob, annotations := handmade(toc)
+		_, err := chunked.Files(bytes.NewReader(blob), anyRoom, layerOf(blob, filetable.CodecZstd, annotations), "")
+		if !isOpaque(err) || !strings.Contains(fmt.Sprint(err), "a value of more than") {
+			t.Errorf("%s: got %.200v, want ErrOpaque", name, err)
+		}
+	}
+}
+
+// TestManyMembers checks that a table with more files than a model may have is not read to its end.
+func TestManyMembers(t *testing.T) {
+	var b strings.Builder
+	for i := range chunked.MaxMembers + 1 {
+		fmt.Fprintf(&b, `{"type":"reg","name":"%d"},`, i)
+	}
+	blob, annotations := handmade(table(b.String() + "what is not JSON"))
+	_, err := chunked.Files(bytes.NewReader(blob), anyRoom, layerOf(blob, filetable.CodecZstd, annotations), "")
+	if !isOpaque(err) || !strings.Contains(fmt.Sprint(err), "files") {
+		t.Errorf("got %v, want ErrOpaque", err)
+	}
 }

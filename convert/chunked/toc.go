@@ -50,11 +50,14 @@ const (
 )
 
 // read reads the table of contents of a layer.
-func (t *toc) read(b *blob) ([]entry, error) {
+func (t *toc) read(b *blob, room Room) ([]entry, error) {
 	if t.size == 0 {
 		if err := t.ask(b); err != nil {
 			return nil, err
 		}
+	}
+	if err := room(t.size); err != nil {
+		return nil, err
 	}
 	p, err := b.read(t.off, t.size)
 	if err != nil {
@@ -66,10 +69,13 @@ func (t *toc) read(b *blob) ([]entry, error) {
 		}
 	}
 	if t.codec == filetable.CodecGzip {
-		return t.readGzip(p)
+		return t.readGzip(p, room)
+	}
+	if err := room(tocWeight * t.plainSize); err != nil {
+		return nil, err
 	}
 	plain, err := zstd.NewReader(bytes.NewReader(p), zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
-		zstd.WithDecoderMaxWindow(maxTOC), zstd.WithDecoderMaxMemory(maxTOC))
+		zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderMaxMemory(maxWindow))
 	if err != nil {
 		return nil, opaque("%v", err)
 	}
@@ -78,11 +84,11 @@ func (t *toc) read(b *blob) ([]entry, error) {
 	if t.digest != "" {
 		r = verify.NewReader(r, t.digest, t.plainSize)
 	}
-	return decode(r)
+	return decode(r, t.plainSize)
 }
 
 // readGzip reads the table of contents of eStargz: a tar with one file.
-func (t *toc) readGzip(p []byte) ([]entry, error) {
+func (t *toc) readGzip(p []byte, room Room) ([]entry, error) {
 	plain, err := gzip.NewReader(bytes.NewReader(p))
 	if err != nil {
 		return nil, opaque("%v", err)
@@ -96,13 +102,18 @@ func (t *toc) readGzip(p []byte) ([]entry, error) {
 	if hdr.Name != indexName || hdr.Typeflag != tar.TypeReg || hdr.Size < 1 || hdr.Size > maxTOC {
 		return nil, opaque("%.100q of %d bytes is no table of contents", hdr.Name, hdr.Size)
 	}
-	return decode(verify.NewReader(tr, t.digest, hdr.Size))
+	if err := room(tocWeight * hdr.Size); err != nil {
+		return nil, err
+	}
+	return decode(verify.NewReader(tr, t.digest, hdr.Size), hdr.Size)
 }
 
-// decode decodes the JSON of a table of contents, which nothing may follow.
-func decode(r io.Reader) ([]entry, error) {
-	d := json.NewDecoder(r)
-	entries, err := decodeObject(d)
+// decode decodes the JSON of a table of contents of size bytes, which nothing may follow.
+func decode(r io.Reader, size int64) ([]entry, error) {
+	short := &shortValues{r: r}
+	d := json.NewDecoder(short)
+	short.d = d
+	entries, err := decodeObject(d, size)
 	if err == nil {
 		if _, err = d.Token(); err == io.EOF {
 			return entries, nil
@@ -112,7 +123,24 @@ func decode(r io.Reader) ([]entry, error) {
 	return nil, opaque("%v", err)
 }
 
-func decodeObject(d *json.Decoder) ([]entry, error) {
+// shortValues reads the JSON that d decodes. It returns an error instead of the rest of a value of
+// more than maxValue bytes, which d would keep.
+type shortValues struct {
+	r io.Reader
+	d *json.Decoder
+	n int64 // bytes read
+}
+
+func (s *shortValues) Read(p []byte) (int, error) {
+	if s.n-s.d.InputOffset() > maxValue {
+		return 0, fmt.Errorf("a value of more than %d bytes", maxValue)
+	}
+	n, err := s.r.Read(p)
+	s.n += int64(n)
+	return n, err
+}
+
+func decodeObject(d *json.Decoder, size int64) ([]entry, error) {
 	if err := expect(d, json.Delim('{')); err != nil {
 		return nil, err
 	}
@@ -136,7 +164,7 @@ func decodeObject(d *json.Decoder) ([]entry, error) {
 			}
 		case "entries":
 			seen[name] = true
-			if entries, err = decodeEntries(d); err != nil {
+			if entries, err = decodeEntries(d, size); err != nil {
 				return nil, err
 			}
 		default:
@@ -152,20 +180,28 @@ func decodeObject(d *json.Decoder) ([]entry, error) {
 	return entries, expect(d, json.Delim('}'))
 }
 
-func decodeEntries(d *json.Decoder) ([]entry, error) {
+// decodeEntries decodes the entries of a table of contents of size bytes.
+func decodeEntries(d *json.Decoder, size int64) ([]entry, error) {
 	if err := expect(d, json.Delim('[')); err != nil {
 		return nil, err
 	}
-	var entries []entry
+	entries := make([]entry, 0, min(size/shortEntry, maxEntries)) // growing it would need twice the memory
+	members := 0
 	for d.More() {
 		if len(entries) == maxEntries {
 			return nil, fmt.Errorf("more than %d entries", maxEntries)
 		}
-		var e entry
-		if err := d.Decode(&e); err != nil {
+		entries = append(entries, entry{})
+		e := &entries[len(entries)-1]
+		if err := d.Decode(e); err != nil {
 			return nil, err
 		}
-		entries = append(entries, e)
+		if e.Type == typeChunk {
+			continue
+		}
+		if members++; members > MaxMembers {
+			return nil, fmt.Errorf("more than %d files", MaxMembers)
+		}
 	}
 	return entries, expect(d, json.Delim(']'))
 }

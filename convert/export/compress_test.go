@@ -186,7 +186,7 @@ func TestZstdChunked(t *testing.T) {
 	for _, l := range m.Layers[:len(m.Layers)-1] {
 		blob := blobOf(t, layout, l.Digest)
 		layer := chunked.Layer{Digest: l.Digest, Size: l.Size, Codec: filetable.CodecZstd, Annotations: l.Annotations}
-		placed, err := chunked.Files(bytes.NewReader(blob), layer, "")
+		placed, err := chunked.Files(bytes.NewReader(blob), func(int64) error { return nil }, layer, "")
 		if err != nil {
 			t.Fatal(err)
 		}

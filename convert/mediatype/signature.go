@@ -17,10 +17,6 @@ const (
 
 	// CosignSignature is the artifactType of a manifest with such blobs.
 	CosignSignature = "application/vnd.dev.cosign.artifact.sig.v1+json"
-
-	// Notation is the artifactType of a manifest with a signature of the Notary Project.
-	// https://github.com/notaryproject/specifications/blob/v1.1.0/specs/signature-specification.md
-	Notation = "application/vnd.cncf.notary.signature"
 )
 
 // Annotations of a CosignPayload layer.

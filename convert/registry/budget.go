@@ -16,20 +16,8 @@ import (
 
 // Limits of concurrent resolutions and conversions.
 const (
-	// documentWeight is the memory per byte of a manifest, in bytes, until it is an image: 7.9 MB
-	// with 38,000 layers take 110 MiB as objects, model, table and config together.
-	documentWeight = 16
-
 	// requestWeight is the memory of a request that has read nothing large.
-	requestWeight = documentWeight * convert.SmallDocument // 1 MiB
-
-	// hostMemory is for the requests of one registry, so that a stalling registry delays only its
-	// own. It is enough for the largest manifest, or for 128 small ones.
-	hostMemory = documentWeight * convert.MaxManifestSize // 128 MiB
-
-	// conversionMemory is for all requests. When one registry uses its full share, there is room
-	// for manifests of 4 MiB of others. Entries of indexes have a second budget of this size.
-	conversionMemory = hostMemory + hostMemory/2 // 192 MiB
+	requestWeight = convert.DocumentWeight * convert.SmallDocument // 1 MiB
 
 	// roomTime is how long a request waits for memory. containerd asks again.
 	roomTime = 2 * time.Minute
@@ -61,10 +49,10 @@ func (b *budget) join(host string) (total *semaphore.Weighted, s *share) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.total == nil {
-		b.total, b.hosts = semaphore.NewWeighted(conversionMemory), map[string]*share{}
+		b.total, b.hosts = semaphore.NewWeighted(convert.RequestMemory), map[string]*share{}
 	}
 	if b.hosts[host] == nil {
-		b.hosts[host] = &share{sem: semaphore.NewWeighted(hostMemory)}
+		b.hosts[host] = &share{sem: semaphore.NewWeighted(convert.HostMemory)}
 	}
 	s = b.hosts[host]
 	s.users++
@@ -87,7 +75,7 @@ func (b *budget) leave(host string) {
 func (b *budget) park(s *share, n int64) (done func(), ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if s.parked+n > hostMemory || b.parked+n > conversionMemory {
+	if s.parked+n > convert.HostMemory || b.parked+n > convert.RequestMemory {
 		return nil, false
 	}
 	s.parked, b.parked = s.parked+n, b.parked+n
@@ -119,7 +107,7 @@ func (h *Handler) room(ctx context.Context, b *budget, host string) (_ context.C
 		l.drop()
 		return nil, nil, err
 	}
-	ctx = convert.WithRoom(ctx, func(ctx context.Context, n int64) error { return l.grow(ctx, documentWeight*n) })
+	ctx = convert.WithRoom(ctx, l.grow)
 	return context.WithValue(ctx, leaseKey{}, l), l.drop, nil
 }
 
@@ -160,10 +148,11 @@ func (l *lease) grow(ctx context.Context, n int64) error {
 		return ctx.Err()
 	}
 	defer func() { <-l.turn }()
-	n = min(n, hostMemory-l.held)
+	n = min(n, convert.HostMemory-l.held)
 	if l.share.sem.TryAcquire(n) {
 		if l.total.TryAcquire(n) {
 			l.held += n
+			convert.Reserve(n)
 			return nil
 		}
 		l.share.sem.Release(n)
@@ -186,6 +175,7 @@ func (l *lease) grow(ctx context.Context, n int64) error {
 	switch {
 	case err == nil:
 		l.held = want
+		convert.Reserve(want)
 		return nil
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -203,6 +193,7 @@ func (l *lease) giveBack() {
 	if l.held > 0 {
 		l.total.Release(l.held)
 		l.share.sem.Release(l.held)
+		convert.Reserve(-l.held)
 		l.held = 0
 	}
 }

@@ -71,7 +71,7 @@ func TestBudget(t *testing.T) {
 func (b *budget) idle() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(b.hosts) == 0 && b.total.TryAcquire(conversionMemory)
+	return len(b.hosts) == 0 && b.total.TryAcquire(convert.RequestMemory)
 }
 
 // TestKeep has a conversion keep the memory of a request that ends before it.

@@ -3,15 +3,14 @@
 //	Rule (signers, licences, code or not) ─────────────────┐
 //	Subject (names, manifests, file table, repositories) ──┴▶ Checker.Check ─▶ Result
 //	                                                             │
-//	    oms · cosign · notation ◀── bundles, payloads, envelopes ┘
+//	                   oms · cosign ◀── bundles, payloads ┘
 //
 // The first rule that matches a name applies. One signature by one of its signers is enough.
 //
 // # What a signature covers
 //
-//	oms       the files of the model: compared with the file table, for any manifest
-//	cosign    the digest of the origin manifest, or of an image converted before it was pushed
-//	notation  the same
+//	oms     the files of the model: compared with the file table, for any manifest
+//	cosign  the digest of the origin manifest, or of an image converted before it was pushed
 //
 // A signature of the origin also covers the image converted from it here, because conversion depends on the
 // origin alone. It does not cover a table that only claims that origin: an image converted elsewhere needs
@@ -24,7 +23,7 @@
 //
 // # Where signatures are found
 //
-// In the referrers of the manifest (a bundle, a notation signature), under the fallback tag of registries
+// In the referrers of the manifest (a bundle), under the fallback tag of registries
 // without the referrers API, under cosign's older tag (sha256-<hex>.sig), and in model.sig, a file of the
 // model.
 //

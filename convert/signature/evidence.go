@@ -63,7 +63,7 @@ func (e *evidence) find(ctx context.Context, r *Rule, m model) (state State, v s
 	reasons = append(reasons, e.problems...)
 	pending := false
 	for _, s := range r.signers {
-		who, err := e.by(ctx, s, m)
+		who, err := e.by(s, m)
 		switch {
 		case err == nil:
 			return Accepted, store.Verdict{Signers: []string{s.about + ": " + who}, Whole: s.kind == TypeOMS && m.chunked()}, nil, nil
@@ -98,7 +98,7 @@ func limitReasons(reasons []string) (out []string) {
 }
 
 // by looks for a signature by one signer.
-func (e *evidence) by(ctx context.Context, s signer, m model) (who string, err error) {
+func (e *evidence) by(s signer, m model) (who string, err error) {
 	err = errNone
 	switch s.kind {
 	case TypeOMS:
@@ -128,14 +128,6 @@ func (e *evidence) by(ctx context.Context, s signer, m model) (who string, err e
 		for _, p := range e.payloads {
 			if who, err = cosign.VerifyPayload(p.layer, p.blob, s.trust, p.of); err == nil {
 				return who, nil
-			}
-		}
-	case TypeNotation:
-		for _, of := range e.s.Manifests {
-			for _, repo := range e.s.Repositories {
-				if who, err = s.notation.Verify(ctx, repo, of); err == nil {
-					return who, nil
-				}
 			}
 		}
 	}

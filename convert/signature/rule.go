@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 
 	"github.com/ballast-dev/ballast/convert/signature/dsse"
-	"github.com/ballast-dev/ballast/convert/signature/notation"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -24,9 +23,8 @@ const (
 
 // Types of signers.
 const (
-	TypeOMS      = "oms"      // OpenSSF Model Signing
-	TypeCosign   = "cosign"   // cosign, with keys or certificates
-	TypeNotation = "notation" // Notary Project
+	TypeOMS    = "oms"    // OpenSSF Model Signing
+	TypeCosign = "cosign" // cosign, with keys or certificates
 )
 
 // maxFile limits a file of keys or certificates, in bytes.
@@ -52,14 +50,12 @@ type RuleOptions struct {
 	Licenses []string
 }
 
-// SignerOptions identify a signer: keys or roots for TypeOMS and TypeCosign, a policy for
-// TypeNotation.
+// SignerOptions identify a signer, by keys or roots.
 type SignerOptions struct {
 	Type    string
 	Key     string // file with public keys, PEM
 	Roots   string // file with root certificates of signers, PEM
 	Subject string // with Roots: a name in the signer's certificate, as in dsse.Trust
-	Policy  string // trustpolicy.json of notation, beside a directory truststore
 }
 
 // A Rule has the requirements for models of some names.
@@ -70,10 +66,9 @@ type Rule struct {
 }
 
 type signer struct {
-	kind     string
-	about    string // for messages
-	trust    *dsse.Trust
-	notation *notation.Verifier
+	kind  string
+	about string // for messages
+	trust *dsse.Trust
 }
 
 // NewRule reads the files of a rule. Errors name the file, and are errdefs.ErrInvalidArgument for
@@ -106,14 +101,8 @@ func NewRule(o RuleOptions) (*Rule, error) {
 // newSigner returns a signer and the content of its files.
 func newSigner(o SignerOptions) (s signer, material []string, err error) {
 	s = signer{kind: o.Type, about: o.Type}
-	switch o.Type {
-	case TypeOMS, TypeCosign:
-	case TypeNotation:
-		s.about += " policy " + filepath.Base(o.Policy)
-		s.notation, material, err = notation.Load(o.Policy)
-		return s, material, err
-	default:
-		return s, nil, fmt.Errorf("type %q is not one of %s, %s, %s: %w", o.Type, TypeOMS, TypeCosign, TypeNotation, errdefs.ErrInvalidArgument)
+	if o.Type != TypeOMS && o.Type != TypeCosign {
+		return s, nil, fmt.Errorf("type %q is not one of %s, %s: %w", o.Type, TypeOMS, TypeCosign, errdefs.ErrInvalidArgument)
 	}
 	s.trust = &dsse.Trust{Subject: o.Subject}
 	if o.Key != "" {

@@ -9,11 +9,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -25,6 +27,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/test/e2e/node"
+	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -309,7 +312,7 @@ func TestCostlyModels(t *testing.T) {
 	var annotations map[string]string
 	for i := range 8 {
 		var p []byte
-		p, annotations = manyChunks(240_000, byte(i))
+		p, annotations = manyChunks(240_000, byte(i), 0)
 		layers = append(layers, p)
 	}
 	model("chunks", "application/vnd.cncf.model.weight.v1.tar+zstd", annotations, layers...)
@@ -338,13 +341,13 @@ func emptyFiles(t *testing.T, prefix string, n int) []byte {
 }
 
 // manyChunks returns a zstd:chunked layer with one file of n chunks of one byte, and its annotations,
-// which are the same for each seed.
-func manyChunks(n int, seed byte) ([]byte, map[string]string) {
+// which are the same for each seed. Its table of contents has at least size bytes.
+func manyChunks(n int, seed byte, size int) ([]byte, map[string]string) {
 	one := digest.FromString("x")
 	var toc bytes.Buffer
 	fmt.Fprintf(&toc, `{"version":1,"entries":[{"type":"reg","name":"a","size":%d,"digest":"%s","offset":0,"endOffset":%d,"chunkSize":1,"chunkDigest":"%s"}`, n, one, n, one)
 	for i := 1; i < n; i++ {
-		fmt.Fprintf(&toc, `,{"type":"chunk","name":"a","offset":%d,"chunkSize":1,"chunkOffset":%d,"chunkDigest":"%s"}`, i, i, one)
+		fmt.Fprintf(&toc, `,{"type":"chunk","name":"a","offset":%d,"chunkSize":1,"chunkOffset":%d,"chunkDigest":"%s"%s}`, i, i, one, strings.Repeat(" ", max(0, (size-toc.Len())/(n-i)-150)))
 	}
 	toc.WriteString("]}")
 	compressed := converttest.Compress(toc.Bytes(), filetable.CodecZstd)
@@ -361,5 +364,136 @@ func manyChunks(n int, seed byte) ([]byte, map[string]string) {
 		"org.cncf.model.filepath":                             "a",
 		"io.github.containers.zstd-chunked.manifest-position": fmt.Sprintf("%d:%d:%d:1", off, len(compressed), toc.Len()),
 		"io.github.containers.zstd-chunked.manifest-checksum": digest.FromBytes(compressed).String(),
+	}
+}
+
+// stalls is a response that waits after half a MiB.
+type stalls struct {
+	http.ResponseWriter
+	left  int
+	begun func()
+	end   <-chan struct{}
+}
+
+func (s *stalls) Write(p []byte) (int, error) {
+	n, err := s.ResponseWriter.Write(p)
+	if s.left -= n; s.left <= 0 && err == nil {
+		s.left = math.MaxInt
+		err = http.NewResponseController(s.ResponseWriter).Flush()
+		s.begun()
+		<-s.end
+	}
+	return n, err
+}
+
+// TestHostileMix has strangers take what memory they can in all ways at once: the largest manifests, tables of
+// contents of 55 MiB, and files that are compressed with the largest window.
+func TestHostileMix(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	const manifests, tables, windows = 24, 6, 8
+	evil := &flood{blobs: map[digest.Digest][]byte{digest.FromBytes(modelConfig): modelConfig}}
+	small := map[string][]byte{}
+	evil.manifest = func(tag string) []byte {
+		if p, ok := small[tag]; ok {
+			return p
+		}
+		return largeManifest(tag, 38_000)
+	}
+	for i := range tables {
+		blob, annotations := manyChunks(240_000, byte(i), 55<<20)
+		d := digest.FromBytes(blob)
+		evil.blobs[d] = blob
+		var err error
+		small[fmt.Sprint("table", i)], err = json.Marshal(ocispec.Manifest{
+			Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, ArtifactType: "application/vnd.cncf.model.manifest.v1+json",
+			Config: ocispec.Descriptor{MediaType: "application/vnd.cncf.model.config.v1+json", Digest: digest.FromBytes(modelConfig), Size: int64(len(modelConfig))},
+			Layers: []ocispec.Descriptor{{MediaType: "application/vnd.cncf.model.weight.v1.tar+zstd", Digest: d, Size: int64(len(blob)), Annotations: annotations}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	slow := map[digest.Digest]bool{}
+	for i := range windows {
+		plain := make([]byte, 160<<20) // zeros fill the window
+		plain = append(plain, weights(byte(i), 1<<20)...)
+		var b bytes.Buffer
+		w, err := zstd.NewWriter(&b, zstd.WithWindowSize(128<<20), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Write(plain)
+		w.Close()
+		c := converttest.GoodCarton([]byte("weights")).With(converttest.CartonFile{Path: "model/window", Data: plain, Method: 93})
+		c.Zip = func(z *converttest.Zip) {
+			for i := range z.Entries {
+				if z.Entries[i].Name == "model/window" {
+					z.Entries[i].Packed = b.Bytes()
+				}
+			}
+		}
+		artifact := converttest.CartonArtifact(c)
+		for d, p := range artifact.Blobs {
+			evil.blobs[d] = p
+			slow[d] = true
+		}
+		small[fmt.Sprint("window", i)] = artifact.Manifest
+	}
+	begun, end := make(chan struct{}, 100), make(chan struct{})
+	release := sync.OnceFunc(func() { close(end) })
+	defer release()
+	slowly := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if d := digest.Digest(filepath.Base(r.URL.Path)); r.Method == http.MethodGet && slow[d] {
+			w = &stalls{w, 512 << 10, func() { begun <- struct{}{} }, end}
+		}
+		evil.ServeHTTP(w, r)
+	})
+	host := func(i int) string { return fmt.Sprintf("r%d.evil", i) }
+	for i := range manifests {
+		n.Upstream(t, host(i), node.Serve(t, slowly))
+	}
+	good := push(t, n, converttest.ModelPackRaw(converttest.Files([]byte("GGUF"))))
+	debug.FreeOSMemory() // of this process
+	var wg sync.WaitGroup
+	ask := func(host, tag string) {
+		wg.Go(func() {
+			status, body := askFacade(t, n, "GET", "m/x/manifests/"+tag, host, nil)
+			if limited := strings.Contains(body, "limit conversion_memory") || strings.Contains(body, "limit idle_documents"); status != http.StatusOK && !limited {
+				t.Errorf("%s: status %d: %.300s", tag, status, body)
+			}
+		})
+	}
+	start := time.Now()
+	var unpacked sync.WaitGroup
+	for i := range windows {
+		unpacked.Go(func() {
+			if out := n.Ballast("prefetch", fmt.Sprintf("%s/m/x:window%d", host(i), i)); out.Err != nil {
+				t.Errorf("window %d: %v\n%s", i, out.Err, out.Output())
+			}
+		})
+	}
+	for range windows {
+		select {
+		case <-begun:
+		case <-time.After(5 * time.Minute):
+			t.Fatal("not all streams have begun")
+		}
+	}
+	t.Logf("%d streams, after %v, with %d MiB", windows, time.Since(start), peak(t, n)>>20)
+	for i := range manifests {
+		ask(host(i), fmt.Sprint("manifest", i))
+	}
+	for i := range tables {
+		ask(host(i), fmt.Sprint("table", i))
+	}
+	mustPull(t, n, "ballast", good)
+	t.Logf("another's pull took %v", time.Since(start))
+	wg.Wait()
+	t.Logf("conversions, after %v, with %d MiB", time.Since(start), peak(t, n)>>20)
+	release()
+	unpacked.Wait()
+	t.Logf("all took %v, with %d MiB at most", time.Since(start), peak(t, n)>>20)
+	if got := peak(t, n); got > 600<<20 {
+		t.Errorf("the daemon had %d MiB, want less than 600", got>>20)
 	}
 }

@@ -101,11 +101,11 @@ func TestLoadErrors(t *testing.T) {
 		{"rule without match", "version = 1\n[[verify.rule]]\nmode = \"warn\"\n", "verify.rule 1: match is empty"},
 		{"rule of another mode", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"on\"\n", "mode \"on\" is not one of off, warn, enforce"},
 		{"rule that requires nothing", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\n", "requires nothing"},
-		{"signer of another type", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\nany = [{type = \"gpg\", key = \"k\"}]\n", "any 1: type \"gpg\" is not one of oms, cosign, notation"},
+		{"signer of another type", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\nany = [{type = \"gpg\", key = \"k\"}]\n", "any 1: type \"gpg\" is not one of oms, cosign"},
 		{"signer without key", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\nany = [{type = \"oms\", key = \"k\"}, {type = \"cosign\"}]\n", "any 2: a signer of type cosign needs a key or roots"},
 		{"subject without roots", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\nany = [{type = \"oms\", key = \"k\", subject = \"s\"}]\n", "it needs roots"},
 		{"subject without type", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\nany = [{type = \"oms\", roots = \"r\", subject = \"release@team.example\"}]\n", "write email:"},
-		{"notation without policy", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\nany = [{type = \"notation\", key = \"k\"}]\n", "needs a policy"},
+		{"notation", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\nany = [{type = \"notation\", key = \"k\"}]\n", "any 1: type \"notation\" is not one of oms, cosign"},
 		{"relative root", "version = 1\nroot = \"x\"\n", "root: \"x\" is not an absolute path"},
 		{"root with colon", "version = 1\nroot = \"/a:b\"\n", "mount options"},
 		{"long socket", "version = 1\naddress = \"/" + strings.Repeat("x", 107) + "\"\n", "has 108 bytes, more than 103"},
@@ -272,7 +272,7 @@ version = 1
 [[verify.rule]]
 match = "registry.example:5000/team/*"
 mode = "enforce"
-any = [{type = "oms", key = "team.pub"}, {type = "cosign", roots = "/ca.pem", subject = "email:release@team.example"}, {type = "notation", policy = "n/trustpolicy.json"}]
+any = [{type = "oms", key = "team.pub"}, {type = "cosign", roots = "/ca.pem", subject = "email:release@team.example"}]
 deny_code = true
 licenses = ["mit"]
 `)
@@ -284,7 +284,6 @@ licenses = ["mit"]
 		Match: "registry.example:5000/team/*", Mode: VerifyEnforce, DenyCode: true, Licenses: []string{"mit"},
 		Any: []Signer{
 			{Type: SignerOMS, Key: filepath.Join(dir, "team.pub")}, {Type: SignerCosign, Roots: "/ca.pem", Subject: "email:release@team.example"},
-			{Type: SignerNotation, Policy: filepath.Join(dir, "n/trustpolicy.json")},
 		},
 	}}
 	if diff := cmp.Diff(c.Verify.Rule, want); diff != "" {

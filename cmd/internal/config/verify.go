@@ -27,11 +27,10 @@ type VerifyRule struct {
 
 // Signer is an accepted signer.
 type Signer struct {
-	Type    string `toml:"type" comment:"oms, cosign or notation."`
-	Key     string `toml:"key,omitempty" comment:"File with public keys (PEM). For oms and cosign."`
-	Roots   string `toml:"roots,omitempty" comment:"File with CA certificates (PEM). For oms and cosign."`
+	Type    string `toml:"type" comment:"oms or cosign."`
+	Key     string `toml:"key,omitempty" comment:"File with public keys (PEM)."`
+	Roots   string `toml:"roots,omitempty" comment:"File with CA certificates (PEM)."`
 	Subject string `toml:"subject,omitempty" comment:"Name in the certificate of the signer, with its type: email:, uri:, dns: or cn: (common name). Needs roots."`
-	Policy  string `toml:"policy,omitempty" comment:"File trustpolicy.json, beside a directory truststore. For notation."`
 }
 
 // The values of VerifyRule.Mode.
@@ -43,9 +42,8 @@ const (
 
 // The values of Signer.Type.
 const (
-	SignerOMS      = "oms"
-	SignerCosign   = "cosign"
-	SignerNotation = "notation"
+	SignerOMS    = "oms"
+	SignerCosign = "cosign"
 )
 
 // Matches reports whether the rule applies to a name, "host/path".
@@ -85,7 +83,7 @@ func (v *Verify) beside(dir string) {
 	for i := range v.Rule {
 		for j := range v.Rule[i].Any {
 			s := &v.Rule[i].Any[j]
-			for _, p := range []*string{&s.Key, &s.Roots, &s.Policy} {
+			for _, p := range []*string{&s.Key, &s.Roots} {
 				if *p != "" && !filepath.IsAbs(*p) {
 					*p = filepath.Join(dir, *p)
 				}
@@ -133,27 +131,15 @@ var subject = regexp.MustCompile(`^(email|uri|dns|cn):.`)
 
 // problem returns the problem of a signer, or "".
 func (s *Signer) problem() string {
-	switch s.Type {
-	case SignerNotation:
-		switch {
-		case s.Policy == "":
-			return "a signer of type notation needs a policy"
-		case s.Key != "" || s.Roots != "" || s.Subject != "":
-			return "key, roots and subject are not for type notation: its policy names them"
-		}
-	case SignerOMS, SignerCosign:
-		switch {
-		case s.Policy != "":
-			return fmt.Sprintf("policy is not for type %s", s.Type)
-		case s.Key == "" && s.Roots == "":
-			return fmt.Sprintf("a signer of type %s needs a key or roots; keyless signatures are not supported", s.Type)
-		case s.Subject != "" && s.Roots == "":
-			return "subject is for certificates: it needs roots"
-		case s.Subject != "" && !subject.MatchString(s.Subject):
-			return fmt.Sprintf("subject %q has no type: write email:, uri:, dns: or cn: (common name) before it", s.Subject)
-		}
-	default:
-		return fmt.Sprintf("type %q is not one of oms, cosign, notation", s.Type)
+	switch {
+	case s.Type != SignerOMS && s.Type != SignerCosign:
+		return fmt.Sprintf("type %q is not one of oms, cosign", s.Type)
+	case s.Key == "" && s.Roots == "":
+		return fmt.Sprintf("a signer of type %s needs a key or roots; keyless signatures are not supported", s.Type)
+	case s.Subject != "" && s.Roots == "":
+		return "subject is for certificates: it needs roots"
+	case s.Subject != "" && !subject.MatchString(s.Subject):
+		return fmt.Sprintf("subject %q has no type: write email:, uri:, dns: or cn: (common name) before it", s.Subject)
 	}
 	return ""
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/dirs"
+	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 )
@@ -63,15 +64,29 @@ func storeOptions(c *config.Config, log *slog.Logger) store.Options {
 	}
 }
 
-// goMemory is the size of Go heap and stacks, in bytes, above which the garbage collector works
-// harder. The chunks of the store (store.Options.Connections), the answers of the lazy mount
-// (lazy.MaxBuffers) and the index of the store's objects (store.Memory) come on top of it.
-const goMemory = 64 << 20
+const (
+	// goMemory is the size of Go heap and stacks, in bytes, above which the garbage collector works
+	// harder. The chunks of the store (store.Options.Connections), the answers of the lazy mount
+	// (lazy.MaxBuffers), the index of the store's objects (store.Memory) and what conversions have
+	// reserved (convert.Reserve) come on top of it.
+	goMemory = 64 << 20
 
-// limitMemory sets a memory limit of goMemory plus the bytes of the store in it, unless the
-// environment sets another limit.
+	// memoryStep is the change of the memory of conversions, in bytes, after which the limit
+	// changes, which stops the program for a moment.
+	memoryStep = 16 << 20
+)
+
+// limitMemory sets a memory limit of goMemory plus the bytes of the store in it, and of conversions
+// as they come and go, unless the environment sets another limit.
 func limitMemory(store int64) {
-	if !config.MemoryLimited() {
-		debug.SetMemoryLimit(goMemory + store)
+	if config.MemoryLimited() {
+		return
 	}
+	steps := int64(-1)
+	convert.OnReserve(func(n int64) {
+		if now := (n + memoryStep - 1) / memoryStep; now != steps {
+			steps = now
+			debug.SetMemoryLimit(goMemory + store + steps*memoryStep)
+		}
+	})
 }

@@ -1,38 +1,105 @@
 package zipdir
 
 import (
+	"bufio"
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/binary"
 	"fmt"
 	"hash"
 	"hash/crc32"
 	"io"
+	"sync"
 
+	"github.com/ballast-dev/ballast/convert"
 	"github.com/containerd/errdefs"
 	"github.com/klauspost/compress/flate"
 	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sync/semaphore"
 )
 
-// maxWindow limits the window of zstd, in bytes. The reference encoder uses at most 128 MiB by
-// default.
-// https://github.com/facebook/zstd/blob/v1.5.7/programs/zstd.1.md
-const maxWindow = 128 << 20 // 128 MiB
+const (
+	// SmallWindow is the largest window of zstd, in bytes, that needs no place among the large ones.
+	// It is the largest that RFC 9659 allows in HTTP, and that the levels up to 19 of the reference
+	// encoder use.
+	SmallWindow = 8 << 20
 
-// NewZstd returns the content of zstd frames. Close does not close r.
-func NewZstd(r io.Reader) (io.ReadCloser, error) {
-	z, err := zstd.NewReader(r, zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderConcurrency(1))
+	// maxWindow limits the window, and all windows above SmallWindow together. The reference encoder
+	// uses at most 128 MiB by default.
+	// https://github.com/facebook/zstd/blob/v1.5.7/programs/zstd.1.md
+	maxWindow = convert.WindowMemory
+)
+
+var largeWindows = semaphore.NewWeighted(maxWindow)
+
+// NewZstd returns the content of zstd frames with windows of at most SmallWindow. Close does not
+// close r.
+func NewZstd(r io.Reader) (io.ReadCloser, error) { return newZstd(r, SmallWindow) }
+
+func newZstd(r io.Reader, window uint64) (io.ReadCloser, error) {
+	z, err := zstd.NewReader(r, zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(window), zstd.WithDecoderMaxMemory(window), zstd.WithDecoderConcurrency(1))
 	if err != nil {
 		return nil, err
 	}
 	return z.IOReadCloser(), nil
 }
 
+// openZstd returns the content of zstd frames, of which the first has the largest window. It waits
+// until there is memory for a large window.
+func openZstd(ctx context.Context, r io.Reader) (io.ReadCloser, error) {
+	b := bufio.NewReader(r)
+	p, err := b.Peek(zstd.HeaderMaxSize)
+	if err != nil && err != io.EOF {
+		return nil, err
+	}
+	var head zstd.Header
+	window := uint64(maxWindow) // if the header does not tell
+	if head.Decode(p) == nil && !head.Skippable {
+		if window = head.WindowSize; head.SingleSegment {
+			window = head.FrameContentSize
+		}
+		window = max(window, SmallWindow)
+	}
+	if window == SmallWindow {
+		return NewZstd(b)
+	}
+	if window > maxWindow {
+		return nil, invalid("window of %d bytes, more than %d", window, maxWindow)
+	}
+	if largeWindows.Acquire(ctx, int64(window)) != nil {
+		return nil, context.Cause(ctx)
+	}
+	convert.Reserve(int64(window))
+	release := sync.OnceFunc(func() {
+		convert.Reserve(-int64(window))
+		largeWindows.Release(int64(window))
+	})
+	z, err := newZstd(b, window)
+	if err != nil {
+		release()
+		return nil, err
+	}
+	return &largeWindow{z, release}, nil
+}
+
+// A largeWindow is the content of frames with a large window.
+type largeWindow struct {
+	io.ReadCloser
+	release func()
+}
+
+func (w *largeWindow) Close() error {
+	defer w.release()
+	return w.ReadCloser.Close()
+}
+
 // Open returns the content of an entry. body has the bytes of the archive from Entry.Start on; the
 // content's Close closes it, as does an error of Open. Open returns errdefs.ErrInvalidArgument if
 // the local header differs from the directory, and reading does if the content has another size or
-// checksum than in the directory; it never returns more than the size.
-func Open(body io.ReadCloser, e *Entry) (_ io.ReadCloser, err error) {
+// checksum than in the directory; it never returns more than the size. ctx ends the wait for memory
+// for a large window (convert.WindowMemory).
+func Open(ctx context.Context, body io.ReadCloser, e *Entry) (_ io.ReadCloser, err error) {
 	defer func() {
 		if err != nil {
 			body.Close()
@@ -54,7 +121,7 @@ func Open(body io.ReadCloser, e *Entry) (_ io.ReadCloser, err error) {
 	case Deflate:
 		r.content = flate.NewReader(data)
 	case Zstd:
-		if r.content, err = NewZstd(data); err != nil {
+		if r.content, err = openZstd(ctx, data); err != nil {
 			return nil, fmt.Errorf("entry %q: %w", e.Name, err)
 		}
 	default:

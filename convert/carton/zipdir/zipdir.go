@@ -20,6 +20,9 @@ const (
 
 	// MaxDirectorySize limits the directory, in bytes.
 	MaxDirectorySize = 64 << 20 // 64 MiB
+
+	// directoryWeight is the memory that a byte of the directory takes, in bytes, with its entries.
+	directoryWeight = 4
 )
 
 // tailSize is the number of bytes at the end of an archive that are read first: the end record with
@@ -55,7 +58,9 @@ func (e *Entry) Span() int64 { return e.limit - e.raw.offset }
 // Read returns the entries of an archive of the given size, in the order of its directory. It
 // returns errdefs.ErrInvalidArgument, naming the entry, for an invalid archive, and
 // errdefs.ErrNotImplemented for one with entries that are compressed by another method or encrypted.
-func Read(r io.ReaderAt, size int64) ([]Entry, error) {
+//
+// room reserves memory, in bytes, before it is used.
+func Read(r io.ReaderAt, size int64, room func(n int64) error) ([]Entry, error) {
 	if size < endSize {
 		return nil, invalid("not a zip archive: %d bytes", size)
 	}
@@ -75,6 +80,9 @@ func Read(r io.ReaderAt, size int64) ([]Entry, error) {
 		return nil, invalid("directory of %d bytes, more than %d", e.size, MaxDirectorySize)
 	case e.offset > e.start || e.start-e.offset != e.size:
 		return nil, invalid("directory of %d bytes at %d does not end at %d, where the end record is", e.size, e.offset, e.start)
+	}
+	if err := room(directoryWeight * int64(e.size)); err != nil {
+		return nil, err
 	}
 	dir := make([]byte, e.size)
 	if int64(e.offset) >= base {
@@ -106,7 +114,7 @@ func parse(p []byte, count int, start int64) ([]Entry, error) {
 			return nil, fmt.Errorf("entry %d %.300q: %w", i, h.name, err)
 		}
 		if seen[e.Name] {
-			return nil, invalid("entry %d %q: the name is there twice", i, e.Name)
+			return nil, invalid("entry %d %q: duplicate name", i, e.Name)
 		}
 		seen[e.Name] = true
 		entries = append(entries, e)

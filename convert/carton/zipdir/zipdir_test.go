@@ -3,13 +3,16 @@ package zipdir_test
 import (
 	"archive/zip"
 	"bytes"
+	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math"
 	"strings"
 	"testing"
 
+	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/carton/zipdir"
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -19,9 +22,11 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
+func anyRoom(int64) error { return nil }
+
 // content returns the content of an entry of p.
 func content(p []byte, e *zipdir.Entry) ([]byte, error) {
-	r, err := zipdir.Open(io.NopCloser(bytes.NewReader(p[e.Start():][:e.Span()])), e)
+	r, err := zipdir.Open(context.Background(), io.NopCloser(bytes.NewReader(p[e.Start():][:e.Span()])), e)
 	if err != nil {
 		return nil, err
 	}
@@ -31,7 +36,7 @@ func content(p []byte, e *zipdir.Entry) ([]byte, error) {
 
 // readAll reads a whole archive.
 func readAll(p []byte) (map[string]string, error) {
-	entries, err := zipdir.Read(bytes.NewReader(p), int64(len(p)))
+	entries, err := zipdir.Read(bytes.NewReader(p), int64(len(p)), anyRoom)
 	if err != nil {
 		return nil, err
 	}
@@ -223,10 +228,10 @@ func hostile() map[string]struct {
 		"local header without sizes":        {local(func(h *header) { h.Size, h.Packed = 0, 0 }), "sizes"},
 		"local header that is encrypted":    {local(func(h *header) { h.Flags = 1 }), "flags"},
 		"local header with long extra":      {local(func(h *header) { h.Extra = nil; h.Name = strings.Repeat("a", 200) }), "has the name"},
-		"the same name twice":               {converttest.Zip{Entries: []entry{a, a}}, "twice"},
-		"MANIFEST twice":                    {named("MANIFEST", "x", "MANIFEST"), "twice"},
-		"LINKS twice":                       {named("LINKS", "LINKS"), "twice"},
-		"a file and a directory":            {named("a", "a/"), "twice"},
+		"the same name twice":               {converttest.Zip{Entries: []entry{a, a}}, "duplicate"},
+		"MANIFEST twice":                    {named("MANIFEST", "x", "MANIFEST"), "duplicate"},
+		"LINKS twice":                       {named("LINKS", "LINKS"), "duplicate"},
+		"a file and a directory":            {named("a", "a/"), "duplicate"},
 		"absolute name":                     {named("/etc/passwd"), "absolute"},
 		"parent":                            {named("../x"), "leaves"},
 		"parent in the middle":              {named("a/../../x"), "leaves"},
@@ -337,7 +342,7 @@ func TestTruncatedArchives(t *testing.T) {
 func TestReadsOfDirectory(t *testing.T) {
 	p := one(entry{Name: "a", Data: storetest.Random(1, 8<<20)}).Bytes()
 	r := &counter{r: bytes.NewReader(p)}
-	if _, err := zipdir.Read(r, int64(len(p))); err != nil {
+	if _, err := zipdir.Read(r, int64(len(p)), anyRoom); err != nil {
 		t.Fatal(err)
 	}
 	if r.calls > 2 || r.bytes > 70<<10 {
@@ -390,4 +395,63 @@ func FuzzRead(f *testing.F) {
 			t.Fatalf("got %d entries, want %d", len(got), len(want))
 		}
 	})
+}
+
+// TestLargeWindows opens entries with windows that exceed their memory together.
+func TestLargeWindows(t *testing.T) {
+	pack := func(window int) ([]byte, *zipdir.Entry) {
+		var b bytes.Buffer
+		w, err := zstd.NewWriter(&b, zstd.WithWindowSize(window), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		plain := make([]byte, window+1)
+		w.Write(plain)
+		w.Close()
+		p := one(entry{Name: "a", Data: plain, Method: 93, Packed: b.Bytes()}).Bytes()
+		entries, err := zipdir.Read(bytes.NewReader(p), int64(len(p)), anyRoom)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p, &entries[0]
+	}
+	open := func(ctx context.Context, p []byte, e *zipdir.Entry) (io.ReadCloser, error) {
+		return zipdir.Open(ctx, io.NopCloser(bytes.NewReader(p[e.Start():][:e.Span()])), e)
+	}
+	large, e := pack(convert.WindowMemory / 2)
+	var held []io.ReadCloser
+	for range 2 {
+		r, err := open(t.Context(), large, e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		if n, err := io.Copy(io.Discard, r); err != nil || n != e.Size {
+			t.Fatalf("%d bytes, error %v", n, err)
+		}
+		held = append(held, r)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if r, err := open(ctx, large, e); !errors.Is(err, context.Canceled) {
+		r.Close()
+		t.Errorf("a third window: got error %v, want that it waits", err)
+	}
+	small, se := pack(zipdir.SmallWindow)
+	r, err := open(ctx, small, se)
+	if err != nil {
+		t.Fatalf("a small window beside large ones: %v", err)
+	}
+	r.Close()
+	held[0].Close()
+	held[0].Close() // frees once
+	again, err := open(t.Context(), large, e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if r, err := open(ctx, large, e); err == nil {
+		r.Close()
+		t.Error("a third window, after one was closed twice")
+	}
 }

@@ -339,6 +339,20 @@ func TestLinksThroughLinksDoNotLeave(t *testing.T) {
 		if err := b.Table().Validate(); tc.ok != (err == nil) || !tc.ok && !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%s: %v", name, err)
 		}
+		var headers []tar.Header
+		for _, l := range tc.links {
+			headers = append(headers, tar.Header{Typeflag: tar.TypeSymlink, Name: l.Path, Linkname: l.Target, Mode: 0o777})
+		}
+		archive := storetest.Compress(t, storetest.Tar(t, headers, make([][]byte, len(headers))), filetable.CodecGzip)
+		s := storetest.Open(t, t.TempDir(), store.Options{})
+		table := storetest.NewBuilder("archive").Unpack(archive, filetable.CodecGzip, "").Put(t, s)
+		err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(storetest.NewFetcher(archive))})
+		if err == nil {
+			_, err = s.Files(t.Context(), table)
+		}
+		if tc.ok != (err == nil) || !tc.ok && !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%s, in an archive: %v", name, err)
+		}
 	}
 }
 
@@ -443,5 +457,37 @@ func TestFileOfRunningFetch(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// TestArchiveLeavesReserve unpacks an archive that says how large it is only at its end, on a disk that it would fill.
+func TestArchiveLeavesReserve(t *testing.T) {
+	const disk, reserve, step = 384 << 20, 192 << 20, 64 << 20 // bytes; it looks once for each step
+	dir := t.TempDir()
+	if err := unix.Mount("reserve", dir, "tmpfs", 0, fmt.Sprint("size=", disk)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	free := func() int64 {
+		t.Helper()
+		var st unix.Statfs_t
+		if err := unix.Statfs(dir, &st); err != nil {
+			t.Fatal(err)
+		}
+		return int64(st.Bavail) * st.Bsize
+	}
+	p := bytes.Repeat(storetest.Random(1, 16<<10), 288<<20/(16<<10))
+	archive := storetest.Compress(t, storetest.Tar(t, []tar.Header{{Name: "w", Mode: 0o644}}, [][]byte{p}), filetable.CodecGzip)
+	s := storetest.Open(t, dir, store.Options{Reserve: reserve})
+	table := storetest.NewBuilder("x").Unpack(archive, filetable.CodecGzip, "").Put(t, s)
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(storetest.NewFetcher(archive))}); !errdefs.IsResourceExhausted(err) {
+		t.Errorf("got %v, want a full disk", err)
+	}
+	if n := free(); n < reserve-step-step/4 {
+		t.Errorf("%d bytes are free, want %d", n, reserve)
 	}
 }

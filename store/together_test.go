@@ -364,6 +364,10 @@ func TestSizesThatCanNotBe(t *testing.T) {
 		if err := b.Table().Validate(); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%d: %v", size, err)
 		}
+		b.Table().Files = nil
+		if err := b.Table().Validate(); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%d, of a blob without a file: %v", size, err)
+		}
 	}
 }
 
@@ -460,7 +464,7 @@ func TestFileOfRunningFetch(t *testing.T) {
 	}
 }
 
-// TestArchiveLeavesReserve unpacks an archive that says how large it is only at its end, on a disk that it would fill.
+// TestArchiveLeavesReserve unpacks an archive, whose size nobody knows before, on a disk that it would fill.
 func TestArchiveLeavesReserve(t *testing.T) {
 	const disk, reserve, step = 384 << 20, 192 << 20, 64 << 20 // bytes; it looks once for each step
 	dir := t.TempDir()
@@ -481,9 +485,9 @@ func TestArchiveLeavesReserve(t *testing.T) {
 		return int64(st.Bavail) * st.Bsize
 	}
 	p := bytes.Repeat(storetest.Random(1, 16<<10), 288<<20/(16<<10))
-	archive := storetest.Compress(t, storetest.Tar(t, []tar.Header{{Name: "w", Mode: 0o644}}, [][]byte{p}), filetable.CodecGzip)
+	archive := storetest.Compress(t, storetest.Tar(t, []tar.Header{{Name: "w", Mode: 0o644}}, [][]byte{p}), filetable.CodecZstd)
 	s := storetest.Open(t, dir, store.Options{Reserve: reserve})
-	table := storetest.NewBuilder("x").Unpack(archive, filetable.CodecGzip, "").Put(t, s)
+	table := storetest.NewBuilder("x").Unpack(archive, filetable.CodecZstd, "").Put(t, s)
 	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(storetest.NewFetcher(archive))}); !errdefs.IsResourceExhausted(err) {
 		t.Errorf("got %v, want a full disk", err)
 	}

@@ -40,7 +40,7 @@ var access = []Mutant{
 		`err = c.mayRead(ctx, repo, s)`, `err = nil`,
 		"convert/registry", "TestHubGated"},
 	{11, "each host has the same share of pull secrets", "convert/pullsecret/secrets.go",
-		`return site`, `return host`,
+		`err == nil && net.ParseIP(host) == nil {`, `err == nil && site == host {`,
 		"convert/pullsecret", "TestEvictionBySite"},
 	{12, "targets of redirects get credentials", "convert/remote/request.go",
 		`q.set(req.Header)
@@ -55,7 +55,9 @@ var access = []Mutant{
 		`if u.Scheme == "http" && (from.Scheme != "http" || `, `if u.Scheme == "http" && (`,
 		"convert/remote", "TestRealmDowngradeRefused"},
 	{13, "sealed secrets of one repository open another", "convert/pullsecret/seal.go",
-		`func fileOf(name string) string { return digest.FromString(name).Encoded() }`, `func fileOf(name string) string { return digest.FromString(name[:4]).Encoded() }`,
+		`type sealer struct{ cipher.AEAD }`, `type sealer struct{ cipher.AEAD }
+		func (s sealer) Seal(a, b, p, _ []byte) []byte { return s.AEAD.Seal(a, b, p, nil) }
+		func (s sealer) Open(a, b, p, _ []byte) ([]byte, error) { return s.AEAD.Open(a, b, p, nil) }`,
 		"convert/pullsecret", "TestSealedWrong"},
 	{13, "secrets that nobody needs stay on disk", "convert/pullsecret/seal.go",
 		`err = errors.Join(err, s.root.Remove(f.Name()))`, `continue`,
@@ -96,8 +98,8 @@ var access = []Mutant{
 	{20, "an image with the same config is shown in the place of another", "cmd/internal/origins/origins.go",
 		`if slices.Contains(other.configs, own.configs[0]) {`, `if false {`,
 		"cmd/internal/origins", "TestVolumeRefused"},
-	{20, "rules for signatures do not count", "cmd/internal/origins/origins.go",
-		`case o.Facade.Signatures != nil && len(public) != len(names):`, `case false:`,
+	{20, "by the digest of its registry, what rules refuse is answered", "convert/registry/unconverted.go",
+		`if _, err := h.admit(ctx, o.Ref, im, h.givers); err != nil {`, `if _, err := h.admit(ctx, o.Ref, im, h.givers); err != nil && ctx.Err() != nil {`,
 		"test/e2e", "TestOriginSigned"},
 	{22, "token servers need no https", "convert/remote/auth.go",
 		`if err := e.auth.check(u); err != nil {`, `if err := e.auth.check(u); err != nil && false {`,

@@ -25,7 +25,7 @@ var signatures = []Mutant{
 		"cmd/internal/jobs", "TestRestartReadsWholeFiles"},
 	{19, "a store shows files by chunks although it must not", "store/expose.go",
 		`if o.Whole {`, `if false {`,
-		"test/e2e", "TestSignedLie"},
+		"cmd/internal/jobs", "TestRestartReadsWholeFiles"},
 	{19, "certificates for any purpose sign", "convert/signature/dsse/trust.go",
 		`KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageCodeSigning},`, `KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},`,
 		"convert/signature/dsse", "TestCertificates"},

@@ -535,3 +535,37 @@ func TestBlob(t *testing.T) {
 		t.Errorf("an invalid digest: %v", err)
 	}
 }
+
+// elsewhere is a dialect that sends the requests for its host, as they are, to a redirect target.
+type elsewhere struct{ host string }
+
+func (e elsewhere) RoundTrip(req *http.Request, ways remote.Ways) (*http.Response, error) {
+	req = req.Clone(req.Context())
+	req.URL.Scheme, req.URL.Host, req.Host = "http", e.host, e.host
+	return ways.Outside.RoundTrip(req)
+}
+
+func (elsewhere) Remind(string, []byte) {}
+
+// TestOutsideWithoutCredentials checks that a dialect cannot send the credentials for its host to a redirect target.
+func TestOutsideWithoutCredentials(t *testing.T) {
+	t.Parallel()
+	u, cdn := newUpstream(t), newUpstream(t)
+	cdn.before = func(w http.ResponseWriter, _ *http.Request) bool {
+		w.Header().Set("WWW-Authenticate", "Basic")
+		w.WriteHeader(401)
+		return true
+	}
+	r := u.repository(t, remote.Options{AllowHosts: []string{cdn.host()}, Dialects: map[string]remote.Dialect{u.host(): elsewhere{cdn.host()}}}, &remote.Credentials{Username: "alice", Secret: secret})
+	if _, err := r.Manifest(t.Context(), "latest"); !errdefs.IsUnauthorized(err) {
+		t.Errorf("got %v, want unauthorized", err)
+	}
+	if n := len(cdn.requests()); n != 2 { // without and with credentials
+		t.Errorf("%d requests, want 2", n)
+	}
+	for _, s := range cdn.requests() {
+		if s.header.Get("Authorization") != "" {
+			t.Error("the target got credentials")
+		}
+	}
+}

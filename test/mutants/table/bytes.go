@@ -67,7 +67,7 @@ var content = []Mutant{
 		`if len(sources) == 0 {`, `if true {`,
 		"store", "TestPrivateWithoutDatabase"},
 	{6, "a private file is shown to who names its digest", "store/expose.go",
-		`case seen[f.Digest] || s.mayHave(f.Digest, from):`, `case true:`,
+		`case seen[f.Digest] || s.mayHave(f.Digest, from):`, `case true || s.mayHave(f.Digest, from):`,
 		"store", "TestPrivateIsNotShown"},
 	{6, "a private file is in a view that was made before it was there", "store/identity.go",
 		`!(ok && mayHave(o, namesOf(x.from.Order())))`, `!ok`,
@@ -118,6 +118,6 @@ var content = []Mutant{
 		`if !layer || !uids && !gids {`, `if layer || !uids && !gids {`,
 		"snapshotter", "TestLayerLabelsHostile"},
 	{18, "layers that belong to others are taken for copies of containerd", "snapshotter/idmap.go",
-		`if _, layer := info.Labels[snapshots.LabelSnapshotRef]; layer {`, `if false {`,
+		`info.Labels[snapshots.LabelSnapshotRef]; layer {`, `info.Labels["x"]; layer {`,
 		"snapshotter", "TestLayerOwnedByOthers"},
 }

@@ -1,6 +1,8 @@
 package test
 
 import (
+	"go/parser"
+	"go/token"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -14,7 +16,11 @@ import (
 func TestMutants(t *testing.T) {
 	seen := map[string]bool{}
 	for _, m := range table.Mutants {
-		if _, err := m.Apply([]byte(read(t, filepath.Join("..", m.File)))); err != nil {
+		p, err := m.Apply([]byte(read(t, filepath.Join("..", m.File))))
+		if err == nil {
+			_, err = parser.ParseFile(token.NewFileSet(), m.File, p, parser.SkipObjectResolution)
+		}
+		if err != nil {
 			t.Errorf("%s: %v", m, err)
 		}
 		if seen[m.String()] {

@@ -463,35 +463,3 @@ func TestFileOfRunningFetch(t *testing.T) {
 		})
 	}
 }
-
-// TestArchiveLeavesReserve unpacks an archive, whose size nobody knows before, on a disk that it would fill.
-func TestArchiveLeavesReserve(t *testing.T) {
-	const disk, reserve, step = 384 << 20, 192 << 20, 64 << 20 // bytes; it looks once for each step
-	dir := t.TempDir()
-	if err := unix.Mount("reserve", dir, "tmpfs", 0, fmt.Sprint("size=", disk)); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
-	free := func() int64 {
-		t.Helper()
-		var st unix.Statfs_t
-		if err := unix.Statfs(dir, &st); err != nil {
-			t.Fatal(err)
-		}
-		return int64(st.Bavail) * st.Bsize
-	}
-	p := bytes.Repeat(storetest.Random(1, 16<<10), 288<<20/(16<<10))
-	archive := storetest.Compress(t, storetest.Tar(t, []tar.Header{{Name: "w", Mode: 0o644}}, [][]byte{p}), filetable.CodecZstd)
-	s := storetest.Open(t, dir, store.Options{Reserve: reserve})
-	table := storetest.NewBuilder("x").Unpack(archive, filetable.CodecZstd, "").Put(t, s)
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(storetest.NewFetcher(archive))}); !errdefs.IsResourceExhausted(err) {
-		t.Errorf("got %v, want a full disk", err)
-	}
-	if n := free(); n < reserve-step-step/4 {
-		t.Errorf("%d bytes are free, want %d", n, reserve)
-	}
-}

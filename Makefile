@@ -154,6 +154,13 @@ crash: ## Kill the store at every call that changes the disk, and check it after
 sequences: ## Random set-ups, edits by others, crashes, repairs and removals on generated nodes; N=1000, S=1 is the first seed
 	go test -count=1 -timeout 24h -run TestSequences ./cmd/internal/setup -sequences $(N) -seed $(S)
 
+# Flags of mutants, such as "-run '^19 '"; "make mutants MUTANTS=-h" lists all.
+MUTANTS ?=
+
+.PHONY: mutants
+mutants: tools-all ## Break each promise of contrib/docs/security.md in the code, and look whether its test fails; MUTANTS for flags
+	cd test && go build -o ../.cache/mutants ./mutants && exec ./disk.sh ../.cache/mutants $(MUTANTS)
+
 .PHONY: soak
 soak: ## Random operations on a store, with kills, a full disk and bad registries; T=1h is the duration
 	go test -race -count=1 -v -timeout 24h -run TestSoak ./store -soak $(T)

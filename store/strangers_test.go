@@ -384,8 +384,15 @@ func TestReservations(t *testing.T) {
 	const quota = 40 << 20
 	s := storetest.Open(t, t.TempDir(), store.Options{Evict: store.EvictOptions{Quota: quota}})
 	release := make(chan struct{})
-	var first digest.Digest
+	var tables [2]digest.Digest
 	jobs := make([]<-chan error, 2)
+	begun := func(i int) (yes bool) {
+		ps, _ := s.Hydrating(tables[i])
+		for _, p := range ps {
+			yes = yes || p.State == "downloading"
+		}
+		return yes
+	}
 	for i := range jobs {
 		b := storetest.NewBuilder(fmt.Sprint(i))
 		f := storetest.NewFetcher()
@@ -400,21 +407,28 @@ func TestReservations(t *testing.T) {
 			f.Blobs[digest.FromBytes(p)] = p
 			b.Raw(fmt.Sprintf("f%04d", j), p, 0o644)
 		}
-		table := b.Put(t, s)
-		hold(t, s, table)
-		jobs[i] = later(func() error { return s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}) })
-		if i == 0 {
-			first = table
-			for begun := false; !begun; {
-				ps, _ := s.Hydrating(first)
-				for _, p := range ps {
-					begun = begun || p.State == "downloading"
-				}
-			}
+		tables[i] = b.Put(t, s)
+		hold(t, s, tables[i])
+		jobs[i] = later(func() error {
+			return s.Hydrate(t.Context(), tables[i], store.HydrateOptions{Sources: storetest.From(f)})
+		})
+		for i == 0 && !begun(i) {
+			time.Sleep(time.Millisecond)
 		}
 	}
-	if err := <-jobs[1]; !errdefs.IsResourceExhausted(err) {
-		t.Errorf("the second: %v", err)
+	for ended := false; !ended; time.Sleep(time.Millisecond) {
+		select {
+		case err := <-jobs[1]:
+			ended = true
+			if !errdefs.IsResourceExhausted(err) {
+				t.Errorf("the second: %v", err)
+			}
+		default:
+			if begun(1) {
+				close(release)
+				t.Fatal("both are downloaded")
+			}
+		}
 	}
 	close(release)
 	if err := <-jobs[0]; err != nil {

@@ -339,6 +339,20 @@ func TestLinksThroughLinksDoNotLeave(t *testing.T) {
 		if err := b.Table().Validate(); tc.ok != (err == nil) || !tc.ok && !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%s: %v", name, err)
 		}
+		var headers []tar.Header
+		for _, l := range tc.links {
+			headers = append(headers, tar.Header{Typeflag: tar.TypeSymlink, Name: l.Path, Linkname: l.Target, Mode: 0o777})
+		}
+		archive := storetest.Compress(t, storetest.Tar(t, headers, make([][]byte, len(headers))), filetable.CodecGzip)
+		s := storetest.Open(t, t.TempDir(), store.Options{})
+		table := storetest.NewBuilder("archive").Unpack(archive, filetable.CodecGzip, "").Put(t, s)
+		err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(storetest.NewFetcher(archive))})
+		if err == nil {
+			_, err = s.Files(t.Context(), table)
+		}
+		if tc.ok != (err == nil) || !tc.ok && !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%s, in an archive: %v", name, err)
+		}
 	}
 }
 
@@ -349,6 +363,10 @@ func TestSizesThatCanNotBe(t *testing.T) {
 		b.Table().Blobs = []filetable.Blob{{Digest: d, Size: size}}
 		if err := b.Table().Validate(); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%d: %v", size, err)
+		}
+		b.Table().Files = nil
+		if err := b.Table().Validate(); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%d, of a blob without a file: %v", size, err)
 		}
 	}
 }

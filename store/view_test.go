@@ -119,6 +119,10 @@ func TestMountedBeforeItIsThere(t *testing.T) {
 		s = open()
 		stolen, own = s.View("snapshot/1"), s.View("snapshot/2")
 		check("after a restart")
+		if err := s.Present(t.Context(), "snapshot/1"); err != nil {
+			t.Fatal(err)
+		}
+		check("shown after a restart")
 		if err := s.Expose(t.Context(), theft, store.ExposeOptions{View: "snapshot/1", Sources: evil(hung(p))}); err != nil {
 			t.Fatal(err)
 		}

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/ballast-dev/ballast/test/mutants/table"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -63,7 +64,7 @@ func TestNamedTests(t *testing.T) {
 }
 
 // TestPromises compares the tests that the security model names with those that there are, and wants one
-// for each promise.
+// for each promise, and a mutant that it fails for.
 func TestPromises(t *testing.T) {
 	there := testNames(t)
 	_, rest, _ := strings.Cut(read(t, "../contrib/docs/security.md"), "## Promises\n")
@@ -71,13 +72,27 @@ func TestPromises(t *testing.T) {
 	if !ok {
 		t.Fatal("the page has no section of promises")
 	}
+	mutants := map[int][]string{} // the tests that fail for them, by promise
+	for _, m := range table.Mutants {
+		mutants[m.Promise] = append(mutants[m.Promise], m.Test)
+	}
 	rows := 0
 	for line := range strings.Lines(promises) {
-		if !strings.HasPrefix(line, "| ") || strings.HasPrefix(line, "| # ") {
+		var number int
+		if _, err := fmt.Sscanf(line, "| %d |", &number); err != nil {
 			continue
 		}
 		rows++
 		names := testName.FindAllString(line, -1)
+		for _, n := range mutants[number] {
+			if !slices.Contains(names, n) {
+				t.Errorf("%s fails for a mutant of promise %d, which does not name it", n, number)
+			}
+		}
+		if len(mutants[number]) == 0 {
+			t.Errorf("promise %d has no mutant in test/mutants", number)
+		}
+		delete(mutants, number)
 		if len(names) == 0 {
 			t.Errorf("no test holds this promise: %s", line)
 		}
@@ -87,8 +102,8 @@ func TestPromises(t *testing.T) {
 			}
 		}
 	}
-	if rows == 0 {
-		t.Error("the page has no promises")
+	if rows == 0 || len(mutants) > 0 {
+		t.Errorf("the page has %d promises, and not those of the mutants %v", rows, mutants)
 	}
 }
 

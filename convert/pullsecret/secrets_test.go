@@ -66,6 +66,9 @@ func TestEvictionBySite(t *testing.T) {
 		s.Keep(fmt.Sprintf("r%d.evil.example:%d/r%d", i%50, 1000+i, i), creds("eve"))
 		s.Keep(fmt.Sprintf("10.0.0.2:%d/r", i), creds("eve"))
 	}
+	for i := range maxNames + 100 { // each with a host of its own
+		s.Keep(fmt.Sprintf("h%d.evil.example/r", i), creds("eve"))
+	}
 	if got := s.users(private); len(got) != 1 {
 		t.Errorf("held: secrets of %v, want alice", got)
 	}

@@ -535,3 +535,46 @@ func TestBlob(t *testing.T) {
 		t.Errorf("an invalid digest: %v", err)
 	}
 }
+
+// elsewhere is a dialect that sends the requests for its host, as they are, to a redirect target.
+type elsewhere struct {
+	host        string
+	credentials *atomic.Bool // whether a request for the host had some
+}
+
+func (e elsewhere) RoundTrip(req *http.Request, ways remote.Ways) (*http.Response, error) {
+	if req.Header.Get("Authorization") != "" {
+		e.credentials.Store(true)
+	}
+	to := req.Clone(req.Context())
+	to.URL.Scheme, to.URL.Host, to.Host = "http", e.host, e.host
+	resp, err := ways.Outside.RoundTrip(to)
+	if err == nil {
+		resp.Request = req
+	}
+	return resp, err
+}
+
+func (elsewhere) Remind(string, []byte) {}
+
+// TestOutsideWithoutCredentials checks that a dialect cannot send the credentials for its host to a redirect target.
+func TestOutsideWithoutCredentials(t *testing.T) {
+	t.Parallel()
+	u, cdn := newUpstream(t), newUpstream(t)
+	cdn.before = func(w http.ResponseWriter, _ *http.Request) bool {
+		w.Header().Set("WWW-Authenticate", "Basic")
+		w.WriteHeader(401)
+		return true
+	}
+	var credentials atomic.Bool
+	o := remote.Options{AllowHosts: []string{cdn.host()}, Dialects: map[string]remote.Dialect{u.host(): elsewhere{cdn.host(), &credentials}}}
+	r := u.repository(t, o, &remote.Credentials{Username: "alice", Secret: secret})
+	if _, err := r.Manifest(t.Context(), "latest"); !errdefs.IsUnauthorized(err) || !credentials.Load() {
+		t.Errorf("got %v, want unauthorized; the host got credentials: %v", err, credentials.Load())
+	}
+	for _, s := range cdn.requests() {
+		if s.header.Get("Authorization") != "" {
+			t.Error("the target got credentials")
+		}
+	}
+}

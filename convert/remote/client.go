@@ -83,7 +83,7 @@ type Dialect interface {
 // Ways are transports that do not follow redirects.
 type Ways struct {
 	Host    http.RoundTripper // to the host, at the address that the operator configured
-	Outside http.RoundTripper // to redirect targets of the host, if a registry may redirect there
+	Outside http.RoundTripper // to redirect targets of the host, if a registry may redirect there; without Authorization
 }
 
 // Remind passes a manifest that was read from ref before to the dialect of the host. ok is false if

@@ -239,6 +239,7 @@ func TestTableValidate(t *testing.T) {
 		"unknown codec":          func(t *filetable.Table) { t.Blobs[0].Codec = "lz4" },
 		"unknown archive":        func(t *filetable.Table) { t.Blobs[0].Archive = "cpio" },
 		"symlink leaves":         func(t *filetable.Table) { t.Files[2].Target = "../x" },
+		"absolute symlink":       func(t *filetable.Table) { t.Files[2].Target = "/a/w" },
 		"file and directory":     func(t *filetable.Table) { t.Files[0].Type, t.Files[0].Target = filetable.TypeSymlink, "z" },
 		"unknown type":           func(t *filetable.Table) { t.Files[1].Type = "char" },
 		"no source":              func(t *filetable.Table) { t.Files[1].Source = nil },

@@ -41,7 +41,14 @@ func TestTakenPortIsRetried(t *testing.T) {
 	}()
 	<-said
 	squatter.Close()
-	res, err := http.Get("http://" + <-served)
+	var address string
+	select {
+	case address = <-served:
+	case err := <-done:
+		cancel()
+		t.Fatalf("it has given up: %v", err)
+	}
+	res, err := http.Get("http://" + address)
 	if err != nil {
 		t.Fatal(err)
 	}

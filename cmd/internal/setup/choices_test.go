@@ -342,6 +342,13 @@ func TestEditedFileStaysUnchanged(t *testing.T) {
 	if again := r.set(Options{}); again != nil {
 		t.Errorf("a run after that: %q", again)
 	}
+	r.write(unit, theirs)
+	removal, err := NewRemoval(t.Context(), Options{Host: r.dir, NoRestart: true})
+	r.ok(err)
+	r.apply(removal)
+	if got := r.read(unit); got != theirs || !strings.Contains(strings.Join(removal.Notes, "\n"), unit+" was edited") {
+		t.Errorf("after the removal: %q, notes %q", got, removal.Notes)
+	}
 }
 
 // TestWithoutRecord changes nothing on a host that setup did not set up, and names what looks like ballast's.

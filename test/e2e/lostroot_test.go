@@ -130,6 +130,10 @@ func TestRecordsWithoutSnapshots(t *testing.T) {
 	if out := n.Ctr("images", "mount", "--snapshotter", "ballast", ref, at); out.Err != nil {
 		t.Fatalf("%v: %s", out.Err, out.Output())
 	}
+	above := topOf(t, n.Ctr)
+	if out := n.Ctr("snapshots", "--snapshotter", "ballast", "prepare", "extract-0-x sha256:0", above); out.Err != nil { // a pull that was killed
+		t.Fatalf("%v: %s", out.Err, out.Output())
+	}
 	mounts, err := n.Mounts()
 	if err != nil {
 		t.Fatal(err)
@@ -177,6 +181,18 @@ func TestRecordsWithoutSnapshots(t *testing.T) {
 		t.Errorf("doctor, with the record of an extraction: %v\n%s", out.Err, out.Output())
 	}
 	mustPull(t, n, "ballast", ref)
+}
+
+// topOf returns the name of a snapshot of a layer.
+func topOf(t *testing.T, ctr func(...string) node.Result) string {
+	t.Helper()
+	for line := range strings.Lines(ctr("snapshots", "--snapshotter", "ballast", "ls").Stdout) {
+		if key, _, _ := strings.Cut(line, " "); strings.HasPrefix(key, "sha256:") {
+			return key
+		}
+	}
+	t.Fatal("no layer has a snapshot")
+	return ""
 }
 
 // TestCopiedRoot copies the root to another disk without extended attributes, as rsync -a does.

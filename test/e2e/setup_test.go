@@ -3,6 +3,7 @@ package e2e
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -94,8 +95,30 @@ func TestSetup(t *testing.T) {
 	if out := m.ctr("containers", "rm", "reader"); out.Err != nil {
 		t.Fatal(out.Output())
 	}
+	m.loseChild()
 	m.mustSetup("--remove")
 	m.checkGone(before, image)
+}
+
+// loseChild leaves a record of containerd without its snapshot, above one that exists.
+func (m *machine) loseChild() {
+	m.t.Helper()
+	if out := m.ctr("snapshots", "--snapshotter", "ballast", "prepare", "lost", topOf(m.t, m.ctr)); out.Err != nil {
+		m.t.Fatal(out.Output())
+	}
+	own := func(args ...string) node.Result {
+		args = append([]string{node.ToolOf(m.t, m.at.version, "ctr"), "-a", "/run/ballast/ballastd.sock", "snapshots", "--snapshotter", "ballast"}, args...)
+		return node.Command(context.Background(), nil, args...)
+	}
+	for line := range strings.Lines(own("ls").Stdout) {
+		if key, _, _ := strings.Cut(line, " "); strings.HasSuffix(key, "/lost") {
+			if out := own("rm", key); out.Err != nil {
+				m.t.Fatal(out.Output())
+			}
+			return
+		}
+	}
+	m.t.Fatalf("ballastd has no such snapshot:\n%s", own("ls").Output())
 }
 
 // TestSetupCrash kills a setup after each of its steps, and a removal: ordinary images can then be

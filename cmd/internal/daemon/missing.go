@@ -19,9 +19,9 @@ import (
 )
 
 // eachMissing calls do with the keys of the snapshots that containerd has recorded in a namespace, for this
-// daemon, and that do not exist (snapshotter.Missing). ctx of do has the namespace, theirs are the snapshots
-// of containerd.
-func (d *Daemon) eachMissing(ctx context.Context, do func(ctx context.Context, ns string, theirs snapshots.Snapshotter, keys []string) error) error {
+// daemon, and that do not exist (snapshotter.Missing), and apart with those of layers that were unpacked
+// (isUnpacked). ctx of do has the namespace, theirs are the snapshots of containerd.
+func (d *Daemon) eachMissing(ctx context.Context, do func(ctx context.Context, ns string, theirs snapshots.Snapshotter, keys, unpacks []string) error) error {
 	name, err := d.snapshotterName(ctx)
 	if err != nil || name == "" { // containerd has none that is this daemon
 		return err
@@ -42,11 +42,12 @@ func (d *Daemon) eachMissing(ctx context.Context, do func(ctx context.Context, n
 		for i := range names { // the snapshots of blob layers have the same name in all namespaces
 			names[i] = keyOf(names[i], ns.Name)
 		}
+		unpacks := slices.DeleteFunc(slices.Clone(names), func(key string) bool { return !isUnpacked(key) })
 		names = slices.DeleteFunc(names, isUnpacked)
 		if len(names) == 0 {
 			continue
 		}
-		if err := do(ctx, ns.Name, theirs, names); err != nil {
+		if err := do(ctx, ns.Name, theirs, names, unpacks); err != nil {
 			return err
 		}
 	}
@@ -85,7 +86,7 @@ func (d *Daemon) snapshotterName(ctx context.Context) (string, error) {
 
 // missing describes the snapshots that containerd has recorded and that do not exist.
 func (d *Daemon) missing(ctx context.Context) (problems []api.SnapshotProblem, err error) {
-	err = d.eachMissing(ctx, func(_ context.Context, ns string, _ snapshots.Snapshotter, keys []string) error {
+	err = d.eachMissing(ctx, func(_ context.Context, ns string, _ snapshots.Snapshotter, keys, _ []string) error {
 		problems = append(problems, api.SnapshotProblem{
 			Snapshot: keys[0], Path: "namespace " + ns,
 			Problem: fmt.Sprintf("containerd has recorded %d snapshots that do not exist: the root was wiped, or its disk is not mounted; images with their layers cannot be pulled (\"already exists\")", len(keys)),
@@ -97,11 +98,16 @@ func (d *Daemon) missing(ctx context.Context) (problems []api.SnapshotProblem, e
 
 // forgetMissing removes these records from containerd.
 func (d *Daemon) forgetMissing(ctx context.Context) error {
-	return d.eachMissing(ctx, func(ctx context.Context, ns string, theirs snapshots.Snapshotter, keys []string) error {
+	return d.eachMissing(ctx, func(ctx context.Context, ns string, theirs snapshots.Snapshotter, keys, unpacks []string) error {
 		var errs []error
-		for more := true; more; { // a snapshot cannot be removed before those above it
-			before := len(keys)
-			errs = nil
+		for before := -1; len(keys) > 0; { // a snapshot cannot be removed before those above it
+			if before == len(keys) {
+				if len(unpacks) == 0 {
+					break
+				}
+				keys, unpacks = append(keys, unpacks...), nil // above one that is lost, so no pull needs them
+			}
+			before, errs = len(keys), nil
 			keys = slices.DeleteFunc(keys, func(key string) bool {
 				err := theirs.Remove(ctx, key)
 				if err == nil || errdefs.IsNotFound(err) {
@@ -110,7 +116,6 @@ func (d *Daemon) forgetMissing(ctx context.Context) error {
 				errs = append(errs, fmt.Errorf("remove the record of snapshot %s from containerd's namespace %s: %w", key, ns, err))
 				return false
 			})
-			more = len(keys) > 0 && len(keys) < before
 		}
 		d.log.WarnContext(ctx, "records of snapshots that do not exist were removed from containerd", "namespace", ns, "left", len(keys))
 		return errors.Join(errs...)

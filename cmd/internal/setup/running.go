@@ -355,7 +355,7 @@ func (v *view) release(ctx context.Context) error {
 }
 
 // releaseSnapshots removes the snapshots of ballast in the namespace of ctx that no container uses,
-// children first.
+// children first. Those with records of lost children stay: they are records, too, when ballast is gone.
 func releaseSnapshots(ctx context.Context, conn *grpc.ClientConn) error {
 	containers, err := containersapi.NewContainersClient(conn).List(ctx, &containersapi.ListContainersRequest{})
 	if err != nil {
@@ -396,7 +396,11 @@ func releaseSnapshots(ctx context.Context, conn *grpc.ClientConn) error {
 		if !free {
 			return false, nil
 		}
-		if err := all.Remove(ctx, name); err != nil && !errdefs.IsNotFound(err) {
+		err := all.Remove(ctx, name)
+		if errdefs.IsFailedPrecondition(err) { // a child that was lost, which containerd has recorded and does not list
+			return false, nil
+		}
+		if err != nil && !errdefs.IsNotFound(err) {
 			return false, err
 		}
 		done[name] = true

@@ -30,15 +30,6 @@ func (s *Store) AddRef(ctx context.Context, name string, table digest.Digest, ex
 	return nil
 }
 
-// maxSources limits the sources recorded for a reference.
-const maxSources = 16
-
-// SetRefSources records the sources of a reference's table, for downloading the rest of the model
-// later. It returns errdefs.ErrNotFound if there is no such reference.
-func (s *Store) SetRefSources(ctx context.Context, name string, sources []string) error {
-	return s.db.SetRefSources(name, sources[:min(len(sources), maxSources)])
-}
-
 // RemoveRef removes references, all or none. Names without a reference are ignored.
 func (s *Store) RemoveRef(ctx context.Context, names ...string) error {
 	if err := s.db.DropRefs(names...); err != nil {
@@ -52,16 +43,3 @@ func (s *Store) RemoveRef(ctx context.Context, names ...string) error {
 	s.withdraw()
 	return nil
 }
-
-// Refs returns the references whose name starts with prefix, sorted.
-func (s *Store) Refs(ctx context.Context, prefix string) ([]Ref, error) {
-	return s.db.Refs(prefix), nil
-}
-
-// RefsOf returns the references to a table, oldest first.
-func (s *Store) RefsOf(ctx context.Context, table digest.Digest) ([]Ref, error) {
-	return s.db.RefsOf(table), nil
-}
-
-// Ref returns a reference, or errdefs.ErrNotFound.
-func (s *Store) Ref(ctx context.Context, name string) (Ref, error) { return s.db.Ref(name) }

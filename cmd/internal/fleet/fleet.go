@@ -77,7 +77,7 @@ func Handler(s *store.Store) http.Handler {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		im, err := s.Image(r.Context(), d)
+		im, err := s.Image(d)
 		if err != nil || im.Origin.Digest == im.Manifest { // it was converted by others
 			http.Error(w, "not found", http.StatusNotFound)
 			return

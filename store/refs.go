@@ -19,6 +19,9 @@ type Ref = meta.Ref
 // missing, AddRef adds the reference and returns errdefs.ErrNotFound: garbage collection stops
 // until the table is stored again or the reference is removed.
 func (s *Store) AddRef(ctx context.Context, name string, table digest.Digest, expires time.Time) error {
+	if old, err := s.db.Ref(name); err == nil && old.Table != table {
+		defer s.withdraw(old.Table)
+	}
 	needs, err := s.db.AddRef(name, table, expires)
 	if errdefs.IsNotFound(err) {
 		needs, err = s.recoverTable(table)
@@ -32,6 +35,15 @@ func (s *Store) AddRef(ctx context.Context, name string, table digest.Digest, ex
 
 // RemoveRef removes references, all or none. Names without a reference are ignored.
 func (s *Store) RemoveRef(ctx context.Context, names ...string) error {
+	var tables []digest.Digest
+	for _, name := range names {
+		if r, err := s.db.Ref(name); err == nil {
+			tables = append(tables, r.Table)
+		}
+	}
+	if len(tables) == 0 {
+		return nil
+	}
 	if err := s.db.DropRefs(names...); err != nil {
 		return err
 	}
@@ -40,6 +52,6 @@ func (s *Store) RemoveRef(ctx context.Context, names ...string) error {
 		delete(s.presented, name)
 	}
 	s.mu.Unlock()
-	s.withdraw()
+	s.withdraw(tables...)
 	return nil
 }

@@ -45,34 +45,40 @@ func (n *neighbour) show(t testing.TB, view string, seed int) digest.Digest {
 	return table
 }
 
+// An ownStep is something that one more user does.
+type ownStep struct {
+	name string
+	do   func(testing.TB) error
+}
+
 // steps are what one more user does.
-func (n *neighbour) steps() map[string]func(testing.TB) error {
+func (n *neighbour) steps() []ownStep {
 	own := storetest.Random(0, 8<<10)
 	file := digest.FromBytes(own)
-	return map[string]func(testing.TB) error{
-		"lookup": func(testing.TB) error { _, _, err := n.View(ownView).LazyFile(file); return err },
-		"mount":  func(t testing.TB) error { return n.Present(t.Context(), ownView) },
-		"show": func(t testing.TB) error {
-			return n.Expose(t.Context(), n.table, store.ExposeOptions{View: ownView, Sources: good(storetest.NewFetcher(own)), Probe: true, Wait: true})
-		},
-		"reference": func(t testing.TB) error {
-			if err := n.AddRef(t.Context(), "pin/own", n.table, time.Time{}); err != nil {
-				return err
-			}
-			return n.RemoveRef(t.Context(), "pin/own")
-		},
-		"pull": func(t testing.TB) error {
-			n.next++
-			q := fmt.Appendf(nil, "model %d", n.next)
-			table := storetest.NewBuilder(string(q)).Raw("q", q, 0o644).Put(t, n.Store)
-			return n.Hydrate(t.Context(), table, store.HydrateOptions{Sources: good(storetest.NewFetcher(q))})
-		},
-		"status": func(t testing.TB) error {
+	return []ownStep{
+		{"lookup", func(testing.TB) error { _, _, err := n.View(ownView).LazyFile(file); return err }},
+		{"mount", func(t testing.TB) error { return n.Present(t.Context(), ownView) }},
+		{"status", func(t testing.TB) error {
 			_, err := n.Usage(t.Context())
 			_, _ = n.Hydrating(n.table)
 			_ = n.Awaited(n.table)
 			return err
-		},
+		}},
+		{"show", func(t testing.TB) error {
+			return n.Expose(t.Context(), n.table, store.ExposeOptions{View: ownView, Sources: good(storetest.NewFetcher(own)), Probe: true, Wait: true})
+		}},
+		{"reference", func(t testing.TB) error {
+			if err := n.AddRef(t.Context(), "pin/own", n.table, time.Time{}); err != nil {
+				return err
+			}
+			return n.RemoveRef(t.Context(), "pin/own")
+		}},
+		{"pull", func(t testing.TB) error {
+			n.next++
+			q := fmt.Appendf(nil, "model %d", n.next)
+			table := storetest.NewBuilder(string(q)).Raw("q", q, 0o644).Put(t, n.Store)
+			return n.Hydrate(t.Context(), table, store.HydrateOptions{Sources: good(storetest.NewFetcher(q))})
+		}},
 	}
 }
 
@@ -81,11 +87,11 @@ func (n *neighbour) steps() map[string]func(testing.TB) error {
 func BenchmarkBesideViews(b *testing.B) {
 	for _, others := range []int{10, 10_000} {
 		n := beside(b, others)
-		for name, step := range n.steps() {
-			b.Run(fmt.Sprintf("%s/others=%d", name, others), func(b *testing.B) {
+		for _, step := range n.steps() {
+			b.Run(fmt.Sprintf("%s/others=%d", step.name, others), func(b *testing.B) {
 				start := usedCPU(b)
 				for b.Loop() {
-					if err := step(b); err != nil {
+					if err := step.do(b); err != nil {
 						b.Fatal(err)
 					}
 				}

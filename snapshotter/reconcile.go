@@ -161,10 +161,7 @@ func (s *Snapshotter) dirs() ([]string, error) {
 
 // refs returns the table that the store keeps for each snapshot id.
 func (s *Snapshotter) refs(ctx context.Context) (map[string]digest.Digest, error) {
-	list, err := s.store.Refs(ctx, refPrefix)
-	if err != nil {
-		return nil, err
-	}
+	list := s.store.Refs(refPrefix)
 	refs := make(map[string]digest.Digest, len(list))
 	for _, r := range list {
 		refs[strings.TrimPrefix(r.Name, refPrefix)] = r.Table

@@ -262,7 +262,7 @@ func (s *Snapshotter) Commit(ctx context.Context, name, key string, opts ...snap
 	if m.Table != "" && !m.Shown {
 		return fmt.Errorf("commit %q: model %s is not complete: %w", name, m.Table, errdefs.ErrFailedPrecondition)
 	}
-	if _, err := s.store.Ref(ctx, refName(id)); err == nil && m.Table == "" {
+	if _, err := s.store.Ref(refName(id)); err == nil && m.Table == "" {
 		return fmt.Errorf("commit %q: %s of a model is missing: %w", name, markerName, errdefs.ErrFailedPrecondition)
 	}
 	return s.overlay.Commit(ctx, name, key, withShows(opts, m)...)
@@ -282,7 +282,7 @@ func (s *Snapshotter) Usage(ctx context.Context, key string) (snapshots.Usage, e
 	if m.Table == "" {
 		return s.overlay.Usage(ctx, key)
 	}
-	ref, err := s.store.Ref(ctx, refName(id))
+	ref, err := s.store.Ref(refName(id))
 	if err != nil && !errdefs.IsNotFound(err) {
 		return snapshots.Usage{}, err
 	}
@@ -307,7 +307,7 @@ func (s *Snapshotter) Remove(ctx context.Context, key string) error {
 // release removes the reference of a removed snapshot. Errors are only logged, because Remove
 // cannot be repeated; the next Cleanup tries again.
 func (s *Snapshotter) release(ctx context.Context, id string) {
-	_, err := s.store.Ref(ctx, refName(id))
+	_, err := s.store.Ref(refName(id))
 	if errdefs.IsNotFound(err) {
 		return // an ordinary snapshot: no write is needed
 	}

@@ -11,7 +11,7 @@ import (
 // SetSources records the names of the sources of a snapshot's model, for downloading the rest of it
 // later. The table of the snapshot must be kept (Hold).
 func (s *Snapshotter) SetSources(ctx context.Context, id string, sources []string) error {
-	return s.store.SetRefSources(ctx, refName(id), sources)
+	return s.store.SetRefSources(refName(id), sources)
 }
 
 // ViewName returns the name of the view of snapshot id in the store. A model that is exposed there

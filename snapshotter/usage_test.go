@@ -82,10 +82,7 @@ func TestUsageOthers(t *testing.T) {
 // names returns the references of the store.
 func (n *node) names(t *testing.T) map[string]bool {
 	t.Helper()
-	refs, err := n.store.Refs(t.Context(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	refs := n.store.Refs("")
 	names := map[string]bool{}
 	for _, r := range refs {
 		names[r.Name] = true

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -283,8 +284,9 @@ func (s *Store) unexpose(view string, table digest.Digest) {
 	}
 }
 
-// withdraw reverts Expose for views and tables without a reference.
-func (s *Store) withdraw() {
+// withdraw reverts Expose for those of the given tables, or of all if there are none, that have no reference,
+// or whose view has none to them.
+func (s *Store) withdraw(of ...digest.Digest) {
 	s.exposing.Lock() // a table is referenced before it is exposed
 	defer s.exposing.Unlock()
 	type shown struct {
@@ -293,8 +295,11 @@ func (s *Store) withdraw() {
 	}
 	all := map[shown]bool{}
 	s.mu.Lock()
-	for table, files := range s.exposures.tables {
-		for x := range files {
+	if len(of) == 0 {
+		of = slices.Collect(maps.Keys(s.exposures.tables))
+	}
+	for _, table := range of {
+		for x := range s.exposures.tables[table] {
 			all[shown{x.view, table}] = true
 		}
 	}
@@ -306,12 +311,11 @@ func (s *Store) withdraw() {
 	}
 }
 
-// referred reports whether a table, and the reference of a view, have references.
+// referred reports whether a table has references, and that of a view is one of them.
 func (s *Store) referred(view string, table digest.Digest) bool {
 	if view != "" {
-		if _, err := s.db.Ref(view); err != nil {
-			return false
-		}
+		r, err := s.db.Ref(view)
+		return err == nil && r.Table == table
 	}
 	return len(s.db.RefsOf(table)) > 0
 }

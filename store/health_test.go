@@ -470,8 +470,8 @@ func TestExpiredPinEndsExposure(t *testing.T) {
 	if _, err := s.GC(t.Context(), store.GCOptions{}); err != nil || isExposed(s, table) {
 		t.Errorf("after: exposed %v, %v", isExposed(s, table), err)
 	}
-	if refs, err := s.Refs(t.Context(), ""); len(refs) > 0 || err != nil {
-		t.Errorf("after: %v, %v", refs, err)
+	if refs := s.Refs(""); len(refs) > 0 {
+		t.Errorf("after: %v", refs)
 	}
 }
 

@@ -10,12 +10,14 @@ import (
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/containerd/errdefs"
-	"github.com/opencontainers/go-digest"
 )
 
 // Image is a converted image. Its manifest, config and table are objects, kept as long as the
 // image.
 type Image = meta.Image
+
+// A Verdict records that the signatures of a model satisfy a policy.
+type Verdict = meta.Verdict
 
 // PutImage records an image, or adds its Refs to an existing one. A reference names one image at a
 // time: it is removed from the previous image.
@@ -23,51 +25,6 @@ func (s *Store) PutImage(ctx context.Context, im Image) error {
 	defer s.objects.Unprotect(im.Manifest, im.Config, im.Table)
 	return s.db.PutImage(im)
 }
-
-// SetPublic records that the origin of an image was read by a name without credentials of the
-// caller.
-func (s *Store) SetPublic(ctx context.Context, manifest digest.Digest, name string) error {
-	return s.db.SetPublic(manifest, name)
-}
-
-// Image returns the image with a manifest digest, or errdefs.ErrNotFound.
-func (s *Store) Image(ctx context.Context, manifest digest.Digest) (Image, error) {
-	return s.db.Image(manifest)
-}
-
-// ImageByOrigin returns the image converted from an origin, or errdefs.ErrNotFound.
-func (s *Store) ImageByOrigin(ctx context.Context, o filetable.Origin) (Image, error) {
-	made := s.db.ImagesByOrigin(o.Digest)
-	i := slices.IndexFunc(made, func(im Image) bool { return im.Origin == o })
-	if i < 0 {
-		return Image{}, fmt.Errorf("image made from %s: %w", o.Digest, errdefs.ErrNotFound)
-	}
-	return made[i], nil
-}
-
-// ImagesByOrigin returns the images converted from the origin with a digest, in all formats and
-// mapping versions.
-func (s *Store) ImagesByOrigin(ctx context.Context, d digest.Digest) ([]Image, error) {
-	return s.db.ImagesByOrigin(d), nil
-}
-
-// ImagesWith returns the images with d as their config or table, or as an object of their table.
-func (s *Store) ImagesWith(ctx context.Context, d digest.Digest) ([]Image, error) {
-	return s.db.ImagesWith(d), nil
-}
-
-// ImagesByTable returns the images with a table.
-func (s *Store) ImagesByTable(ctx context.Context, table digest.Digest) ([]Image, error) {
-	return s.db.ImagesByTable(table), nil
-}
-
-// ImagesByRef returns the images with a reference.
-func (s *Store) ImagesByRef(ctx context.Context, ref string) ([]Image, error) {
-	return s.db.ImagesByRef(ref), nil
-}
-
-// Images returns all images, sorted by first reference.
-func (s *Store) Images(ctx context.Context) ([]Image, error) { return s.db.Images(), nil }
 
 // Limits of the documents of unreferenced images: any caller can have images converted.
 const (
@@ -127,14 +84,4 @@ func (s *Store) TrimImages(ctx context.Context, host string) error {
 			host, own, all, errdefs.ErrResourceExhausted)}
 	}
 	return nil
-}
-
-// RemoveRefs removes references from an image, and the image with its last one.
-func (s *Store) RemoveRefs(ctx context.Context, manifest digest.Digest, refs ...string) error {
-	return s.db.RemoveRefs(manifest, refs)
-}
-
-// RemoveImage removes an image. Objects that a snapshot or a pin refers to stay.
-func (s *Store) RemoveImage(ctx context.Context, manifest digest.Digest) error {
-	return s.db.RemoveImage(manifest)
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 
@@ -17,65 +16,102 @@ import (
 type ledger struct {
 	admitting sync.Mutex // held while a reservation is admitted
 
-	mu   sync.Mutex // guards open
-	open map[*reservation]bool
+	mu    sync.Mutex // guards the following
+	open  map[reserved][]*reservation
+	total int64 // sum of known
 }
 
-// A reservation is the space that a table still needs from a group of sources: for a hydration, or
-// for exposed files until their hydration takes it over.
-type reservation struct {
+// reserved are the files of a table from a group of sources.
+type reserved struct {
 	table digest.Digest
 	group string
+}
+
+// A reservation is the space that files still need: for a hydration, or for exposed files until their
+// hydration takes it over.
+type reservation struct {
+	reserved
 	early bool // of exposed files
 	left  func() int64
+	known int64 // left when it was last asked, which is not less than now; guarded by ledger.mu
 }
 
-// same reports whether two reservations are for the same files.
-func (r *reservation) same(other *reservation) bool {
-	return r.table == other.table && r.group == other.group
-}
-
-// others returns the bytes reserved by others, and whether a hydration of the same files has a
+// others returns the bytes reserved by others, at most, and whether a hydration of the same files has a
 // reservation.
 func (l *ledger) others(r *reservation) (n int64, hydrating bool) {
 	l.mu.Lock()
-	all := slices.Collect(maps.Keys(l.open))
-	l.mu.Unlock()
-	for _, o := range all {
-		left := o.left()
-		switch {
-		case !r.same(o) || !o.early && !r.early:
-			n += left
-		case !o.early:
-			hydrating = true
-		}
-		if o.early && left == 0 { // complete, or no longer exposed
-			l.remove(o)
+	defer l.mu.Unlock()
+	n = l.total
+	for _, o := range l.open[r.reserved] {
+		if o.early || r.early {
+			n -= o.known
+			hydrating = hydrating || !o.early
 		}
 	}
 	return n, hydrating
 }
 
-// add adds a reservation. It replaces that of the same exposed files.
-func (l *ledger) add(r *reservation) {
+// ask asks all reservations how much is left, and removes those of exposed files that are complete or no
+// longer exposed. There can be many, so it is done only when something seems not to fit.
+func (l *ledger) ask() {
+	l.mu.Lock()
+	var all []*reservation
+	for _, list := range l.open {
+		all = append(all, list...)
+	}
+	l.mu.Unlock()
+	for _, r := range all {
+		left := r.left()
+		l.mu.Lock()
+		if slices.Contains(l.open[r.reserved], r) {
+			l.total += left - r.known
+			r.known = left
+		}
+		l.mu.Unlock()
+		if r.early && left == 0 {
+			l.remove(r)
+		}
+	}
+}
+
+// add adds a reservation of n bytes. It replaces that of the same exposed files.
+func (l *ledger) add(r *reservation, n int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	maps.DeleteFunc(l.open, func(o *reservation, _ bool) bool { return o.early && r.same(o) })
+	l.drop(r.reserved, func(o *reservation) bool { return o.early })
 	if l.open == nil {
-		l.open = map[*reservation]bool{}
+		l.open = map[reserved][]*reservation{}
 	}
-	l.open[r] = true
+	r.known = max(n, 0)
+	l.total += r.known
+	l.open[r.reserved] = append(l.open[r.reserved], r)
 }
 
 func (l *ledger) remove(r *reservation) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.open, r)
+	l.drop(r.reserved, func(o *reservation) bool { return o == r })
+}
+
+// drop removes reservations of files. The caller holds mu.
+func (l *ledger) drop(of reserved, which func(*reservation) bool) {
+	rest := slices.DeleteFunc(l.open[of], func(o *reservation) bool {
+		if !which(o) {
+			return false
+		}
+		l.total -= o.known
+		return true
+	})
+	if len(rest) == 0 {
+		delete(l.open, of)
+		return
+	}
+	l.open[of] = rest
 }
 
 // Reserve implements hydrate.Objects.
 func (h host) Reserve(ctx context.Context, table digest.Digest, group string, need int64, left func() int64) (release func(), err error) {
-	r := &reservation{table: table, group: group, left: left}
+	r := &reservation{reserved: reserved{table, group}, left: left}
 	return func() { h.ledger.remove(r) }, h.reserve(ctx, need, r)
 }
 
@@ -99,21 +135,24 @@ func (s *Store) reserveExposed(ctx context.Context, table digest.Digest, group s
 		}
 		return n
 	}
-	return s.reserve(ctx, left(), &reservation{table: table, group: group, early: true, left: left})
+	return s.reserve(ctx, left(), &reservation{reserved: reserved{table, group}, early: true, left: left})
 }
 
 // reserve admits r if need bytes fit on the disk and into the quota beside the other reservations.
 // It evicts objects if needed.
 func (s *Store) reserve(ctx context.Context, need int64, r *reservation) error {
-	want, short := s.admit(ctx, need, r)
-	if short == nil || want == 0 {
-		return short
+	want, err := s.admit(ctx, need, r)
+	if want > 0 {
+		s.ledger.ask()
+		want, err = s.admit(ctx, need, r)
 	}
-	if _, err := s.evict(ctx, want); err != nil {
-		return err
+	if want > 0 {
+		if _, err := s.evict(ctx, want); err != nil {
+			return err
+		}
+		_, err = s.admit(ctx, need, r)
 	}
-	_, short = s.admit(ctx, need, r)
-	return short
+	return err
 }
 
 // admit adds r if need bytes fit. Otherwise it returns how many bytes are missing, 0 if that is not known, and
@@ -142,7 +181,7 @@ func (s *Store) admit(ctx context.Context, need int64, r *reservation) (want int
 			return want, err
 		}
 	}
-	s.ledger.add(r)
+	s.ledger.add(r, need)
 	return 0, nil
 }
 

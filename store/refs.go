@@ -19,6 +19,9 @@ type Ref = meta.Ref
 // missing, AddRef adds the reference and returns errdefs.ErrNotFound: garbage collection stops
 // until the table is stored again or the reference is removed.
 func (s *Store) AddRef(ctx context.Context, name string, table digest.Digest, expires time.Time) error {
+	if old, err := s.db.Ref(name); err == nil && old.Table != table {
+		defer s.withdraw(old.Table)
+	}
 	needs, err := s.db.AddRef(name, table, expires)
 	if errdefs.IsNotFound(err) {
 		needs, err = s.recoverTable(table)
@@ -30,17 +33,17 @@ func (s *Store) AddRef(ctx context.Context, name string, table digest.Digest, ex
 	return nil
 }
 
-// maxSources limits the sources recorded for a reference.
-const maxSources = 16
-
-// SetRefSources records the sources of a reference's table, for downloading the rest of the model
-// later. It returns errdefs.ErrNotFound if there is no such reference.
-func (s *Store) SetRefSources(ctx context.Context, name string, sources []string) error {
-	return s.db.SetRefSources(name, sources[:min(len(sources), maxSources)])
-}
-
 // RemoveRef removes references, all or none. Names without a reference are ignored.
 func (s *Store) RemoveRef(ctx context.Context, names ...string) error {
+	var tables []digest.Digest
+	for _, name := range names {
+		if r, err := s.db.Ref(name); err == nil {
+			tables = append(tables, r.Table)
+		}
+	}
+	if len(tables) == 0 {
+		return nil
+	}
 	if err := s.db.DropRefs(names...); err != nil {
 		return err
 	}
@@ -49,19 +52,6 @@ func (s *Store) RemoveRef(ctx context.Context, names ...string) error {
 		delete(s.presented, name)
 	}
 	s.mu.Unlock()
-	s.withdraw()
+	s.withdraw(tables...)
 	return nil
 }
-
-// Refs returns the references whose name starts with prefix, sorted.
-func (s *Store) Refs(ctx context.Context, prefix string) ([]Ref, error) {
-	return s.db.Refs(prefix), nil
-}
-
-// RefsOf returns the references to a table, oldest first.
-func (s *Store) RefsOf(ctx context.Context, table digest.Digest) ([]Ref, error) {
-	return s.db.RefsOf(table), nil
-}
-
-// Ref returns a reference, or errdefs.ErrNotFound.
-func (s *Store) Ref(ctx context.Context, name string) (Ref, error) { return s.db.Ref(name) }

@@ -17,7 +17,7 @@ func TestRefSources(t *testing.T) {
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	one := storetest.NewBuilder("one").Inline("a", []byte("a"), 0o644).Put(t, s)
 	two := storetest.NewBuilder("two").Inline("b", []byte("b"), 0o644).Put(t, s)
-	if err := s.SetRefSources(ctx, "snapshot/1", []string{"x"}); !errdefs.IsNotFound(err) {
+	if err := s.SetRefSources("snapshot/1", []string{"x"}); !errdefs.IsNotFound(err) {
 		t.Errorf("no such reference: %v", err)
 	}
 	add := func(name string, expires time.Time) {
@@ -28,7 +28,7 @@ func TestRefSources(t *testing.T) {
 	}
 	check := func(what, name string, want ...string) {
 		t.Helper()
-		r, err := s.Ref(ctx, name)
+		r, err := s.Ref(name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -39,7 +39,7 @@ func TestRefSources(t *testing.T) {
 	add("snapshot/1", time.Time{})
 	add("snapshot/2", time.Time{})
 	for name, sources := range map[string][]string{"snapshot/1": {"z", "a"}, "snapshot/2": {"evil"}} {
-		if err := s.SetRefSources(ctx, name, sources); err != nil {
+		if err := s.SetRefSources(name, sources); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -55,7 +55,7 @@ func TestRefSources(t *testing.T) {
 	for i := range 100 {
 		many = append(many, fmt.Sprint(i))
 	}
-	if err := s.SetRefSources(ctx, "snapshot/1", many); err != nil {
+	if err := s.SetRefSources("snapshot/1", many); err != nil {
 		t.Fatal(err)
 	}
 	check("very many", "snapshot/1", many[:16]...)

@@ -330,7 +330,7 @@ func soakLook(t *testing.T, dir string, files map[digest.Digest][]byte) {
 	if err != nil || len(missing) > 0 {
 		t.Errorf("after a collection: %v, %v", missing, err)
 	}
-	refs, err := s.Refs(t.Context(), "")
+	refs := s.Refs("")
 	u, uerr := s.Usage(t.Context())
 	var sum int64
 	for _, r := range refs {

@@ -72,6 +72,8 @@ func (o Options) withDefaults() Options {
 
 // Store keeps the verified bytes of a node. All methods are safe for concurrent use.
 type Store struct {
+	meta.Catalog
+
 	dir     string
 	root    *os.Root
 	db      *meta.DB
@@ -145,6 +147,7 @@ func (s *Store) open() (err error) {
 		_ = files.Wait() // the root is closed next
 		return err
 	}
+	s.Catalog = s.db.Catalog
 	s.objects, err = object.Open(object.Options{Root: s.root, Temp: staging.Top, DB: s.db, Files: files, Log: s.log})
 	return err
 }

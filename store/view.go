@@ -20,8 +20,8 @@ import (
 
 // A View is the set of files that may be read for one reference, by digest. The common view,
 // without a name, has all objects: it is for tables that were once complete, whose readers could
-// have all of their files. It also has exposures, of lost files of complete tables and of models
-// shown by versions without views; there the way of the first table counts for each digest.
+// have all of their files. It also has exposures, of their lost files; there the first table decides
+// how a file is fetched.
 //
 // Any other view is a directory of hard links to the objects that its sources provided or may have,
 // so pages are cached once for all views. Links are not synced; Present restores them before a
@@ -157,7 +157,11 @@ func (s *Store) grantTable(view string, t *filetable.Table, sources []transfer.S
 			continue
 		}
 		own := f.Source != nil && len(f.Source.Inline) > 0
-		if f.Digest == "" || s.exposure(view, f.Digest) != nil || // its end adds it
+		exposed := f.Digest != "" && s.exposure(view, f.Digest) != nil // added when that ends
+		if exposed && s.has(f.Digest) { // it has failed to end
+			s.arrived(hydrate.Publication{Digest: f.Digest})
+		}
+		if f.Digest == "" || exposed ||
 			!s.has(f.Digest) || !own && !s.mayHave(f.Digest, names) {
 			whole = false
 			continue

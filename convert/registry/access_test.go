@@ -77,9 +77,9 @@ func TestPrivate(t *testing.T) {
 		}
 	}
 
-	ims, err := f.h.Store.Images(t.Context())
-	if err != nil || len(ims) != 1 || !slices.Equal(ims[0].PrivateNames, []string{u.host() + "/secret/model"}) {
-		t.Fatalf("images %+v, %v", ims, err)
+	ims := f.h.Store.Images()
+	if len(ims) != 1 || !slices.Equal(ims[0].PrivateNames, []string{u.host() + "/secret/model"}) {
+		t.Fatalf("images %+v", ims)
 	}
 	// The daemon fetches with what it remembers.
 	if err := f.h.Store.Hydrate(t.Context(), ims[0].Table, store.HydrateOptions{Sources: f.h.Sources(ims[0], registry.Names(ims[0])...)}); err != nil {
@@ -200,9 +200,9 @@ func TestExpiredSecret(t *testing.T) {
 // onlyImage returns the only image in the store of f.
 func onlyImage(t *testing.T, f *facade) store.Image {
 	t.Helper()
-	ims, err := f.h.Store.Images(t.Context())
-	if err != nil || len(ims) != 1 {
-		t.Fatal(ims, err)
+	ims := f.h.Store.Images()
+	if len(ims) != 1 {
+		t.Fatal(ims)
 	}
 	return ims[0]
 }
@@ -265,7 +265,7 @@ func TestNodeCredentials(t *testing.T) {
 	if _, err := f.h.Convert(t.Context(), u.ref(t, "team/model", "v1")); !errdefs.IsUnauthorized(err) || !strings.Contains(err.Error(), "docker_config") {
 		t.Errorf("the node, of what a caller can read: %v, want unauthorized", err)
 	}
-	if im, err = f.h.Store.Image(t.Context(), digest.FromBytes(got.body)); err != nil {
+	if im, err = f.h.Store.Image(digest.FromBytes(got.body)); err != nil {
 		t.Fatal(err)
 	}
 	if err := f.h.Restore(t.Context(), u.ref(t, "team/model", "v1"), im); err != nil {

@@ -18,7 +18,7 @@ func preconverted(im store.Image) bool { return im.Origin.Digest == im.Manifest 
 // Its Origin is the image itself, not the origin in its table: a request for that origin gets what
 // this node makes of it, whatever others claim to have made.
 func (h *Handler) adopt(ctx context.Context, o *origin, as caller) (store.Image, error) {
-	im, err := h.Store.Image(ctx, o.Served.Digest)
+	im, err := h.Store.Image(o.Served.Digest)
 	if err == nil && h.complete(im) {
 		return h.used(ctx, im, o.source())
 	}

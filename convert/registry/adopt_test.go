@@ -24,7 +24,7 @@ func TestPreconverted(t *testing.T) {
 	first := newFacade(t, remote.Options{})
 	made := first.get(t, u, "org/model", "v1")
 	m := decode[ocispec.Manifest](t, made)
-	im, err := first.h.Store.ImageByOrigin(t.Context(), filetable.Origin{Format: "modelpack", Digest: b.Digest(), Mapping: convert.MappingVersion})
+	im, err := first.h.Store.ImageByOrigin(filetable.Origin{Format: "modelpack", Digest: b.Digest(), Mapping: convert.MappingVersion})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestPreconverted(t *testing.T) {
 	if got := f.get(t, u, "org/model", "v1"); string(got.body) != string(made.body) {
 		t.Error("the origin is answered with an image that somebody else made")
 	}
-	if _, err := f.h.Store.Image(t.Context(), d); errdefs.IsNotFound(err) {
+	if _, err := f.h.Store.Image(d); errdefs.IsNotFound(err) {
 		t.Error("the image is forgotten")
 	}
 }

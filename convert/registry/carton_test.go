@@ -116,7 +116,7 @@ func TestCartonURL(t *testing.T) {
 				t.Error("the manifest by digest differs")
 			}
 			m := decode[ocispec.Manifest](t, got)
-			im, err := f.h.Store.Image(t.Context(), d)
+			im, err := f.h.Store.Image(d)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -248,7 +248,7 @@ func TestCartonRegistry(t *testing.T) {
 	f := newCartonFacade(t, newWeb(t, true), remote.Options{})
 	alice := basic("alice:s3cr3t-value")
 	d := digest.FromBytes(f.get(t, u, "secret/model", "v1", alice...).body)
-	im, err := f.h.Store.Image(t.Context(), d)
+	im, err := f.h.Store.Image(d)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -177,7 +177,7 @@ func (h *Handler) wantsTitled(ctx context.Context, o *origin, as caller) bool {
 	case as.node, h.WantsTitled(o.Origin):
 		return true
 	}
-	_, err := h.Store.ImageByOrigin(ctx, filetable.Origin{Format: string(f), Digest: o.Served.Digest, Mapping: convert.MappingVersion})
+	_, err := h.Store.ImageByOrigin(filetable.Origin{Format: string(f), Digest: o.Served.Digest, Mapping: convert.MappingVersion})
 	return err == nil
 }
 
@@ -219,7 +219,7 @@ func (h *Handler) known(ctx context.Context, o *origin) (store.Image, filetable.
 	if err != nil {
 		return store.Image{}, key, err
 	}
-	im, err := h.Store.ImageByOrigin(ctx, key)
+	im, err := h.Store.ImageByOrigin(key)
 	if err == nil && !h.complete(im) {
 		err = errdefs.ErrNotFound
 	}
@@ -370,14 +370,14 @@ func (h *Handler) record(ctx context.Context, im store.Image, src source) (store
 	if err := h.Store.PutImage(ctx, im); err != nil {
 		return store.Image{}, err
 	}
-	now, err := h.Store.Image(ctx, im.Manifest)
+	now, err := h.Store.Image(im.Manifest)
 	if err != nil || src.private || !slices.Contains(now.PrivateNames, src.name) {
 		return now, err
 	}
-	if err := h.Store.SetPublic(ctx, im.Manifest, src.name); err != nil {
+	if err := h.Store.SetPublic(im.Manifest, src.name); err != nil {
 		return store.Image{}, err
 	}
-	return h.Store.Image(ctx, im.Manifest)
+	return h.Store.Image(im.Manifest)
 }
 
 // tableSize returns the total size of the files of t, in bytes. Archives whose files are unknown

@@ -60,7 +60,7 @@ func (h *Handler) knownIndex(ctx context.Context, o *origin) (store.Image, filet
 	if err != nil {
 		return store.Image{}, key, err
 	}
-	im, err := h.Store.ImageByOrigin(ctx, key)
+	im, err := h.Store.ImageByOrigin(key)
 	if err != nil {
 		return store.Image{}, key, err
 	}

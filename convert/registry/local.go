@@ -31,7 +31,7 @@ func (h *Handler) ConvertLocal(ctx context.Context, ref remote.Ref, a convert.Ar
 		return store.Image{}, err
 	}
 	o.private = private
-	if im, err := h.Store.ImageByOrigin(ctx, key); err == nil && resolvedFrom(im, nameOf(ref)) {
+	if im, err := h.Store.ImageByOrigin(key); err == nil && resolvedFrom(im, nameOf(ref)) {
 		o.private = slices.Contains(im.PrivateNames, nameOf(ref).String())
 	}
 	im, _, err := h.known(ctx, o)

@@ -190,10 +190,7 @@ func (h *Handler) remember(o *resolve.Origin, as caller) {
 
 func (h *Handler) serveBlob(w http.ResponseWriter, r *http.Request, ref remote.Ref, as caller) error {
 	ctx := r.Context()
-	images, err := h.Store.ImagesWith(ctx, ref.Digest)
-	if err != nil {
-		return err
-	}
+	images := h.Store.ImagesWith(ref.Digest)
 	var denied error
 	for _, im := range images {
 		ours := im.Config == ref.Digest || im.Table == ref.Digest

@@ -43,7 +43,7 @@ func (h *Handler) admitOther(ctx context.Context, o *origin) error {
 		return nil
 	}
 	if o.Ahead() {
-		im, err := h.Store.Image(ctx, o.Served.Digest)
+		im, err := h.Store.Image(o.Served.Digest)
 		if err == nil {
 			pending, err := h.admit(ctx, o.Ref, im, h.givers)
 			return cmp.Or(err, h.notShown(ctx, pending))
@@ -177,10 +177,7 @@ func (h *Handler) Admit(ctx context.Context, c Candidate) (pending bool, err err
 	if h.Signatures == nil {
 		return false, nil
 	}
-	images, err := h.Store.ImagesByTable(ctx, c.Table)
-	if err != nil {
-		return false, err
-	}
+	images := h.Store.ImagesByTable(c.Table)
 	s := signature.Subject{Names: c.Names, Image: store.Image{Table: c.Table}, Complete: c.Complete}
 	for i, im := range images {
 		if i == maxManifests {

@@ -162,7 +162,7 @@ func (h *Handler) Made(ctx context.Context, d digest.Digest) (store.Image, error
 	if err != nil || im.Manifest != "" {
 		return im, err
 	}
-	im, err = h.Store.ImageByOrigin(ctx, filetable.Origin{Format: string(mediatype.FormatIndex), Digest: d, Mapping: convert.MappingVersion})
+	im, err = h.Store.ImageByOrigin(filetable.Origin{Format: string(mediatype.FormatIndex), Digest: d, Mapping: convert.MappingVersion})
 	if errdefs.IsNotFound(err) || err == nil && preconverted(im) {
 		return store.Image{}, nil
 	}
@@ -220,10 +220,7 @@ func (h *Handler) asAnybody(ctx context.Context, name string, d digest.Digest) (
 
 // made returns the image of an origin made with the current mapping version, or the zero value.
 func (h *Handler) made(ctx context.Context, d digest.Digest) (store.Image, error) {
-	all, err := h.Store.ImagesByOrigin(ctx, d)
-	if err != nil {
-		return store.Image{}, err
-	}
+	all := h.Store.ImagesByOrigin(d)
 	for _, im := range all {
 		is := filetable.Origin{Format: im.Origin.Format, Digest: d, Mapping: convert.MappingVersion}
 		if im.Origin == is && im.Table != "" && !preconverted(im) && h.complete(im) {

@@ -223,7 +223,7 @@ func (c *Checker) Whole(ctx context.Context, table digest.Digest) (bool, error) 
 	if c == nil {
 		return false, nil
 	}
-	all, err := c.Store.Verdicts(ctx, table)
+	all, err := c.Store.Verdicts(table)
 	return slices.ContainsFunc(all, c.whole), err
 }
 
@@ -242,7 +242,7 @@ func (c *Checker) accept(res *Result, s Subject, v store.Verdict) {
 
 // kept returns the stored verdict of a rule, or nil.
 func (c *Checker) kept(ctx context.Context, r *Rule, about digest.Digest) (*store.Verdict, error) {
-	all, err := c.Store.Verdicts(ctx, about)
+	all, err := c.Store.Verdicts(about)
 	if err != nil {
 		return nil, err
 	}
@@ -300,7 +300,7 @@ func (c *Checker) by(ctx context.Context, r *Rule, s Subject, ev *evidence) Resu
 		return res
 	}
 	v.Policy = r.id
-	if err := c.Store.PutVerdict(ctx, s.about(), v); err != nil {
+	if err := c.Store.PutVerdict(s.about(), v); err != nil {
 		return fail(err)
 	}
 	c.accept(&res, s, v)

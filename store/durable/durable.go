@@ -17,7 +17,7 @@ import (
 const freshSuffix = ".ballast-new"
 
 // Write replaces a file below dir. The directory of the file must exist. The file has the
-// permissions mode, regardless of the umask.
+// permissions mode, regardless of the umask. Two calls for one file must not overlap.
 func Write(dir *os.Root, name string, p []byte, mode fs.FileMode) error {
 	return copyTo(dir, name, bytes.NewReader(p), mode, -1, -1)
 }

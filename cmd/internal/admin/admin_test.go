@@ -328,7 +328,7 @@ func TestIndexTagNamesItsModel(t *testing.T) {
 	r := newRig(t)
 	ctx := t.Context()
 	r.image.Refs = []string{"reg.example/team/model@" + r.image.Origin.Digest.String()}
-	if err := r.store.RemoveImage(ctx, r.image.Manifest); err != nil {
+	if err := r.store.RemoveImage(r.image.Manifest); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.store.PutImage(ctx, r.image); err != nil {

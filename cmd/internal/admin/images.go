@@ -29,15 +29,9 @@ func isContainerds(r store.Ref) bool {
 
 // images lists all images with their state.
 func (h *Handler) images(ctx context.Context) ([]api.Image, error) {
-	all, err := h.Store.Images(ctx)
-	if err != nil {
-		return nil, err
-	}
+	all := h.Store.Images()
 	out := make([]api.Image, 0, len(all))
-	refs, err := h.Store.Refs(ctx, "")
-	if err != nil {
-		return nil, err
-	}
+	refs := h.Store.Refs("")
 	for _, im := range all {
 		v, _ := h.state(ctx, im, refs)
 		out = append(out, v)
@@ -138,10 +132,7 @@ func (h *Handler) progress(ctx context.Context, v *api.Image) error {
 
 // image returns all facts about one image.
 func (h *Handler) image(ctx context.Context, name api.Name) (*api.Detail, error) {
-	refs, err := h.Store.Refs(ctx, "")
-	if err != nil {
-		return nil, err
-	}
+	refs := h.Store.Refs("")
 	d := &api.Detail{Files: []filetable.File{}, Blobs: []filetable.Blob{}}
 	im, err := h.findShown(ctx, name)
 	if err != nil {
@@ -199,10 +190,7 @@ func (h *Handler) removeImage(ctx context.Context, name api.Name) (*api.Removed,
 	if err != nil {
 		return nil, err
 	}
-	refs, err := h.Store.Refs(ctx, "")
-	if err != nil {
-		return nil, err
-	}
+	refs := h.Store.Refs("")
 	out := &api.Removed{Manifests: []digest.Digest{}}
 	for _, im := range found {
 		if ref := name.Ref.Recorded(); name.IsRef() && len(im.Refs) > 1 {
@@ -243,10 +231,7 @@ func (h *Handler) removeImage(ctx context.Context, name api.Name) (*api.Removed,
 // stop stops the downloads of references and, if it has no image, of a table.
 func (h *Handler) stop(ctx context.Context, out *api.Removed, table digest.Digest, refs ...string) error {
 	if table != "" {
-		left, err := h.Store.ImagesByTable(ctx, table)
-		if err != nil {
-			return err
-		}
+		left := h.Store.ImagesByTable(table)
 		if len(left) > 0 {
 			table = ""
 		}
@@ -284,7 +269,7 @@ func (h *Handler) untag(ctx context.Context, im store.Image, ref string) error {
 	if err := h.Store.RemoveRef(ctx, api.PinName(ref)); err != nil {
 		return err
 	}
-	if err := h.Store.RemoveRefs(ctx, im.Manifest, ref); err != nil {
+	if err := h.Store.RemoveRefs(im.Manifest, ref); err != nil {
 		return err
 	}
 	h.Log.Info("reference removed", "ref", ref, "digest", im.Manifest)
@@ -307,7 +292,7 @@ func (h *Handler) forget(ctx context.Context, im store.Image) error {
 			return err
 		}
 	}
-	if err := h.Store.RemoveImage(ctx, im.Manifest); err != nil {
+	if err := h.Store.RemoveImage(im.Manifest); err != nil {
 		return err
 	}
 	h.Log.Info("model removed", "ref", strings.Join(im.Refs, " "), "digest", im.Manifest)

@@ -14,28 +14,19 @@ import (
 
 // pinsOf returns the pins that protect the model of im.
 func (h *Handler) pinsOf(ctx context.Context, im store.Image) ([]store.Ref, error) {
-	pins, err := h.Store.Refs(ctx, api.PinPrefix)
-	if err != nil {
-		return nil, err
-	}
+	pins := h.Store.Refs(api.PinPrefix)
 	return slices.DeleteFunc(pins, func(p store.Ref) bool { return isIndex(im) || p.Table != im.Table }), nil
 }
 
 // pins lists all pins.
 func (h *Handler) pins(ctx context.Context) ([]api.Pin, error) {
-	pins, err := h.Store.Refs(ctx, api.PinPrefix)
-	if err != nil {
-		return nil, err
-	}
+	pins := h.Store.Refs(api.PinPrefix)
 	return h.sized(ctx, pins)
 }
 
 // sized returns pins with the sizes of their models.
 func (h *Handler) sized(ctx context.Context, pins []store.Ref) ([]api.Pin, error) {
-	images, err := h.Store.Images(ctx)
-	if err != nil {
-		return nil, err
-	}
+	images := h.Store.Images()
 	byTable, byRef := map[digest.Digest]store.Image{}, map[string]store.Image{}
 	for _, im := range images {
 		if isIndex(im) {
@@ -77,7 +68,7 @@ func (h *Handler) pin(ctx context.Context, req api.PinRequest) ([]api.Pin, error
 	if err := jobs.AddPin(ctx, h.Store, pin, im.Table, expiry(req.TTL), name.Ref); err != nil {
 		return nil, err
 	}
-	p, err := h.Store.Ref(ctx, pin)
+	p, err := h.Store.Ref(pin)
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +104,7 @@ func (h *Handler) unpin(ctx context.Context, name api.Name) ([]api.Pin, error) {
 // unpinRef removes the pin of a reference, if there is one. It returns an error if no model has the
 // name.
 func (h *Handler) unpinRef(ctx context.Context, name api.Name) ([]api.Pin, error) {
-	p, err := h.Store.Ref(ctx, api.PinName(name.Ref.Recorded()))
+	p, err := h.Store.Ref(api.PinName(name.Ref.Recorded()))
 	if errdefs.IsNotFound(err) {
 		_, err = h.find(ctx, name)
 		return []api.Pin{}, err

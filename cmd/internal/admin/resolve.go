@@ -20,17 +20,17 @@ import (
 // origin or a table.
 func (h *Handler) find(ctx context.Context, name api.Name) (found []store.Image, err error) {
 	if name.IsRef() {
-		found, err = h.Store.ImagesByRef(ctx, name.Ref.Recorded())
+		found = h.Store.ImagesByRef(name.Ref.Recorded())
 	} else { // the store has no index by prefixes of digests
-		found, err = h.Store.Images(ctx)
+		found = h.Store.Images()
 		found = slices.DeleteFunc(found, func(im store.Image) bool {
 			return !name.Matches(im.Manifest) && !name.Matches(im.Origin.Digest) && !name.Matches(im.Table)
 		})
 	}
-	if err == nil && len(found) == 0 {
-		err = fmt.Errorf("model %s: %w", name, errdefs.ErrNotFound)
+	if len(found) == 0 {
+		return nil, fmt.Errorf("model %s: %w", name, errdefs.ErrNotFound)
 	}
-	return found, err
+	return found, nil
 }
 
 // findOne returns the one model that a name refers to. For an index with one model it is that
@@ -86,7 +86,7 @@ func (h *Handler) children(ctx context.Context, im store.Image) ([]store.Image, 
 			continue // listed for several platforms
 		}
 		seen[d.Digest] = true
-		switch child, err := h.Store.Image(ctx, d.Digest); {
+		switch child, err := h.Store.Image(d.Digest); {
 		case err == nil:
 			out = append(out, child)
 		case !errdefs.IsNotFound(err):
@@ -155,11 +155,7 @@ func (h *Handler) findShown(ctx context.Context, name api.Name) (store.Image, er
 	if name.IsRef() || !errdefs.IsNotFound(err) {
 		return im, err
 	}
-	refs, rerr := h.Store.Refs(ctx, api.SnapshotPrefix)
-	if rerr != nil {
-		return im, rerr
-	}
-	refs = slices.DeleteFunc(refs, func(r store.Ref) bool { return !name.Matches(r.Table) })
+	refs := slices.DeleteFunc(h.Store.Refs(api.SnapshotPrefix), func(r store.Ref) bool { return !name.Matches(r.Table) })
 	work := slices.DeleteFunc(h.Status(ctx).Jobs, func(j api.Job) bool { return !name.Matches(j.Table) })
 	shown, rerr := h.unnamed(ctx, nil, refs, work)
 	switch {

@@ -27,7 +27,7 @@ func TestModelWithoutImage(t *testing.T) {
 	if err := r.store.AddRef(t.Context(), "snapshot/1", table, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.store.SetRefSources(t.Context(), "snapshot/1", []string{"reg.example/team/ahead"}); err != nil {
+	if err := r.store.SetRefSources("snapshot/1", []string{"reg.example/team/ahead"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.store.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(f)}); err != nil {

@@ -145,10 +145,7 @@ func (h *Handler) has(d digest.Digest) bool {
 // resolveAgain restores missing documents of images: of those with the table only, or of all if
 // only is empty. It returns the references of the restored images, and the first error.
 func (h *Handler) resolveAgain(ctx context.Context, only digest.Digest) (names []string, first error) {
-	images, err := h.Store.Images(ctx)
-	if err != nil {
-		return nil, err
-	}
+	images := h.Store.Images()
 	for _, im := range images {
 		if only != "" && im.Table != only || h.documented(im) {
 			continue
@@ -186,10 +183,7 @@ func (h *Handler) showAgain(ctx context.Context, res *api.VerifyResult) (lacking
 			lacking = append(lacking, p.Table)
 			continue
 		}
-		images, err := h.Store.ImagesByTable(ctx, p.Table)
-		if err != nil {
-			return nil, err
-		}
+		images := h.Store.ImagesByTable(p.Table)
 		for _, im := range images {
 			res.Repaired = append(res.Repaired, im.Refs...)
 		}
@@ -207,10 +201,7 @@ func (h *Handler) damaged(ctx context.Context, only digest.Digest, bad []store.C
 	for _, b := range bad {
 		tables = append(tables, b.Tables...)
 	}
-	images, err := h.Store.Images(ctx)
-	if err != nil {
-		return nil, err
-	}
+	images := h.Store.Images()
 	for _, im := range images {
 		if isIndex(im) {
 			continue
@@ -229,10 +220,7 @@ func (h *Handler) damaged(ctx context.Context, only digest.Digest, bad []store.C
 
 // repairTable downloads what a table lacks, and returns the references of its images.
 func (h *Handler) repairTable(ctx context.Context, ref remote.Ref, t digest.Digest, event func(api.VerifyEvent)) ([]string, error) {
-	images, err := h.Store.ImagesByTable(ctx, t)
-	if err != nil {
-		return nil, err
-	}
+	images := h.Store.ImagesByTable(t)
 	var names []string
 	for _, im := range images {
 		names = append(names, im.Refs...)

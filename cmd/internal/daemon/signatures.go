@@ -24,7 +24,7 @@ func (d *Daemon) watchSignatures() error {
 		Rules: rules, Store: d.store, Unverified: d.config.Lazy.Verify == config.VerifyAfter, Log: d.log, Count: d.metrics.Checked,
 	}
 	d.facade.ShownEarly = func(ctx context.Context, table digest.Digest) (bool, error) {
-		return d.jobs.Background.ShowsEarly(ctx, table)
+		return d.jobs.Background.ShowsEarly(ctx, table), nil
 	}
 	return nil
 }

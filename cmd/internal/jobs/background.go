@@ -199,7 +199,7 @@ func (b *Background) watch(ctx context.Context, table digest.Digest, cancel func
 			return
 		case <-tick.C:
 		}
-		if refs, err := b.Store.RefsOf(ctx, table); err == nil && len(refs) == 0 {
+		if len(b.Store.RefsOf(table)) == 0 {
 			b.Log.Info("nothing needs the model any more, the rest is not fetched", "table", table)
 			cancel()
 			return
@@ -244,10 +244,7 @@ func (b *Background) expose(ctx context.Context, t Shown, sources []transfer.Sou
 // nothing, so it does not count. Resume returns the incomplete tables for Continue, including those
 // that could not be made readable.
 func (b *Background) Resume(ctx context.Context) (tables []Shown, err error) {
-	refs, err := b.Store.Refs(ctx, api.SnapshotPrefix)
-	if err != nil {
-		return nil, err
-	}
+	refs := b.Store.Refs(api.SnapshotPrefix)
 	slices.SortStableFunc(refs, func(a, b store.Ref) int { return a.Created.Compare(b.Created) })
 	done := map[Shown]bool{}
 	for _, r := range refs {
@@ -313,18 +310,16 @@ func complete(ctx context.Context, s *store.Store, t Shown) bool {
 }
 
 // shownIn returns the views in which references show, or showed, a table before it is complete.
-func (b *Background) shownIn(ctx context.Context, table digest.Digest) (shown []Shown, err error) {
-	refs, err := b.Store.RefsOf(ctx, table)
-	for _, r := range refs {
+func (b *Background) shownIn(table digest.Digest) (shown []Shown) {
+	for _, r := range b.Store.RefsOf(table) {
 		if t := (Shown{b.View(r), table}); strings.HasPrefix(r.Name, api.SnapshotPrefix) && b.Shows(r) && !slices.Contains(shown, t) {
 			shown = append(shown, t)
 		}
 	}
-	return shown, err
+	return shown
 }
 
 // ShowsEarly reports whether a snapshot shows a table that is not complete.
-func (b *Background) ShowsEarly(ctx context.Context, table digest.Digest) (bool, error) {
-	shown, err := b.shownIn(ctx, table)
-	return slices.ContainsFunc(shown, func(t Shown) bool { return !complete(ctx, b.Store, t) }), err
+func (b *Background) ShowsEarly(ctx context.Context, table digest.Digest) bool {
+	return slices.ContainsFunc(b.shownIn(table), func(t Shown) bool { return !complete(ctx, b.Store, t) })
 }

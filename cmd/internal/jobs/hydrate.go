@@ -78,8 +78,8 @@ func (js *Jobs) Heal(ctx context.Context, im store.Image) {
 // exposeAgain makes the lost parts of a model readable in the views that show it before it is
 // complete.
 func (js *Jobs) exposeAgain(ctx context.Context, table digest.Digest) error {
-	shown, err := js.Background.shownIn(ctx, table)
-	for _, t := range shown {
+	var err error
+	for _, t := range js.Background.shownIn(table) {
 		sources, serr := js.Sources.Shown(ctx, t.view, table)
 		if serr == nil {
 			serr = js.Background.expose(ctx, t, sources)

@@ -313,7 +313,7 @@ func (js *Jobs) pin(ctx context.Context, j *job, im store.Image, ref remote.Ref)
 		return nil
 	}
 	name := api.PinName(api.Label(im, ref))
-	old, err := js.Store.Ref(ctx, name)
+	old, err := js.Store.Ref(name)
 	switch {
 	case err != nil && !errdefs.IsNotFound(err):
 		return err
@@ -329,7 +329,7 @@ func AddPin(ctx context.Context, s *store.Store, name string, table digest.Diges
 	if err := s.AddRef(ctx, name, table, expires); err != nil || ref == (remote.Ref{}) {
 		return err
 	}
-	return s.SetRefSources(ctx, name, []string{ref.Name()})
+	return s.SetRefSources(name, []string{ref.Name()})
 }
 
 // progress records the progress reported by the store.

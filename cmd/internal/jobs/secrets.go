@@ -28,17 +28,13 @@ func OpenSecrets(c *config.Config, log *slog.Logger) (*pullsecret.Secrets, error
 func (s *Sources) SettleSecrets(ctx context.Context) {
 	s.settling.Lock()
 	defer s.settling.Unlock()
-	refs, err := s.Store.Refs(ctx, api.SnapshotPrefix)
-	if err != nil {
-		s.Log.Error("cannot look which pull secrets are needed", "err", err)
-		return
-	}
+	refs := s.Store.Refs(api.SnapshotPrefix)
 	var held []string
 	for _, r := range refs {
 		held = append(held, r.Sources...)
 	}
 	slices.Sort(held)
-	err = s.Secrets.Need(slices.Compact(held), func(name string) bool {
+	err := s.Secrets.Need(slices.Compact(held), func(name string) bool {
 		return slices.ContainsFunc(refs, func(r store.Ref) bool {
 			return slices.Contains(r.Sources, name) && s.Snapshotter.Shows(r) && !s.had(ctx, r)
 		})

@@ -103,10 +103,7 @@ func (s *Sources) Wanted(ctx context.Context, table digest.Digest, ref remote.Re
 // all names that its images were resolved from. With asNode, the credentials of the node are used
 // for all of these, not only for pins and mounts on the host.
 func (s *Sources) recorded(ctx context.Context, table digest.Digest, asNode bool) ([]transfer.Source, error) {
-	refs, err := s.Store.RefsOf(ctx, table)
-	if err != nil {
-		return nil, err
-	}
+	refs := s.Store.RefsOf(table)
 	images := s.images(ctx, table)
 	host, err := s.Snapshotter.HostRefs(ctx)
 	if err != nil {
@@ -174,7 +171,7 @@ func (s *Sources) had(ctx context.Context, r store.Ref) bool {
 // these are unknown, they are those of all references to the table; if the snapshot does not show
 // it yet, there are none.
 func (s *Sources) Shown(ctx context.Context, view string, table digest.Digest) ([]transfer.Source, error) {
-	r, err := s.Store.Ref(ctx, view)
+	r, err := s.Store.Ref(view)
 	switch {
 	case errdefs.IsNotFound(err) || err == nil && len(r.Sources) == 0:
 		return s.recorded(ctx, table, false)
@@ -193,10 +190,7 @@ func (s *Sources) Shown(ctx context.Context, view string, table digest.Digest) (
 
 // images returns the images of a table. There are none if the facade did not resolve it.
 func (s *Sources) images(ctx context.Context, table digest.Digest) []store.Image {
-	images, err := s.Store.ImagesByTable(ctx, table)
-	if err != nil {
-		s.Log.Warn("cannot look up the images of a table", "digest", table, "err", err)
-	}
+	images := s.Store.ImagesByTable(table)
 	return images
 }
 

@@ -191,7 +191,7 @@ func TestSourceIdentity(t *testing.T) {
 	if err := d.Store.AddRef(t.Context(), api.PinName(name+":1"), table, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Store.SetRefSources(t.Context(), api.PinName(name+":1"), []string{name}); err != nil {
+	if err := d.Store.SetRefSources(api.PinName(name+":1"), []string{name}); err != nil {
 		t.Fatal(err)
 	}
 	sameKeys(t, "the rest, for a snapshot and a pin", recorded(false), name+" pull secret 1", name+" ", name+" node")

@@ -244,8 +244,8 @@ func (o *Origins) refuse(ctx context.Context, d digest.Digest, names []string, i
 		name = names[0]
 	}
 	if im.Manifest == "" {
-		made, err := o.Store.ImagesByOrigin(ctx, d)
-		if i := slices.IndexFunc(made, func(im store.Image) bool { return im.Manifest != d }); err == nil && i >= 0 {
+		made := o.Store.ImagesByOrigin(d)
+		if i := slices.IndexFunc(made, func(im store.Image) bool { return im.Manifest != d }); i >= 0 {
 			im = made[i]
 		}
 	}
@@ -383,13 +383,13 @@ func (o *Origins) blob(ctx context.Context, desc ocispec.Descriptor, limit int64
 // containerd has its image.
 func (o *Origins) keep(ctx context.Context, d digest.Digest, im store.Image, from []string) error {
 	name := api.OriginName(d)
-	if r, err := o.Store.Ref(ctx, name); err == nil && r.Table == im.Table {
+	if r, err := o.Store.Ref(name); err == nil && r.Table == im.Table {
 		return nil
 	}
 	if err := o.Store.AddRef(ctx, name, im.Table, time.Time{}); err != nil {
 		return err
 	}
-	return o.Store.SetRefSources(ctx, name, from)
+	return o.Store.SetRefSources(name, from)
 }
 
 // Bare returns errdefs.ErrFailedPrecondition if the namespace has an image whose mount would be an
@@ -433,9 +433,9 @@ func (o *Origins) Bare(ctx context.Context) error {
 
 // Settle releases the models of images that containerd no longer has.
 func (o *Origins) Settle(ctx context.Context) error {
-	refs, err := o.Store.Refs(ctx, api.OriginName(""))
-	if err != nil || len(refs) == 0 {
-		return err
+	refs := o.Store.Refs(api.OriginName(""))
+	if len(refs) == 0 {
+		return nil
 	}
 	resp, err := o.namespaces.List(ctx, &namespacesapi.ListNamespacesRequest{})
 	if err != nil {

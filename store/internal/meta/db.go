@@ -41,11 +41,16 @@ const (
 // DB is an open database. Its methods are safe for concurrent use; each is one transaction and
 // accesses no other file.
 type DB struct {
+	Catalog
+
 	bolt  *bbolt.DB
 	index *index
 
 	writing sync.Mutex // held until the index has the changes of a transaction
 }
+
+// A Catalog is the part of a DB that needs no objects: images, verdicts and what is known of references.
+type Catalog struct{ db *DB }
 
 // A txn is a transaction. Its changes are applied to the index at once.
 type txn struct {

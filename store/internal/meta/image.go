@@ -119,8 +119,8 @@ func (db *DB) PutImage(im Image) error {
 
 // SetPublic removes a name from the private names of an image. It returns errdefs.ErrNotFound if
 // there is no image.
-func (db *DB) SetPublic(manifest digest.Digest, name string) error {
-	return change(db, bucketImages, manifest, func(im *Image) {
+func (c Catalog) SetPublic(manifest digest.Digest, name string) error {
+	return change(c.db, bucketImages, manifest, func(im *Image) {
 		im.PrivateNames = slices.DeleteFunc(im.PrivateNames, func(n string) bool { return n == name })
 		delete(im.Read, name)
 	})
@@ -128,8 +128,8 @@ func (db *DB) SetPublic(manifest digest.Digest, name string) error {
 
 // RemoveRefs removes references from an image, and the image with its last one. It returns
 // errdefs.ErrNotFound for an unknown image.
-func (db *DB) RemoveRefs(manifest digest.Digest, refs []string) error {
-	return db.changeImage(manifest, func(tx *txn, im Image) error {
+func (c Catalog) RemoveRefs(manifest digest.Digest, refs ...string) error {
+	return c.db.changeImage(manifest, func(tx *txn, im Image) error {
 		im.Refs = slices.DeleteFunc(im.Refs, func(r string) bool { return slices.Contains(refs, r) })
 		if len(im.Refs) == 0 {
 			return remove(tx, bucketImages, manifest)
@@ -139,8 +139,8 @@ func (db *DB) RemoveRefs(manifest digest.Digest, refs []string) error {
 }
 
 // RemoveImage removes an image, or returns errdefs.ErrNotFound.
-func (db *DB) RemoveImage(manifest digest.Digest) error {
-	return db.changeImage(manifest, func(tx *txn, _ Image) error {
+func (c Catalog) RemoveImage(manifest digest.Digest) error {
+	return c.db.changeImage(manifest, func(tx *txn, _ Image) error {
 		return remove(tx, bucketImages, manifest)
 	})
 }

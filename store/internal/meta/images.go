@@ -2,9 +2,12 @@ package meta
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -91,13 +94,13 @@ func (im Image) clone() Image {
 }
 
 // Image returns the image with a manifest, or errdefs.ErrNotFound.
-func (db *DB) Image(manifest digest.Digest) (Image, error) {
-	return get[Image](db, bucketImages, manifest)
+func (c Catalog) Image(manifest digest.Digest) (Image, error) {
+	return get[Image](c.db, bucketImages, manifest)
 }
 
 // Images returns all images, sorted by first reference.
-func (db *DB) Images() []Image {
-	return db.pick(func(s *images) manifests {
+func (c Catalog) Images() []Image {
+	return c.db.pick(func(s *images) manifests {
 		all := manifests{}
 		for d := range maps.Keys(s.all) {
 			all[d] = true
@@ -106,17 +109,27 @@ func (db *DB) Images() []Image {
 	})
 }
 
+// ImageByOrigin returns the image converted from an origin, or errdefs.ErrNotFound.
+func (c Catalog) ImageByOrigin(o filetable.Origin) (Image, error) {
+	made := c.ImagesByOrigin(o.Digest)
+	i := slices.IndexFunc(made, func(im Image) bool { return im.Origin == o })
+	if i < 0 {
+		return Image{}, fmt.Errorf("image made from %s: %w", o.Digest, errdefs.ErrNotFound)
+	}
+	return made[i], nil
+}
+
 // ImagesByOrigin returns the images converted from the origin with a digest, in all mapping
 // versions, sorted by first reference.
-func (db *DB) ImagesByOrigin(d digest.Digest) []Image {
-	return db.pick(func(s *images) manifests { return s.byOrigin[d] })
+func (c Catalog) ImagesByOrigin(d digest.Digest) []Image {
+	return c.db.pick(func(s *images) manifests { return s.byOrigin[d] })
 }
 
 // ImagesWith returns the images with d as their config or table, or as an object of their table,
 // sorted by first reference.
-func (db *DB) ImagesWith(d digest.Digest) []Image {
-	tables := append(db.index.tablesOf(d), d)
-	return db.pick(func(s *images) manifests {
+func (c Catalog) ImagesWith(d digest.Digest) []Image {
+	tables := append(c.db.index.tablesOf(d), d)
+	return c.db.pick(func(s *images) manifests {
 		with := manifests{}
 		maps.Copy(with, s.byConfig[d])
 		for _, t := range tables {
@@ -127,13 +140,13 @@ func (db *DB) ImagesWith(d digest.Digest) []Image {
 }
 
 // ImagesByRef returns the images with a reference, sorted by first reference.
-func (db *DB) ImagesByRef(ref string) []Image {
-	return db.pick(func(s *images) manifests { return s.byRef[ref] })
+func (c Catalog) ImagesByRef(ref string) []Image {
+	return c.db.pick(func(s *images) manifests { return s.byRef[ref] })
 }
 
 // ImagesByTable returns the images with a table, sorted by first reference.
-func (db *DB) ImagesByTable(table digest.Digest) []Image {
-	return db.pick(func(s *images) manifests { return s.byTable[table] })
+func (c Catalog) ImagesByTable(table digest.Digest) []Image {
+	return c.db.pick(func(s *images) manifests { return s.byTable[table] })
 }
 
 func (db *DB) pick(which func(*images) manifests) []Image {

@@ -94,6 +94,7 @@ func open(path string) (*DB, error) {
 		return nil, err
 	}
 	db := &DB{bolt: bolt, index: newIndex()}
+	db.Catalog = Catalog{db}
 	if err := errors.Join(db.update(prepare), db.load()); err != nil {
 		return nil, errors.Join(err, bolt.Close())
 	}

@@ -57,11 +57,14 @@ func (db *DB) AddRef(name string, table digest.Digest, expires time.Time) (needs
 	return needs, cmp.Or(err, unknown)
 }
 
-// SetRefSources records the sources of a reference's table. It returns errdefs.ErrNotFound if there
-// is no such reference.
-func (db *DB) SetRefSources(name string, sources []string) error {
-	return change(db, bucketRefs, name, func(r *Ref) { r.Sources = sources })
+// SetRefSources records the sources of a reference's table, for downloading the rest of the model
+// later. It returns errdefs.ErrNotFound if there is no such reference.
+func (c Catalog) SetRefSources(name string, sources []string) error {
+	return change(c.db, bucketRefs, name, func(r *Ref) { r.Sources = sources[:min(len(sources), maxSources)] })
 }
+
+// maxSources limits the sources recorded for a reference.
+const maxSources = 16
 
 // DropRefs removes references. Names without a reference are ignored.
 func (db *DB) DropRefs(names ...string) error {
@@ -76,16 +79,16 @@ func (db *DB) DropRefs(names ...string) error {
 }
 
 // Refs returns the references whose name starts with prefix, sorted.
-func (db *DB) Refs(prefix string) []Ref {
-	return db.index.list(func(name string, _ Ref) bool { return strings.HasPrefix(name, prefix) })
+func (c Catalog) Refs(prefix string) []Ref {
+	return c.db.index.list(func(name string, _ Ref) bool { return strings.HasPrefix(name, prefix) })
 }
 
 // RefsOf returns the references to a table, oldest first.
-func (db *DB) RefsOf(table digest.Digest) []Ref { return db.index.refsOf(table) }
+func (c Catalog) RefsOf(table digest.Digest) []Ref { return c.db.index.refsOf(table) }
 
 // Ref returns a reference, or errdefs.ErrNotFound.
-func (db *DB) Ref(name string) (Ref, error) {
-	if r, ok := db.index.named(name); ok {
+func (c Catalog) Ref(name string) (Ref, error) {
+	if r, ok := c.db.index.named(name); ok {
 		return r, nil
 	}
 	return Ref{}, fmt.Errorf("reference %s: %w", name, errdefs.ErrNotFound)

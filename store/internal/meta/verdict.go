@@ -19,10 +19,11 @@ type Verdict struct {
 	Time    time.Time     `json:"time"`            // of the check
 }
 
-// PutVerdict records a verdict about a digest, replacing one by the same policy.
-func (db *DB) PutVerdict(about digest.Digest, v Verdict) error {
+// PutVerdict durably records a verdict about the model of a table, or about a manifest, replacing one
+// by the same policy. It is removed with the last record of the digest.
+func (c Catalog) PutVerdict(about digest.Digest, v Verdict) error {
 	v.Time = now()
-	return db.update(func(tx *txn) error {
+	return c.db.update(func(tx *txn) error {
 		all, err := load[[]Verdict](tx, bucketVerdicts, about)
 		if err != nil && !errdefs.IsNotFound(err) {
 			return err
@@ -34,8 +35,8 @@ func (db *DB) PutVerdict(about digest.Digest, v Verdict) error {
 }
 
 // Verdicts returns the verdicts about a digest, oldest first.
-func (db *DB) Verdicts(about digest.Digest) ([]Verdict, error) {
-	all, err := get[[]Verdict](db, bucketVerdicts, about)
+func (c Catalog) Verdicts(about digest.Digest) ([]Verdict, error) {
+	all, err := get[[]Verdict](c.db, bucketVerdicts, about)
 	if errdefs.IsNotFound(err) {
 		return nil, nil
 	}

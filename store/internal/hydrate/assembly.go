@@ -58,6 +58,25 @@ func (a *assembly) dir() string {
 
 func (a *assembly) staged() string { return a.dir() + "/data" }
 
+// ownAssemblies returns the files of a table to assemble, for exclusive use, as assemblies does.
+func (e *Engine) ownAssemblies(ctx context.Context, h *hydration, t *filetable.Table) ([]*assembly, map[digest.Digest][]staging.Piece, error) {
+	for {
+		all, places, err := e.assemblies(ctx, t, h.group, &h.from)
+		again := false
+		for _, a := range all { // in the order of their directories, which prevents deadlocks
+			waited, err := e.exclusive(ctx, h, a.dir())
+			if err != nil {
+				return all, nil, err
+			}
+			again = again || waited
+		}
+		if !again {
+			return all, places, err
+		}
+		e.release(h, all...) // some have been assembled meanwhile
+	}
+}
+
 // assemblies returns the files of a table to assemble for these sources, and where their fragments
 // are staged.
 func (e *Engine) assemblies(ctx context.Context, t *filetable.Table, group string, from *transfer.Sources) ([]*assembly, map[digest.Digest][]staging.Piece, error) {

@@ -281,25 +281,6 @@ func (e *Engine) run(ctx context.Context, h *hydration, t *filetable.Table) (lef
 	return left, nil
 }
 
-// ownAssemblies returns the files of a table to assemble, for exclusive use, as assemblies does.
-func (e *Engine) ownAssemblies(ctx context.Context, h *hydration, t *filetable.Table) ([]*assembly, map[digest.Digest][]staging.Piece, error) {
-	for {
-		all, places, err := e.assemblies(ctx, t, h.group, &h.from)
-		again := false
-		for _, a := range all { // in the order of their directories, which prevents deadlocks
-			waited, err := e.exclusive(ctx, h, a.dir())
-			if err != nil {
-				return all, nil, err
-			}
-			again = again || waited
-		}
-		if !again {
-			return all, places, err
-		}
-		e.release(h, all...) // some have been assembled meanwhile
-	}
-}
-
 // PutInline makes the inline and the empty files of a table objects.
 func (e *Engine) PutInline(ctx context.Context, t *filetable.Table) error {
 	var files []filetable.File

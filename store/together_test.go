@@ -400,7 +400,7 @@ func hardLinks(t *testing.T, n int) time.Duration {
 }
 
 // processorTime returns the processor time of this process.
-func processorTime(t *testing.T) time.Duration {
+func processorTime(t testing.TB) time.Duration {
 	t.Helper()
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {

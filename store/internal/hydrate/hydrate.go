@@ -235,8 +235,8 @@ func (e *Engine) run(ctx context.Context, h *hydration, t *filetable.Table) (lef
 		return nil, err
 	}
 	for _, a := range assemblies {
-		e.Area.Hold(a.dir())
-		defer e.Area.Drop(a.dir())
+		e.Area.Hold(a.dir)
+		defer e.Area.Drop(a.dir)
 	}
 	missing, err := e.missing(h, t, places)
 	if err != nil {
@@ -388,7 +388,7 @@ func (e *Engine) need(h *hydration, missing []int, assemblies []*assembly) (need
 		}
 	}
 	for _, a := range assemblies {
-		n, err := e.Area.Allocated(a.dir())
+		n, err := e.Area.Allocated(a.dir)
 		if err != nil {
 			return 0, err
 		}

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -165,6 +166,43 @@ func TestAssemblyOfPausedDownload(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A reader of a whole file does not wait for the other files of a paused download, however many have begun.
+func TestReaderOfPausedDownload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := storetest.NewBuilder("x")
+		var files [][]byte
+		for i := range 50 { // more than are fetched at the same time
+			files = append(files, storetest.Random(uint64(i), 5<<20))
+			b.Raw(fmt.Sprintf("f%02d", i), files[i], 0o644)
+		}
+		s := storetest.Open(t, t.TempDir(), store.Options{})
+		table := b.Put(t, s)
+		hold(t, s, table)
+		f := storetest.NewFetcher(files...)
+		o := store.ExposeOptions{View: "snapshot/1", Sources: good(f), Wait: true}
+		if err := s.Expose(t.Context(), table, o); err != nil {
+			t.Fatal(err)
+		}
+		s.Pause()
+		pull := later(func() error {
+			return s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: o.Sources, Background: true})
+		})
+		synctest.Wait()
+		for _, i := range []int{49, 3, 40} {
+			if err := endsIn(t, time.Minute, "read", readLater(t, s, "snapshot/1", files[i])); err != nil {
+				t.Error(err)
+			}
+		}
+		if n := f.Calls(digest.FromBytes(files[20])); n > 0 {
+			t.Error("a file that nobody reads is fetched")
+		}
+		s.Resume()
+		if err := <-pull; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // While the disk takes long to remove abandoned staged files, models are shown, read and published.

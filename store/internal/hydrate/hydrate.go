@@ -434,13 +434,22 @@ func (e *Engine) fetchTargets(ctx context.Context, h *hydration, missing []int, 
 	}
 	all.Go(func() error {
 		g, ctx := errgroup.WithContext(ctx)
-		small, large := make(chan struct{}, parallelSmall), make(chan struct{}, parallelBlobs)
-		for _, i := range missing {
-			turns := large
-			if h.targets[i].Blob.Size <= staging.ChunkSize {
+		small, large, wanted := make(chan struct{}, parallelSmall), make(chan struct{}, parallelBlobs), make(chan struct{}, parallelBlobs)
+		urgent := 0 // of missing, at its begin: readers wait for them, and the others may be paused
+		for len(missing) > 0 {
+			i, turns := missing[0], large
+			if urgent > 0 {
+				turns = wanted
+			} else if h.targets[i].Blob.Size <= staging.ChunkSize {
 				turns = small
 			}
-			turns <- struct{}{}
+			select {
+			case turns <- struct{}{}:
+				missing, urgent = missing[1:], max(0, urgent-1)
+			case <-h.hurry:
+				urgent = h.wantedFirst(missing)
+				continue
+			}
 			g.Go(func() error {
 				defer func() { <-turns }()
 				if ctx.Err() != nil { // nothing starts after a failure

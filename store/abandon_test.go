@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ballast-dev/ballast/store"
@@ -24,9 +25,10 @@ func TestAbandon(t *testing.T) {
 		end := make(chan error, 1)
 		before := f.Calls(digest.FromBytes(weights))
 		go func() { end <- s.Hydrate(ctx, table, store.HydrateOptions{Sources: storetest.From(f)}) }()
-		for len(s.Work()) == 0 || s.Work()[0].Waiting == 0 || before == 0 && f.Calls(digest.FromBytes(weights)) == 0 {
-			time.Sleep(time.Millisecond)
-		}
+		waitFor(t, "the fetch begins", func() bool {
+			w := s.Work()
+			return len(w) > 0 && w[0].Waiting > 0 && (before > 0 || f.Calls(digest.FromBytes(weights)) > 0)
+		})
 		return end
 	}
 	if w := s.Work(); len(w) != 0 {
@@ -69,7 +71,9 @@ func TestAbandon(t *testing.T) {
 }
 
 // The rate of a source that stops sending falls to zero.
-func TestRateOfWork(t *testing.T) {
+func TestRateOfWork(t *testing.T) { synctest.Test(t, testRateOfWork) }
+
+func testRateOfWork(t *testing.T) {
 	weights := storetest.Random(13, 64<<20)
 	s := storetest.Open(t, t.TempDir(), store.Options{Connections: 1})
 	table := storetest.NewBuilder("x").Raw("w", weights, 0o644).Put(t, s)
@@ -91,14 +95,7 @@ func TestRateOfWork(t *testing.T) {
 	}()
 	rate := func(want func(int64) bool) {
 		t.Helper()
-		for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-			if w := s.Work(); len(w) == 1 && want(w[0].Rate) {
-				return
-			}
-			if time.Now().After(end) {
-				t.Fatalf("waited too long: %+v", s.Work())
-			}
-		}
+		waitFor(t, "the rate", func() bool { w := s.Work(); return len(w) == 1 && want(w[0].Rate) })
 	}
 	rate(func(n int64) bool { return n > 0 })
 	stalled.Store(true)

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -240,9 +239,7 @@ func TestCollectLeavesRunningFetchesAlone(t *testing.T) {
 	go func() {
 		done <- s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)})
 	}()
-	for f.Calls(last) == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	waitFor(t, "the fetch begins", func() bool { return f.Calls(last) > 0 })
 	if r, err := s.GC(t.Context(), store.GCOptions{}); err != nil || r.Partials > 0 {
 		t.Errorf("collected %+v, %v", r, err)
 	}

@@ -20,8 +20,12 @@ type decoded struct {
 
 type decodedTable struct {
 	*filetable.Table
-	bytes int
+	refused error // of Decode: a hostile table costs time only once
+	bytes   int   // encoded size, or refusedBytes
 }
+
+// refusedBytes is what a refused table counts.
+const refusedBytes = 64 << 10 // 64 KiB
 
 // table returns a table, or nil.
 func (c *decoded) table(d digest.Digest) *filetable.Table {
@@ -30,8 +34,23 @@ func (c *decoded) table(d digest.Digest) *filetable.Table {
 	return c.tables[d].Table
 }
 
-// keep keeps a table with an encoded size in bytes, and drops others if needed.
-func (c *decoded) keep(d digest.Digest, t *filetable.Table, bytes int) {
+// decode decodes the table with digest d and keeps the result.
+func (c *decoded) decode(d digest.Digest, p []byte) (*filetable.Table, error) {
+	c.mu.Lock()
+	r, known := c.tables[d]
+	c.mu.Unlock()
+	if !known {
+		t, err := filetable.Decode(p)
+		if r = (decodedTable{t, nil, len(p)}); err != nil {
+			r = decodedTable{nil, err, refusedBytes}
+		}
+		c.keep(d, r)
+	}
+	return r.Table, r.refused
+}
+
+// keep keeps the result for a table, and drops others if needed.
+func (c *decoded) keep(d digest.Digest, r decodedTable) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.tables == nil {
@@ -40,12 +59,12 @@ func (c *decoded) keep(d digest.Digest, t *filetable.Table, bytes int) {
 	c.bytes -= c.tables[d].bytes
 	delete(c.tables, d)
 	for other, t := range c.tables {
-		if c.bytes+bytes <= maxDecoded {
+		if c.bytes+r.bytes <= maxDecoded {
 			break
 		}
 		c.bytes -= t.bytes
 		delete(c.tables, other)
 	}
-	c.tables[d] = decodedTable{t, bytes}
-	c.bytes += bytes
+	c.tables[d] = r
+	c.bytes += r.bytes
 }

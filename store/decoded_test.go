@@ -14,7 +14,7 @@ func TestDecoded(t *testing.T) {
 	for i, size := range []int{1 << 10, maxDecoded / 2, maxDecoded / 3, 3 * maxDecoded, 1 << 10, maxDecoded, maxDecoded / 2, maxDecoded / 2} {
 		d := digest.FromString(fmt.Sprint(i))
 		for range 2 { // two concurrent callers may both decode it
-			c.keep(d, &filetable.Table{Version: i}, size)
+			c.keep(d, decodedTable{&filetable.Table{Version: i}, nil, size})
 		}
 		if got := c.table(d); got == nil || got.Version != i {
 			t.Errorf("table %d is not there", i)
@@ -29,5 +29,50 @@ func TestDecoded(t *testing.T) {
 	}
 	if len(c.tables) != 2 {
 		t.Errorf("got %d tables, want the last 2", len(c.tables))
+	}
+}
+
+// TestDecodedOnce checks that a table is decoded once, also a wrong one.
+func TestDecodedOnce(t *testing.T) {
+	good := filetable.Table{Version: filetable.Version, Origin: filetable.Origin{Format: "test", Digest: digest.FromString("origin"), Mapping: 1}}
+	right, err := good.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open(t.TempDir(), Options{Reserve: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	d, err := s.PutTable(t.Context(), right)
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, err := s.Table(t.Context(), d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.PutTable(t.Context(), right); err != nil {
+		t.Fatal(err)
+	}
+	if two, err := s.Table(t.Context(), d); two != one || err != nil {
+		t.Errorf("decoded again, %v", err)
+	}
+	var errs []error
+	for range 2 {
+		_, err := s.PutTable(t.Context(), []byte("no table"))
+		errs = append(errs, err)
+	}
+	if errs[0] == nil || errs[0] != errs[1] {
+		t.Errorf("refused with %v, and then with another error: %v", errs[0], errs[1])
+	}
+	if s.has(digest.FromString("no table")) {
+		t.Error("what was refused is an object")
+	}
+	for i := range 10_000 { // refused tables are limited too
+		_, _ = s.decoded.decode(digest.FromString(fmt.Sprint("wrong", i)), nil)
+	}
+	if n := len(s.decoded.tables); n > maxDecoded/refusedBytes {
+		t.Errorf("%d tables are kept", n)
 	}
 }

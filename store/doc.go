@@ -97,8 +97,10 @@
 // # Locks
 //
 // Each package guards its own state. Order across packages: locks of package object before a transaction of
-// package meta; Store.exposing before a transaction and before Store.mu; hydrate.Engine.mu before the locks
-// of its hydrations; chunkfile.Set.mu before File.mu; File.opening before File.mu. The locks of the scheduler,
-// transfer.Sources, offheap.Pool and chunkfile.Set.idleMu come last. No I/O in a transaction or while
-// Store.mu is held.
+// package meta; Store.exposing before a transaction and before Store.mu; Store.mu and hydrate.Engine.mu before
+// chunkfile.Set.mu; Engine.mu before the locks of its hydrations; File.opening before the files of a name in
+// staging.Area are claimed; Set.mu before File.mu and staging.Area.mu. The locks of the scheduler,
+// transfer.Sources, offheap.Pool, chunkfile.Set.idleMu, File.mu, staging.Partial.mu and staging.Area.mu come
+// last, in this order. No file is opened, read, written, closed or removed in a transaction or under a lock,
+// but for File.opening, the claims of staging.Area, Store.exposing and the locks of package object.
 package store

@@ -20,9 +20,6 @@ func (c collector) Live() (r meta.Roots) {
 	return r
 }
 
-// Sweep implements object.Root: it removes abandoned staged files.
-func (c collector) Sweep(dry bool) (n int, err error) { return c.s.area.Collect(dry) }
-
 // GCOptions are the settings of one GC.
 type GCOptions struct {
 	// Keep is the size in bytes of unreferenced objects that stay, the most recently used ones.
@@ -61,10 +58,11 @@ func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 			return GCResult{Downloads: downloads}, err
 		}
 	}
-	c, err := s.collect(ctx, object.CollectOptions{
-		Want: func(total int64) int64 { return total - o.Keep }, Staged: true, DryRun: o.DryRun,
-	})
-	r := GCResult{Objects: c.Objects, Bytes: c.Bytes, Partials: c.Partials, Images: c.Images, Downloads: downloads}
+	c, err := s.collect(ctx, object.CollectOptions{Want: func(total int64) int64 { return total - o.Keep }, DryRun: o.DryRun})
+	r := GCResult{Objects: c.Objects, Bytes: c.Bytes, Images: c.Images, Downloads: downloads}
+	if err == nil {
+		r.Partials, err = s.area.Collect(o.DryRun)
+	}
 	if err == nil && !o.DryRun && r.Objects+r.Images+r.Partials+r.Downloads > 0 {
 		s.log.Info("collected", "downloads", r.Downloads, "objects", r.Objects, "bytes", r.Bytes, "partials", r.Partials, "images", r.Images)
 	}

@@ -326,9 +326,7 @@ func TestUnrecordedFileDoesNotDelay(t *testing.T) {
 	if n := f.Sent(digest.FromBytes(p)) - sent; n > 0 {
 		t.Errorf("%d bytes were fetched", n)
 	}
-	for isExposed(s, table) { // until its chunks are compared with those that readers saw
-		time.Sleep(time.Millisecond)
-	}
+	waitFor(t, "its chunks are compared with those that readers saw", func() bool { return !isExposed(s, table) })
 	readRandomly(t, s, digest.FromBytes(p), p, 5)
 }
 

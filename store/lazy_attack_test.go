@@ -308,12 +308,7 @@ func TestWithdrawClosesFiles(t *testing.T) {
 	}
 	close(goOn)
 	_ = ends(t, "read", read) // both are right: the bytes, or an error because the file is gone
-	for end := time.Now().Add(patience); openFiles(t, s.Dir()) > before && time.Now().Before(end); {
-		time.Sleep(10 * time.Millisecond)
-	}
-	if n := openFiles(t, s.Dir()); n > before {
-		t.Errorf("%d files are left open", n-before)
-	}
+	waitFor(t, "its files are closed", func() bool { return openFiles(t, s.Dir()) <= before })
 }
 
 // Chunks without a codec may be in any order in their blob, and the first ones may be zeros.
@@ -347,9 +342,7 @@ func TestRateIsRaised(t *testing.T) {
 	job := later(func() error {
 		return s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f), Background: true})
 	})
-	for f.Sent(digest.FromBytes(p)) == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	waitFor(t, "the fetch begins", func() bool { return f.Sent(digest.FromBytes(p)) > 0 })
 	s.SetRate(0)
 	if err := ends(t, "job", job); err != nil {
 		t.Error(err)
@@ -373,9 +366,7 @@ func TestReadBesideDeadRegistry(t *testing.T) {
 			_, _ = s.View("").ReadAt(ctx, digest.FromBytes(dead), make([]byte, 1), int64(i)*(4<<20))
 		})
 	}
-	for hung.Calls(digest.FromBytes(dead)) < 8 {
-		time.Sleep(time.Millisecond)
-	}
+	waitFor(t, "the fetch begins", func() bool { return hung.Calls(digest.FromBytes(dead)) >= 8 })
 	if err := ends(t, "read of another model", later(func() error { return readOne(s, alive, 1<<20) })); err != nil {
 		t.Error(err)
 	}
@@ -386,6 +377,7 @@ func TestExposeWhileOthersGo(t *testing.T) {
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	f := storetest.NewFetcher()
 	var ended atomic.Bool
+	var removed atomic.Int64
 	var g sync.WaitGroup
 	for range 4 {
 		g.Go(func() {
@@ -393,14 +385,16 @@ func TestExposeWhileOthersGo(t *testing.T) {
 				if err := s.RemoveRef(t.Context(), "snapshot/none"); err != nil {
 					t.Error(err)
 				}
+				removed.Add(1)
 			}
 		})
 	}
 	lost := 0
-	for i, end := 0, time.Now().Add(2*time.Second); time.Now().Before(end); i++ {
+	for i := range 300 {
 		p := storetest.Random(uint64(5000+i), 100)
 		table := exposed(t, s, storetest.NewBuilder(fmt.Sprint(i)).RawChunks("w", p, 0o644, 50), store.ExposeOptions{Sources: storetest.From(f)})
-		time.Sleep(time.Millisecond)
+		before := removed.Load()
+		waitFor(t, "others go", func() bool { return removed.Load() > before+4 })
 		if !isExposed(s, table) {
 			lost++
 		}

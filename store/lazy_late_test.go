@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ballast-dev/ballast/store"
@@ -76,13 +77,15 @@ func TestHydrateContentTwice(t *testing.T) {
 		}
 		return
 	}
-	p := storetest.Random(81, 3<<20)
-	b, f := twice(t, p)
-	s := storetest.Open(t, t.TempDir(), store.Options{})
-	f.Delay = func(context.Context) { time.Sleep(100 * time.Millisecond) } // both are in transfer
-	if err := s.Hydrate(t.Context(), b.Put(t, s), store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
-		t.Error(err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		p := storetest.Random(81, 3<<20)
+		b, f := twice(t, p)
+		s := storetest.Open(t, t.TempDir(), store.Options{})
+		f.Delay = func(context.Context) { time.Sleep(time.Second) } // both are in transfer
+		if err := s.Hydrate(t.Context(), b.Put(t, s), store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // A tug serves a file of two chunks: the first one byte by byte, the second one after the request for
@@ -184,9 +187,7 @@ func testReadSmallFileWhilePaused(t *testing.T, first int) {
 	job := later(func() error {
 		return s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: o.Sources, Background: true})
 	})
-	for waiting(s, table) {
-		time.Sleep(time.Millisecond)
-	}
+	waitFor(t, "the fetch begins", func() bool { return !waiting(s, table) })
 	for i := range 2 {
 		if err := ends(t, "read", later(func() error { return readOne(s, files[(first+i)%2], 40_000) })); err != nil {
 			t.Error(err)

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ballast-dev/ballast/store"
@@ -309,7 +310,9 @@ func TestReadWithoutRanges(t *testing.T) {
 }
 
 // Readers of files without chunks wait, and get the error if the file cannot be fetched.
-func TestReadWaits(t *testing.T) {
+func TestReadWaits(t *testing.T) { synctest.Test(t, testReadWaits) }
+
+func testReadWaits(t *testing.T) {
 	p := storetest.Random(9, 6<<20)
 	d := digest.FromBytes(p)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
@@ -530,7 +533,9 @@ func freeBytes(t *testing.T, dir string) uint64 {
 }
 
 // Options.Connections limits the concurrent ranges of an awaited pull, with and without chunks.
-func TestConnectionsAreBounded(t *testing.T) {
+func TestConnectionsAreBounded(t *testing.T) { synctest.Test(t, testConnectionsAreBounded) }
+
+func testConnectionsAreBounded(t *testing.T) {
 	p, q := storetest.Random(17, 40<<20), storetest.Random(18, 40<<20)
 	s := storetest.Open(t, t.TempDir(), store.Options{Connections: 3})
 	f := storetest.NewFetcher(p, q)

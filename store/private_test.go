@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/storetest"
@@ -27,9 +26,7 @@ func TestArrivalProvesNothing(t *testing.T) {
 	theft := later(func() error {
 		return s.Hydrate(ctx, thief, store.HydrateOptions{Sources: evil(hung(p)), Background: true})
 	})
-	for waiting(s, thief) {
-		time.Sleep(time.Millisecond)
-	}
+	waitFor(t, "the fetch begins", func() bool { return !waiting(s, thief) })
 	own := storetest.NewBuilder("owner").Raw("w", p, 0o644).Put(t, s)
 	hold(t, s, own)
 	if err := s.Hydrate(t.Context(), own, store.HydrateOptions{Sources: good(private{storetest.NewFetcher(p)})}); err != nil {

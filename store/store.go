@@ -196,7 +196,7 @@ func (s *Store) ObjectsDir() string { return filepath.Join(s.dir, object.Dir) }
 
 // PutTable validates and stores an encoded table.
 func (s *Store) PutTable(ctx context.Context, p []byte) (digest.Digest, error) {
-	t, err := filetable.Decode(p)
+	t, err := s.decoded.decode(digest.FromBytes(p), p)
 	if err != nil {
 		return "", err
 	}
@@ -220,10 +220,5 @@ func (s *Store) Table(ctx context.Context, d digest.Digest) (*filetable.Table, e
 	if err != nil {
 		return nil, err
 	}
-	t, err := filetable.Decode(p)
-	if err != nil {
-		return nil, err
-	}
-	s.decoded.keep(d, t, len(p))
-	return t, nil
+	return s.decoded.decode(d, p)
 }

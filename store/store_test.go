@@ -440,9 +440,7 @@ func TestOneFetchForManyWaitersAndLinger(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan error)
 	go func() { gone <- s.Hydrate(ctx, table, store.HydrateOptions{Sources: storetest.From(f)}) }()
-	for f.Calls(digest.FromBytes(weights)) == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	waitFor(t, "the fetch begins", func() bool { return f.Calls(digest.FromBytes(weights)) > 0 })
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {

@@ -56,9 +56,7 @@ func attack(t *testing.T, s *store.Store, b *storetest.Builder, f transfer.Fetch
 	ctx, cancel := context.WithCancel(context.Background())
 	done := later(func() error { return s.Hydrate(ctx, table, store.HydrateOptions{Sources: evil(f)}) })
 	t.Cleanup(func() { cancel(); <-done })
-	for waiting(s, table) {
-		time.Sleep(time.Millisecond)
-	}
+	waitFor(t, "the fetch begins", func() bool { return !waiting(s, table) })
 }
 
 func oneFileTar(t testing.TB, seed uint64, size int) []byte {
@@ -155,9 +153,7 @@ func TestHungReaders(t *testing.T) {
 		for j := range 4 {
 			readers.Go(func() { _, _ = s.View("").ReadAt(ctx, digest.FromBytes(p), make([]byte, 1), int64(j)*(8<<20)) })
 		}
-		for f.Calls(digest.FromBytes(p)) == 0 && i < 2 {
-			time.Sleep(time.Millisecond)
-		}
+		waitFor(t, "the fetch begins", func() bool { return i >= 2 || f.Calls(digest.FromBytes(p)) > 0 })
 	}
 	exposed(t, s, storetest.NewBuilder("y").RawChunks("w", alive, 0o644, filetable.MaxChunk), store.ExposeOptions{Sources: good(storetest.NewFetcher(alive))})
 	soon(t, "read", func(ctx context.Context) error {
@@ -174,9 +170,7 @@ func TestLyingStranger(t *testing.T) {
 	lies.Mangle = func(_ int64, b []byte) { clear(b) }
 	lies.Allow = func(off, _ int64) bool { return off < 16<<20 } // all but the end
 	attack(t, s, storetest.NewBuilder("a").Raw("x", p, 0o644), lies)
-	for lies.Sent(digest.FromBytes(p)) < 16<<20 {
-		time.Sleep(time.Millisecond)
-	}
+	waitFor(t, "the fetch begins", func() bool { return lies.Sent(digest.FromBytes(p)) >= 16<<20 })
 	f := storetest.NewFetcher(p)
 	table := storetest.NewBuilder("v").Raw("y", p, 0o644).Put(t, s)
 	soon(t, "pull", func(ctx context.Context) error {

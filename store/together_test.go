@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ballast-dev/ballast/store"
@@ -75,34 +76,36 @@ func TestSharedBlobsOfRunningFetches(t *testing.T) {
 		{"raw and archive", func(b *storetest.Builder) { b.Raw("model.tar", plain, 0o644) }, func(b *storetest.Builder) { b.Tar(t, plain) }, plain},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			s := storetest.Open(t, t.TempDir(), store.Options{})
-			a, b := storetest.NewBuilder("a"), storetest.NewBuilder("b")
-			tc.a(a)
-			tc.b(b)
-			f := storetest.NewFetcher(append(blobs, plain)...)
-			release := held(f)
-			defer release()
-			tables := []digest.Digest{a.Put(t, s), b.Put(t, s)}
-			first := hydrateLater(t, s, tables[0], f)
-			waitFor(t, "the first asks", func() bool { return f.Calls(digest.FromBytes(tc.blob)) > 0 })
-			second := hydrateLater(t, s, tables[1], f)
-			time.Sleep(100 * time.Millisecond)
-			release()
-			for _, done := range []chan error{first, second} {
-				if err := <-done; err != nil {
-					t.Error(err)
-				}
-			}
-			for _, table := range tables {
-				for path, got := range content(t, s, table) {
-					if path == "w" && (!strings.HasSuffix(got, string(blobs[2][100:])) || !strings.Contains(got, string(blobs[0][100:]))) {
-						t.Errorf("%s: wrong bytes", path)
+			synctest.Test(t, func(t *testing.T) {
+				s := storetest.Open(t, t.TempDir(), store.Options{})
+				a, b := storetest.NewBuilder("a"), storetest.NewBuilder("b")
+				tc.a(a)
+				tc.b(b)
+				f := storetest.NewFetcher(append(blobs, plain)...)
+				release := held(f)
+				defer release()
+				tables := []digest.Digest{a.Put(t, s), b.Put(t, s)}
+				first := hydrateLater(t, s, tables[0], f)
+				waitFor(t, "the first asks", func() bool { return f.Calls(digest.FromBytes(tc.blob)) > 0 })
+				second := hydrateLater(t, s, tables[1], f)
+				synctest.Wait()
+				release()
+				for _, done := range []chan error{first, second} {
+					if err := <-done; err != nil {
+						t.Error(err)
 					}
 				}
-			}
-			if bad, err := s.Check(t.Context(), "", nil); err != nil || len(bad) > 0 {
-				t.Errorf("check: %v %v", bad, err)
-			}
+				for _, table := range tables {
+					for path, got := range content(t, s, table) {
+						if path == "w" && (!strings.HasSuffix(got, string(blobs[2][100:])) || !strings.Contains(got, string(blobs[0][100:]))) {
+							t.Errorf("%s: wrong bytes", path)
+						}
+					}
+				}
+				if bad, err := s.Check(t.Context(), "", nil); err != nil || len(bad) > 0 {
+					t.Errorf("check: %v %v", bad, err)
+				}
+			})
 		})
 	}
 }
@@ -126,27 +129,29 @@ func TestSourcesOfOtherCallers(t *testing.T) {
 		{"wrong bytes, another table", wrong(), false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			s := storetest.Open(t, t.TempDir(), store.Options{})
-			a := storetest.NewBuilder("a").Raw("model", w, 0o644).Put(t, s)
-			b := a
-			if !tc.same {
-				b = storetest.NewBuilder("b").Raw("m", w, 0o644).Put(t, s)
-			}
-			hold := make(chan struct{})
-			tc.other.Fail = func(int64) error { <-hold; return nil }
-			if len(tc.other.Blobs) == 0 {
-				tc.other.Blobs[digest.FromBytes(w)] = nil
-				tc.other.Fail = func(int64) error { <-hold; return errdefs.ErrNotFound }
-			}
-			first := hydrateLater(t, s, a, tc.other)
-			waitFor(t, "the first asks", func() bool { return tc.other.Calls(digest.FromBytes(w)) > 0 })
-			second := hydrateLater(t, s, b, storetest.NewFetcher(w))
-			time.Sleep(100 * time.Millisecond)
-			close(hold)
-			if err := <-second; err != nil {
-				t.Errorf("with a good fetcher: %v", err)
-			}
-			<-first
+			synctest.Test(t, func(t *testing.T) {
+				s := storetest.Open(t, t.TempDir(), store.Options{})
+				a := storetest.NewBuilder("a").Raw("model", w, 0o644).Put(t, s)
+				b := a
+				if !tc.same {
+					b = storetest.NewBuilder("b").Raw("m", w, 0o644).Put(t, s)
+				}
+				hold := make(chan struct{})
+				tc.other.Fail = func(int64) error { <-hold; return nil }
+				if len(tc.other.Blobs) == 0 {
+					tc.other.Blobs[digest.FromBytes(w)] = nil
+					tc.other.Fail = func(int64) error { <-hold; return errdefs.ErrNotFound }
+				}
+				first := hydrateLater(t, s, a, tc.other)
+				waitFor(t, "the first asks", func() bool { return tc.other.Calls(digest.FromBytes(w)) > 0 })
+				second := hydrateLater(t, s, b, storetest.NewFetcher(w))
+				synctest.Wait()
+				close(hold)
+				if err := <-second; err != nil {
+					t.Errorf("with a good fetcher: %v", err)
+				}
+				<-first
+			})
 		})
 	}
 	t.Run("wrong bytes from our first", func(t *testing.T) {
@@ -418,7 +423,7 @@ func hardLinks(t *testing.T, n int) time.Duration {
 }
 
 // processorTime returns the processor time of this process.
-func processorTime(t *testing.T) time.Duration {
+func processorTime(t testing.TB) time.Duration {
 	t.Helper()
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {

@@ -132,9 +132,7 @@ func TestMountedBeforeItIsThere(t *testing.T) {
 	if err := s.Hydrate(t.Context(), theft, store.HydrateOptions{Sources: evil(storetest.NewFetcher(p))}); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(patience); inView(t, stolen, d) == nil && time.Now().Before(end); { // its chunks are compared first
-		time.Sleep(time.Millisecond)
-	}
+	waitFor(t, "its chunks are compared", func() bool { return inView(t, stolen, d) != nil })
 	if !os.SameFile(inView(t, own, d), inView(t, stolen, d)) {
 		t.Error("who has the file too does not get it")
 	}

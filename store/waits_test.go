@@ -2,6 +2,10 @@ package store_test
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -161,5 +165,85 @@ func TestAssemblyOfPausedDownload(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// A reader of a whole file does not wait for the other files of a paused download, however many have begun.
+func TestReaderOfPausedDownload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := storetest.NewBuilder("x")
+		var files [][]byte
+		for i := range 50 { // more than are fetched at the same time
+			files = append(files, storetest.Random(uint64(i), 5<<20))
+			b.Raw(fmt.Sprintf("f%02d", i), files[i], 0o644)
+		}
+		s := storetest.Open(t, t.TempDir(), store.Options{})
+		table := b.Put(t, s)
+		hold(t, s, table)
+		f := storetest.NewFetcher(files...)
+		o := store.ExposeOptions{View: "snapshot/1", Sources: good(f), Wait: true}
+		if err := s.Expose(t.Context(), table, o); err != nil {
+			t.Fatal(err)
+		}
+		s.Pause()
+		pull := later(func() error {
+			return s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: o.Sources, Background: true})
+		})
+		synctest.Wait()
+		for _, i := range []int{49, 3, 40} {
+			if err := endsIn(t, time.Minute, "read", readLater(t, s, "snapshot/1", files[i])); err != nil {
+				t.Error(err)
+			}
+		}
+		if n := f.Calls(digest.FromBytes(files[20])); n > 0 {
+			t.Error("a file that nobody reads is fetched")
+		}
+		s.Resume()
+		if err := <-pull; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// While the disk takes long to remove abandoned staged files, models are shown, read and published.
+func TestSweepHoldsNobodyUp(t *testing.T) {
+	disk := storetest.NewSlowDisk(t)
+	disk.Slow(func(op, path string) bool { return op == "unlink" && strings.HasSuffix(path, "/abandoned") })
+	dir := filepath.Join(disk.Dir, "partial", digest.FromString("a").Encoded()+"-"+digest.FromString("b").Encoded()[:32])
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "abandoned"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	long := time.Now().Add(-48 * time.Hour)
+	if err := os.Chtimes(dir, long, long); err != nil {
+		t.Fatal(err)
+	}
+	s := storetest.Open(t, disk.Dir, store.Options{})
+	gc := later(func() error {
+		r, err := s.GC(t.Context(), store.GCOptions{Keep: 1 << 40})
+		if r.Partials != 1 {
+			t.Errorf("collected: %+v", r)
+		}
+		return err
+	})
+	<-disk.Syncing
+	p := storetest.Random(30, 2<<20)
+	storetest.WithinLimit(t, "showing a model", func() error {
+		table := storetest.NewBuilder("x").RawChunks("w", p, 0o644, 1<<20).Inline("i", []byte("inline"), 0o644).Put(t, s)
+		hold(t, s, table)
+		o := store.ExposeOptions{View: "snapshot/1", Sources: good(storetest.NewFetcher(p)), Probe: true}
+		if err := s.Expose(t.Context(), table, o); err != nil {
+			return err
+		}
+		if _, err := s.View("snapshot/1").ReadAt(t.Context(), digest.FromBytes(p), make([]byte, 10), 0); err != nil {
+			return err
+		}
+		return s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: o.Sources})
+	})
+	disk.Release()
+	if err := <-gc; err != nil {
+		t.Error(err)
 	}
 }

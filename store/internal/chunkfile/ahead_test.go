@@ -9,7 +9,7 @@ import (
 	"os"
 	"sync"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/internal/staging"
@@ -93,7 +93,9 @@ func readAt(ctx context.Context, f *File, b []byte, off int64) (int, error) {
 
 // TestAheadOnce checks that a group that is about to be read ahead, and waits for a buffer, is not read
 // ahead again by the next read.
-func TestAheadOnce(t *testing.T) {
+func TestAheadOnce(t *testing.T) { synctest.Test(t, testAheadOnce) }
+
+func testAheadOnce(t *testing.T) {
 	const size = 1000
 	s, f, m := newFile(t, 32, size)
 	var busy []*transfer.Slot // all buffers but those of readers
@@ -119,14 +121,9 @@ func TestAheadOnce(t *testing.T) {
 		return f.working, len(f.reading)
 	}
 	// Groups 2 and 3, then up to 6, then up to 11. The calls that the reads made themselves end soon.
-	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		working, reading := at()
-		if working == 10 && reading == 10 {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatalf("%d are at work for %d groups, want 10 for 10", working, reading)
-		}
+	synctest.Wait()
+	if working, reading := at(); working != 10 || reading != 10 {
+		t.Fatalf("%d are at work for %d groups, want 10 for 10", working, reading)
 	}
 	for _, sl := range busy {
 		sl.Release()

@@ -27,7 +27,8 @@ const assemblyPrefix = "assembly-"
 type assembly struct {
 	file   filetable.File
 	recipe digest.Digest
-	group  string             // of the sources of the parts
+	dir    string             // its name in staging.Area
+	staged string             // below staging.Top
 	copies map[int64]partCopy // by offset in the assembled file
 	copied bool               // other assemblies copy parts of it
 	digest digest.Digest      // set by complete
@@ -50,13 +51,33 @@ func RecipeOf(src *filetable.Source) digest.Digest {
 	return digest.FromBytes(p)
 }
 
-// dir returns the name of the directory of an assembly in staging.Area. Until all parts are
-// verified it contains bytes of one group of sources only.
-func (a *assembly) dir() string {
-	return assemblyPrefix + digest.FromString(a.recipe.String()+"\n"+a.group).Encoded()
+// newAssembly returns the assembly of a file. Until all parts are verified, its directory contains bytes
+// of one group of sources only.
+func newAssembly(f filetable.File, group string) *assembly {
+	a := &assembly{file: f, recipe: RecipeOf(f.Source)}
+	a.dir = assemblyPrefix + digest.FromString(a.recipe.String()+"\n"+group).Encoded()
+	a.staged = a.dir + "/data"
+	return a
 }
 
-func (a *assembly) staged() string { return a.dir() + "/data" }
+// ownAssemblies returns the files of a table to assemble, for exclusive use, as assemblies does.
+func (e *Engine) ownAssemblies(ctx context.Context, h *hydration, t *filetable.Table) ([]*assembly, map[digest.Digest][]staging.Piece, error) {
+	for {
+		all, places, err := e.assemblies(ctx, t, h.group, &h.from)
+		again := false
+		for _, a := range all { // in the order of their directories, which prevents deadlocks
+			waited, err := e.exclusive(ctx, h, a.dir)
+			if err != nil {
+				return all, nil, err
+			}
+			again = again || waited
+		}
+		if !again {
+			return all, places, err
+		}
+		e.release(h, all...) // some have been assembled meanwhile
+	}
+}
 
 // assemblies returns the files of a table to assemble for these sources, and where their fragments
 // are staged.
@@ -71,7 +92,7 @@ func (e *Engine) assemblies(ctx context.Context, t *filetable.Table, group strin
 		if err := ctx.Err(); err != nil {
 			return nil, nil, err
 		}
-		a := &assembly{file: f, recipe: RecipeOf(f.Source), group: group}
+		a := newAssembly(f, group)
 		if seen[a.recipe] {
 			continue
 		}
@@ -107,7 +128,7 @@ func (e *Engine) assemblies(ctx context.Context, t *filetable.Table, group strin
 		}
 		places[b.Digest] = staging.FillGaps(pieces, b.Size)
 	}
-	slices.SortFunc(all, func(a, b *assembly) int { return cmp.Compare(a.dir(), b.dir()) })
+	slices.SortFunc(all, func(a, b *assembly) int { return cmp.Compare(a.dir, b.dir) })
 	return all, places, nil
 }
 
@@ -125,13 +146,13 @@ func place(parts []part) (pieces []staging.Piece, err error) {
 	for _, p := range parts {
 		switch {
 		case len(pieces) == 0 || p.off >= last.off+last.size:
-			pieces = append(pieces, staging.Piece{Off: p.off, Size: p.size, File: p.in.staged(), At: p.at})
+			pieces = append(pieces, staging.Piece{Off: p.off, Size: p.size, File: p.in.staged, At: p.at})
 			last = p
 		case p.off == last.off && p.size == last.size:
 			if p.in.copies == nil {
 				p.in.copies = map[int64]partCopy{}
 			}
-			p.in.copies[p.at] = partCopy{from: last.in.staged(), at: last.at, size: p.size}
+			p.in.copies[p.at] = partCopy{from: last.in.staged, at: last.at, size: p.size}
 			last.in.copied = last.in.copied || last.in != p.in
 		default:
 			return nil, fmt.Errorf("file %q: range %d+%d overlaps another part: %w", p.in.file.Path, p.off, p.size, errdefs.ErrNotImplemented)
@@ -142,10 +163,10 @@ func place(parts []part) (pieces []staging.Piece, err error) {
 
 // begin creates the staged file with its inline parts.
 func (a *assembly) begin(e *Engine) error {
-	if err := e.Area.Make(a.dir()); err != nil {
+	if err := e.Area.Make(a.dir); err != nil {
 		return err
 	}
-	f, err := e.Root.OpenFile(filepath.Join(staging.Top, a.staged()), os.O_CREATE|os.O_WRONLY, 0o644)
+	f, err := e.Root.OpenFile(filepath.Join(staging.Top, a.staged), os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}
@@ -166,7 +187,7 @@ func (a *assembly) begin(e *Engine) error {
 // complete hashes the file, each part after ready returns, and makes the file durable. ready waits
 // until the blob of a part is verified, and returns an error if it will not be.
 func (a *assembly) complete(ctx context.Context, e *Engine, ready func(context.Context, digest.Digest) error) error {
-	f, err := e.Root.OpenFile(filepath.Join(staging.Top, a.staged()), os.O_RDWR, 0)
+	f, err := e.Root.OpenFile(filepath.Join(staging.Top, a.staged), os.O_RDWR, 0)
 	if err != nil {
 		return err
 	}
@@ -208,12 +229,12 @@ func (a *assembly) complete(ctx context.Context, e *Engine, ready func(context.C
 
 // publish makes the file an object.
 func (a *assembly) publish(e *Engine, from *transfer.Sources) error {
-	file := Publication{Staged: filepath.Join(staging.Top, a.staged()), Digest: a.digest, Size: a.file.Size, From: from}
+	file := Publication{Staged: filepath.Join(staging.Top, a.staged), Digest: a.digest, Size: a.file.Size, From: from}
 	found := meta.Arrival{Assembled: map[digest.Digest]digest.Digest{a.recipe: a.digest}}
 	if err := e.Objects.Publish([]Publication{file}, found); err != nil {
 		return err
 	}
-	return e.Area.Remove(a.dir())
+	return e.Area.Remove(a.dir)
 }
 
 // copy copies the part at offset to from where it is staged, if that is elsewhere.

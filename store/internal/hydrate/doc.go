@@ -12,7 +12,8 @@
 // a reader waits for it. Awaited work continues for Engine.Linger after its last caller has gone, or
 // until Engine.Abandon.
 //
-// Assembled files are locked individually, in a fixed order. An archive is unpacked while it arrives if an
+// A file is assembled by one hydration at a time; they are locked in a fixed order. One that waits for another
+// gives it its priority, and looks for the file again when the other one has assembled it. An archive is unpacked while it arrives if an
 // unpacker is free, otherwise afterwards: no buffers are held while waiting for one. If an unpacker is
 // revoked because no bytes arrive, the fetched bytes stay and are unpacked again.
 //

@@ -173,8 +173,8 @@ func (e *Engine) release(h *hydration, files ...*assembly) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, a := range files {
-		if turn := e.assembling[a.dir()]; turn != nil && turn.holder == h {
-			delete(e.assembling, a.dir())
+		if turn := e.assembling[a.dir]; turn != nil && turn.holder == h {
+			delete(e.assembling, a.dir)
 			close(turn.over)
 		}
 	}

@@ -235,8 +235,8 @@ func (e *Engine) run(ctx context.Context, h *hydration, t *filetable.Table) (lef
 		return nil, err
 	}
 	for _, a := range assemblies {
-		e.Area.Hold(a.dir())
-		defer e.Area.Drop(a.dir())
+		e.Area.Hold(a.dir)
+		defer e.Area.Drop(a.dir)
 	}
 	missing, err := e.missing(h, t, places)
 	if err != nil {
@@ -279,25 +279,6 @@ func (e *Engine) run(ctx context.Context, h *hydration, t *filetable.Table) (lef
 		}
 	}
 	return left, nil
-}
-
-// ownAssemblies returns the files of a table to assemble, for exclusive use, as assemblies does.
-func (e *Engine) ownAssemblies(ctx context.Context, h *hydration, t *filetable.Table) ([]*assembly, map[digest.Digest][]staging.Piece, error) {
-	for {
-		all, places, err := e.assemblies(ctx, t, h.group, &h.from)
-		again := false
-		for _, a := range all { // in the order of their directories, which prevents deadlocks
-			waited, err := e.exclusive(ctx, h, a.dir())
-			if err != nil {
-				return all, nil, err
-			}
-			again = again || waited
-		}
-		if !again {
-			return all, places, err
-		}
-		e.release(h, all...) // some have been assembled meanwhile
-	}
 }
 
 // PutInline makes the inline and the empty files of a table objects.
@@ -407,7 +388,7 @@ func (e *Engine) need(h *hydration, missing []int, assemblies []*assembly) (need
 		}
 	}
 	for _, a := range assemblies {
-		n, err := e.Area.Allocated(a.dir())
+		n, err := e.Area.Allocated(a.dir)
 		if err != nil {
 			return 0, err
 		}
@@ -453,13 +434,22 @@ func (e *Engine) fetchTargets(ctx context.Context, h *hydration, missing []int, 
 	}
 	all.Go(func() error {
 		g, ctx := errgroup.WithContext(ctx)
-		small, large := make(chan struct{}, parallelSmall), make(chan struct{}, parallelBlobs)
-		for _, i := range missing {
-			turns := large
-			if h.targets[i].Blob.Size <= staging.ChunkSize {
+		small, large, wanted := make(chan struct{}, parallelSmall), make(chan struct{}, parallelBlobs), make(chan struct{}, parallelBlobs)
+		urgent := 0 // of missing, at its begin: readers wait for them, and the others may be paused
+		for len(missing) > 0 {
+			i, turns := missing[0], large
+			if urgent > 0 {
+				turns = wanted
+			} else if h.targets[i].Blob.Size <= staging.ChunkSize {
 				turns = small
 			}
-			turns <- struct{}{}
+			select {
+			case turns <- struct{}{}:
+				missing, urgent = missing[1:], max(0, urgent-1)
+			case <-h.hurry:
+				urgent = h.wantedFirst(missing)
+				continue
+			}
 			g.Go(func() error {
 				defer func() { <-turns }()
 				if ctx.Err() != nil { // nothing starts after a failure

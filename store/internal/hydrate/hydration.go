@@ -34,6 +34,7 @@ type hydration struct {
 	awaited bool                   // a caller waits for the end
 	wanted  map[digest.Digest]bool // files that readers wait for
 	behind  *hydration             // assembles a file that this one needs; or nil
+	hurry   chan struct{}          // receives after wanted has changed; not guarded
 	blobs   []Progress             // by index of targets
 	fetches []*blobFetch
 	rate    int64 // bytes per second
@@ -62,7 +63,7 @@ func (h *hydration) plan(targets []Target) {
 	for _, t := range targets {
 		h.blobs = append(h.blobs, Progress{Blob: t.Blob.Digest, Name: t.Name, Total: t.Blob.Size, State: StateWaiting})
 	}
-	h.fetches = make([]*blobFetch, len(targets))
+	h.fetches, h.hurry = make([]*blobFetch, len(targets)), make(chan struct{}, 1)
 }
 
 func (h *hydration) progress() []Progress {
@@ -122,6 +123,10 @@ func (h *hydration) awaitFile(d digest.Digest) {
 		h.wanted = map[digest.Digest]bool{}
 	}
 	h.wanted[d] = true
+	select {
+	case h.hurry <- struct{}{}:
+	default:
+	}
 	for i, b := range h.fetches {
 		if b != nil && h.wants(i) {
 			b.await()
@@ -149,6 +154,23 @@ func (h *hydration) waitBehind(other *hydration) {
 	for _, d := range wanted {
 		other.awaitFile(d)
 	}
+}
+
+// wantedFirst moves the targets that readers wait for to the begin of missing, and returns their number.
+func (h *hydration) wantedFirst(missing []int) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var rest []int
+	wanted := slices.Clone(missing)[:0]
+	for _, i := range missing {
+		if h.wants(i) {
+			wanted = append(wanted, i)
+		} else {
+			rest = append(rest, i)
+		}
+	}
+	copy(missing, append(wanted, rest...))
+	return len(missing) - len(rest)
 }
 
 // wants reports whether a reader waits for content of target i; the content of archives is unknown.

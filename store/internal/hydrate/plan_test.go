@@ -66,8 +66,8 @@ func TestPlace(t *testing.T) {
 			var parts []part
 			index := map[string]int64{}
 			for i, f := range table(tc.files...).Files {
-				a := &assembly{file: f, recipe: digest.FromString(f.Path)}
-				files, index[a.staged()] = append(files, a), int64(i)
+				a := newAssembly(f, f.Path)
+				files, index[a.staged] = append(files, a), int64(i)
 				var at int64
 				for _, src := range f.Source.Parts {
 					if src.Blob != "" {

@@ -16,18 +16,12 @@ import (
 type Root interface {
 	// Live returns what is being fetched.
 	Live() meta.Roots
-
-	// Sweep removes, or counts if dry, abandoned staged work.
-	Sweep(dry bool) (int, error)
 }
 
 // CollectOptions configure Collect.
 type CollectOptions struct {
 	// Want returns how many bytes of unneeded objects to remove, given their total.
 	Want func(total int64) int64
-
-	// Staged also removes abandoned staged work.
-	Staged bool
 
 	// Room means that space is needed now: damaged files are removed even if they are needed.
 	Room bool
@@ -39,8 +33,8 @@ type CollectOptions struct {
 // Collected reports what was, or would be, removed.
 type Collected struct {
 	meta.Expired
-	Objects, Partials int
-	Bytes             int64 // of objects
+	Objects int
+	Bytes   int64 // of objects
 }
 
 // Collect removes what is not needed. While the needs of a reference are unknown, it removes only
@@ -80,10 +74,7 @@ func (s *Objects) Collect(root Root, o CollectOptions) (c Collected, err error) 
 			return c, err
 		}
 	}
-	if o.Staged {
-		c.Partials, err = root.Sweep(o.DryRun)
-	}
-	return c, err
+	return c, nil
 }
 
 // ForgetImages removes images, and those of their documents that nothing else needs.

@@ -17,10 +17,7 @@ import (
 )
 
 // waits is an object.Root that blocks collections, and so publications, until it is released.
-type waits struct {
-	nothing
-	asked, release chan struct{}
-}
+type waits struct{ asked, release chan struct{} }
 
 func (w waits) Live() meta.Roots {
 	close(w.asked)

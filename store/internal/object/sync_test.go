@@ -17,8 +17,7 @@ import (
 // nothing is an object.Root without live objects.
 type nothing struct{}
 
-func (nothing) Live() meta.Roots            { return meta.Roots{} }
-func (nothing) Sweep(dry bool) (int, error) { return 0, nil }
+func (nothing) Live() meta.Roots { return meta.Roots{} }
 
 // TestSyncBeforeLocks checks that while an fsync of an object takes long, other objects are published,
 // found and collected.

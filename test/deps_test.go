@@ -47,7 +47,7 @@ convert/safetensors       : convert
 convert/ollama            : convert convert/format convert/losses convert/mediatype convert/ollama/localstore convert/remote convert/safetensors store/filetable store/verify
 convert/ollama/localstore : convert convert/format convert/local store/transfer store/verify
 convert/carton            : convert convert/carton/zipdir convert/contentrange convert/format convert/local convert/losses convert/mediatype store/filetable store/transfer store/verify
-convert/carton/zipdir     : store/filetable
+convert/carton/zipdir     : convert store/filetable
 convert/image             : convert convert/mediatype store/filetable store/verify
 convert/remote            : convert convert/contentrange convert/mediatype store/transfer store/verify
 convert/layout            : convert convert/format convert/local convert/mediatype store/durable store/transfer store/verify
@@ -76,7 +76,6 @@ cmd/internal/kube         :
 cmd/internal/manual       :
 cmd/internal/portowner    :
 cmd/internal/containerdversion :
-cmd/internal/fleet        : convert/format convert/registry store store/verify
 cmd/internal/snippet      : cmd/internal/containerdversion convert/mediatype convert/registry
 cmd/internal/dirs         : cmd/internal/config cmd/internal/facadetls snapshotter store
 cmd/internal/upstream     : cmd/internal/config cmd/internal/dirs convert/format convert/formats convert/remote convert/resolve convert/signature

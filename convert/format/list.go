@@ -138,12 +138,6 @@ func (l List) OfURL(name string) (f *Format, address string) {
 	return nil, ""
 }
 
-// Variant returns the variant in the format of an origin; "" if it has none.
-func Variant(origin string) string {
-	_, variant, _ := strings.Cut(origin, "/")
-	return variant
-}
-
 // Variants returns the names of all variants.
 func (l List) Variants() (names []string) {
 	for _, f := range l {

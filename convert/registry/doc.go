@@ -37,9 +37,9 @@
 //     Otherwise the answer is a PinError with the converted digest. That a caller with credentials has
 //     read it is recorded (store.Image.Read), because the request of the snapshotter has none.
 //  4. What upstream does not have can be a converted digest whose tag was never resolved here. Its
-//     origin is looked for: hints of other nodes (Handler.Hints), then the last tags of the
-//     repository, at most once a minute for each caller. A candidate is read with the credentials of
-//     the caller and converted here, and counts if it gives the digest; so hints need not be trusted.
+//     origin is looked for by the last tags of the repository, at most once a minute for each caller.
+//     A candidate is read with the credentials of the caller and converted here, and counts if it
+//     gives the digest.
 //
 // A manifest that was served under 3 is remembered for a short time for its caller, because containerd
 // asks with HEAD and then with GET.

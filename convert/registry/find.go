@@ -19,24 +19,16 @@ import (
 // Limits of the search for the origin of a converted digest. Each tag costs a manifest request, and
 // a conversion if it is an unknown model.
 const (
-	maxHints  = 4
 	maxTags   = 1000        // listed tags of a repository
 	maxWalked = 64          // tags checked, the last ones first
 	maxImages = 4           // images without a model, after which the search of a repository ends
 	walkTime  = time.Minute // for all tags together
 )
 
-// A Hint is the claimed origin of a converted image. It need not be trusted: the origin is read and
-// converted here.
-type Hint struct {
-	Origin digest.Digest `json:"origin"`
-	Runner string        `json:"runner,omitempty"` // runner of an Ollama list
-}
-
-// find returns the image with the digest of ref, which neither upstream nor this node has. Another
-// node may have converted it (Handler.Hints), or a tag of the repository may still name its origin.
-// Conversion is a pure function, so an origin that converts to the digest is the right one. The
-// origin is read with the credentials of as. It returns errdefs.ErrNotFound if no origin is found.
+// find returns the image with the digest of ref, which neither upstream nor this node has. A tag of
+// the repository may still name its origin. Conversion is a pure function, so an origin that converts
+// to the digest is the right one. The origin is read with the credentials of as. It returns
+// errdefs.ErrNotFound if no origin is found.
 //
 // A repository is searched at most once a minute for each caller, so that requests for unknown
 // digests are cheap.
@@ -46,15 +38,6 @@ func (h *Handler) find(ctx context.Context, ref remote.Ref, as caller) (store.Im
 	key := accessKey{nameOf(ref), ref.Digest, as}
 	if missing, _ := h.missing.get(key); missing {
 		return store.Image{}, none
-	}
-	if h.Hints != nil {
-		hints := h.Hints(ctx, ref.Digest)
-		for _, hint := range hints[:min(len(hints), maxHints)] {
-			at := remote.Ref{Host: ref.Host, Repository: ref.Repository, Digest: hint.Origin}
-			if im, err := h.candidate(ctx, at, hint.Runner, as); err == nil && im.Manifest == ref.Digest {
-				return im, nil
-			}
-		}
 	}
 	repository := accessKey{nameOf(ref), "", as}
 	if walked, _ := h.walked.get(repository); !walked {
@@ -112,22 +95,16 @@ func (h *Handler) walk(ctx context.Context, ref remote.Ref, as caller) error {
 	return nil
 }
 
-// tagged is candidate with its own memory.
+// tagged converts a reference if it is a model.
 func (h *Handler) tagged(ctx context.Context, ref remote.Ref, as caller) (store.Image, error) {
 	ctx, done, err := h.room(ctx, &h.requests, ref.Host)
 	if err != nil {
 		return store.Image{}, err
 	}
 	defer done()
-	return h.candidate(ctx, ref, "", as)
-}
-
-// candidate converts a reference if it is a model.
-func (h *Handler) candidate(ctx context.Context, ref remote.Ref, runner string, as caller) (store.Image, error) {
 	o, err := h.resolve(ctx, ref, as)
 	if err != nil {
 		return store.Image{}, err
 	}
-	o.Choose(runner)
 	return h.convertServed(ctx, o, as)
 }

@@ -1,20 +1,17 @@
 package registry_test
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"testing"
 
 	"github.com/ballast-dev/ballast/convert/converttest"
-	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
 
-// TestFind requests digests that another node has made: they are found by tags, or by hints of other nodes,
-// which are verified.
+// TestFind requests digests that another node has made: they are found by tags.
 func TestFind(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
@@ -65,37 +62,14 @@ func TestFind(t *testing.T) {
 	}
 	u.tags = tags
 
-	// No tag converts to it any more; another node has a hint. The first hint is false.
 	if got := ask(gone); got != http.StatusNotFound {
 		t.Errorf("without a tag: status %d", got)
-	}
-	g := newFacade(t, remote.Options{})
-	hints := []registry.Hint{{Origin: models["v1"].Digest()}, {Origin: digest.FromString("nothing")}}
-	g.h.Hints = func(_ context.Context, d digest.Digest) []registry.Hint {
-		if d != gone {
-			t.Errorf("asked for %s", d)
-		}
-		return hints
-	}
-	path := "/v2/org/model/manifests/" + gone.String()
-	if got := g.ask(t, http.MethodGet, path, u.host()).status; got != http.StatusNotFound {
-		t.Errorf("by lies: status %d", got)
-	}
-	g = newFacade(t, remote.Options{})
-	hints = append(hints, registry.Hint{Origin: old.Digest()})
-	g.h.Hints = func(context.Context, digest.Digest) []registry.Hint { return hints }
-	if got := g.ask(t, http.MethodGet, path, u.host()); got.status != http.StatusOK || digest.FromBytes(got.body) != gone {
-		t.Errorf("by a hint: %d %s", got.status, got.body)
-	}
-	im, err := g.h.Convert(t.Context(), remote.Ref{Host: u.host(), Repository: "org/model", Digest: gone})
-	if err != nil || im.Manifest != gone {
-		t.Errorf("convert: got %v, %v", im.Manifest, err)
 	}
 
 	// In a private repository, only callers that can read the origin find it.
 	u.setUser("org/model", "alice:s3cret")
 	p := newFacade(t, remote.Options{})
-	p.h.Hints = func(context.Context, digest.Digest) []registry.Hint { return hints }
+	path := "/v2/org/model/manifests/" + v2.String()
 	if got := p.ask(t, http.MethodGet, path, u.host()).status; got != http.StatusUnauthorized {
 		t.Errorf("without credentials: status %d", got)
 	}

@@ -25,9 +25,6 @@ type Handler struct {
 	// Origins allows models to be pulled by their original digest if they can be shown; see Origin.
 	Origins bool
 
-	// Hints returns claimed origins of an image from other nodes; may be nil.
-	Hints func(ctx context.Context, converted digest.Digest) []Hint
-
 	// Secrets keeps the working credentials of callers; nil keeps them in memory.
 	Secrets *pullsecret.Secrets
 

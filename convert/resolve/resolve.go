@@ -154,9 +154,6 @@ func (o *Origin) AsFiles() { o.Format = cmp.Or(o.Wanted(), o.Format) }
 // WantsTitled reports whether Titled has the repository of o.
 func (r *Resolver) WantsTitled(o *Origin) bool { return r.Titled != nil && r.Titled(o.Ref.Name()) }
 
-// Choose sets the variant, if o has several; it is called before Key.
-func (o *Origin) Choose(variant string) { o.variant = cmp.Or(variant, o.variant) }
-
 // Forget drops the documents, which can be large. The reference and the repository remain.
 func (o *Origin) Forget() {
 	o.Served.Bytes, o.Manifest, o.choice, o.artifact = nil, nil, nil, nil

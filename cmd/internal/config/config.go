@@ -27,7 +27,6 @@ type Config struct {
 	Log        Log        `toml:"log" comment:"Log messages, on stderr."`
 	Containerd Containerd `toml:"containerd" comment:"The containerd that ballastd works with."`
 	Facade     Facade     `toml:"facade" comment:"The registry facade, which answers containerd's requests for tags with converted images."`
-	Fleet      Fleet      `toml:"fleet" comment:"Nodes that ask each other for the origin of a converted digest, so that the digest can be pulled\non a node that has never seen the tag."`
 	Upstream   Upstream   `toml:"upstream" comment:"Requests of ballastd to registries."`
 	Fetch      Fetch      `toml:"fetch" comment:"Downloads."`
 	Snapshot   Snapshot   `toml:"snapshot" comment:"How the files of a model appear in a mount."`
@@ -58,16 +57,6 @@ type Facade struct {
 	OriginDigests bool `toml:"origin_digests" comment:"Let pods mount a model by the digest that its registry shows, where that is safe. If false, or\nwhere it is not safe, the pull fails and the error names the converted digest, which always works."`
 
 	InsecurePlainHTTP bool `toml:"insecure_plain_http" comment:"For tests only: use plain HTTP without keys. Every user of the node can then pull what the node can\npull. A process that binds the port while ballastd is down receives pull secrets and can replace images."`
-}
-
-// Fleet configures which nodes ask each other for the origin of a converted image, so that its
-// digest can be pulled on a node that never resolved the tag.
-type Fleet struct {
-	Listen string   `toml:"listen" comment:"Address for requests of other nodes, such as \"0.0.0.0:5758\". Empty: do not answer other nodes."`
-	Nodes  []string `toml:"nodes" comment:"Nodes to ask, as \"host:port\". A host name may have the addresses of many nodes; the certificate of\neach node must be valid for that name."`
-	CA     string   `toml:"ca" comment:"PEM file with the CA certificate of all nodes."`
-	Cert   string   `toml:"cert" comment:"PEM file with the certificate of this node."`
-	Key    string   `toml:"key" comment:"PEM file with the private key of this node."`
 }
 
 // Upstream configures access to registries.
@@ -138,7 +127,6 @@ func Default() *Config {
 		Log:          Log{Level: "info", Format: "text"},
 		Containerd:   Containerd{Address: "/run/containerd/containerd.sock"},
 		Facade:       Facade{Listen: "127.0.0.1:5757", OriginDigests: true},
-		Fleet:        Fleet{Nodes: []string{}},
 		Upstream: Upstream{
 			HostsDir:     "/etc/ballast/hosts.d",
 			DockerConfig: "/root/.docker/config.json",

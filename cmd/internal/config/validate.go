@@ -39,7 +39,7 @@ func (c *Config) validate() error {
 	if c.Address == c.AdminAddress {
 		return invalid("admin_address", "is the same as address")
 	}
-	return cmp.Or(c.checkDirs(), c.checkListeners(), c.checkFleet(), c.checkCartons(), c.checkValues(), c.checkLazy(), c.checkVerify(), c.checkUpstream())
+	return cmp.Or(c.checkDirs(), c.checkListeners(), c.checkCartons(), c.checkValues(), c.checkLazy(), c.checkVerify(), c.checkUpstream())
 }
 
 func (c *Config) checkValues() error {
@@ -146,29 +146,6 @@ func (c *Config) checkListeners() error {
 	if c.Metrics.Listen != "" {
 		if _, _, err := net.SplitHostPort(c.Metrics.Listen); err != nil {
 			return invalid("metrics.listen", "%v", err)
-		}
-	}
-	return nil
-}
-
-func (c *Config) checkFleet() error {
-	f := c.Fleet
-	if f.Listen != "" {
-		if _, _, err := net.SplitHostPort(f.Listen); err != nil {
-			return invalid("fleet.listen", "%v", err)
-		}
-	}
-	for _, n := range f.Nodes {
-		if host, _, err := net.SplitHostPort(n); err != nil || host == "" {
-			return invalid("fleet.nodes", "%q is not \"host:port\"", n)
-		}
-	}
-	if f.Listen == "" && len(f.Nodes) == 0 {
-		return nil
-	}
-	for _, s := range []struct{ key, path string }{{"fleet.ca", f.CA}, {"fleet.cert", f.Cert}, {"fleet.key", f.Key}} {
-		if !filepath.IsAbs(s.path) {
-			return invalid(s.key, "%q is not an absolute path; nodes authenticate each other by certificates", s.path)
 		}
 	}
 	return nil

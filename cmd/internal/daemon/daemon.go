@@ -14,7 +14,6 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/dirs"
 	"github.com/ballast-dev/ballast/cmd/internal/facadeport"
-	"github.com/ballast-dev/ballast/cmd/internal/fleet"
 	"github.com/ballast-dev/ballast/cmd/internal/hostmounts"
 	"github.com/ballast-dev/ballast/cmd/internal/jobs"
 	"github.com/ballast-dev/ballast/cmd/internal/metrics"
@@ -122,9 +121,6 @@ func (d *Daemon) buildFacade() (err error) {
 		Pulled:  func(ctx context.Context, im store.Image) { d.jobs.Heal(ctx, im) },
 		Refused: d.metrics.Refused, Origins: c.Facade.OriginDigests,
 	}
-	if len(c.Fleet.Nodes) > 0 {
-		d.facade.Hints = (&fleet.Client{Keys: fleetKeys(c), Nodes: c.Fleet.Nodes, Log: d.log}).Hints
-	}
 	return d.watchSignatures()
 }
 
@@ -231,9 +227,6 @@ func (d *Daemon) serve(ctx context.Context, g *errgroup.Group) error {
 		d.log.Warn("pods that watch the daemon need the admin socket", "err", err)
 	} else {
 		g.Go(func() error { return serve.HTTP(ctx, d.log, d.admin().StatusRoutes(), status) })
-	}
-	if d.config.Fleet.Listen != "" {
-		g.Go(func() error { return d.serveFleet(ctx) })
 	}
 	if a := d.config.Metrics.Listen; a != "" {
 		g.Go(func() error { return d.serveMetrics(ctx, a) })

@@ -12,7 +12,6 @@
 //	jobs         prefetches, imports from a local Ollama, hydrations, and the rest of models that are already shown
 //	origins      models pulled by the digest of their registry, in image volumes
 //	hostmounts   models that processes of the host read without containerd
-//	fleet        questions to and from other nodes about digests
 //	lazy         the mount of incomplete files; mounted again after an unmount
 //	admin        HTTP over the admin socket, for the command line
 //	metrics      counters of all of these

@@ -2,20 +2,16 @@ package daemon
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"net"
 	"net/http"
 
-	"github.com/ballast-dev/ballast/cmd/internal/config"
-	"github.com/ballast-dev/ballast/cmd/internal/fleet"
 	"github.com/ballast-dev/ballast/cmd/internal/jobs"
 	"github.com/ballast-dev/ballast/cmd/internal/serve"
 	diffapi "github.com/containerd/containerd/api/services/diff/v1"
 	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
 	"github.com/containerd/containerd/v2/contrib/diffservice"
 	"github.com/containerd/containerd/v2/contrib/snapshotservice"
-	"golang.org/x/net/netutil"
 	"google.golang.org/grpc"
 )
 
@@ -51,28 +47,4 @@ func (d *Daemon) serveMetrics(ctx context.Context, address string) error {
 	mux.Handle("GET /metrics", d.metrics.Handler())
 	listen := func() (net.Listener, error) { return net.Listen("tcp", address) }
 	return serve.Port(ctx, d.log, "metrics are served at the admin socket only; trying again", listen, mux)
-}
-
-// maxFleetConnections limits the simultaneous connections of other nodes.
-const maxFleetConnections = 64
-
-func fleetKeys(c *config.Config) fleet.Keys {
-	return fleet.Keys{CA: c.Fleet.CA, Cert: c.Fleet.Cert, Key: c.Fleet.Key}
-}
-
-// serveFleet answers other nodes until ctx ends. If it fails, other nodes find digests in another
-// way.
-func (d *Daemon) serveFleet(ctx context.Context) error {
-	listen := func() (net.Listener, error) {
-		keys, err := fleetKeys(d.config).Server()
-		if err != nil {
-			return nil, err
-		}
-		l, err := net.Listen("tcp", d.config.Fleet.Listen)
-		if err != nil {
-			return nil, err
-		}
-		return tls.NewListener(netutil.LimitListener(l, maxFleetConnections), keys), nil
-	}
-	return serve.Port(ctx, d.log, "other nodes cannot ask this one; trying again", listen, fleet.Handler(d.store))
 }

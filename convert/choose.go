@@ -116,7 +116,7 @@ func patterns(all []string) (list []*regexp.Regexp, err error) {
 		}
 		re, err := regexp.Compile("(?s)^" + b.String() + "$")
 		if err != nil || p == "" {
-			return nil, fmt.Errorf("%.300q is no pattern of files: %w", p, errdefs.ErrInvalidArgument)
+			return nil, fmt.Errorf("%.300q is not a pattern of files: %w", p, errdefs.ErrInvalidArgument)
 		}
 		list = append(list, re)
 	}

@@ -19,20 +19,27 @@ type chunkedLayer struct {
 	files [][]filetable.File // for each path in as; nil if the archive is unpacked as a whole
 }
 
-// maxLooked limits the files and chunks in all tables of contents that are read. Reading that many
-// takes seconds.
-const maxLooked = 2 * chunked.MaxChunks
+// maxLooked limits the files and chunks in all tables of contents that are read, and maxTables the
+// memory that they take in turn, of tables that cannot be used too. Reading as many takes seconds.
+const (
+	maxLooked = 2 * chunked.MaxChunks
+	maxTables = 2 * chunked.MaxMemory
+)
 
 // readChunks turns compressed archives with a usable table of contents into files with chunks.
 // Other archives stay as they are, as does an archive that would make the file table too large.
 // Tables of contents are read one after the other, because each can take more than 100 MiB of memory.
 func (b *Builder) readChunks(ctx context.Context, a Artifact) error {
-	chunks, entries, looked := 0, 0, 0
+	chunks, entries, looked, taken := 0, 0, 0, int64(0)
+	room := func(n int64) error {
+		taken += n
+		return TakeMemory(ctx, n)
+	}
 	for _, l := range b.announced() {
-		if looked > maxLooked {
+		if looked > maxLooked || taken > maxTables {
 			return nil
 		}
-		if err := b.readTOC(ctx, a, &l); err != nil {
+		if err := b.readTOC(ctx, a, &l, room); err != nil {
 			return b.layerError(l.layer, err)
 		}
 		c, n := 0, 0
@@ -79,7 +86,7 @@ func (b *Builder) chunkedLayer(blob filetable.Blob) chunked.Layer {
 }
 
 // readTOC reads the table of contents of an archive.
-func (b *Builder) readTOC(ctx context.Context, a Artifact, l *chunkedLayer) error {
+func (b *Builder) readTOC(ctx context.Context, a Artifact, l *chunkedLayer, room chunked.Room) error {
 	desc := b.manifest.Layers[l.layer].Descriptor
 	r, err := a.BlobAt(ctx, desc)
 	if err != nil {
@@ -88,7 +95,6 @@ func (b *Builder) readTOC(ctx context.Context, a Artifact, l *chunkedLayer) erro
 	if c, ok := r.(io.Closer); ok {
 		defer c.Close()
 	}
-	room := func(n int64) error { return TakeMemory(ctx, n) }
 	l.files, err = chunked.Files(r, room, b.chunkedLayer(b.blobs[b.at[desc.Digest]]), l.as...)
 	if errors.Is(err, chunked.ErrOpaque) {
 		l.files = nil

@@ -3,6 +3,9 @@ package convert_test
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
+	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -127,5 +130,37 @@ func TestChunkedHostile(t *testing.T) {
 	_, _, err := parseChunked(t, chunkedSpec(good, bad))
 	if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "layer 1 ("+digest.FromString(bad.Data).String()) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestManyTables has layers with large tables of contents that cannot be used: after some of them,
+// layers are unpacked whole without a look at their tables.
+func TestManyTables(t *testing.T) {
+	toc := []byte(`{"version":1,` + strings.Repeat(" ", 1<<20) + `"entries":[` + strings.Repeat(`{"type":"chunk","name":"`+strings.Repeat("a", 900_000)+`"},`, 60) + `]`)
+	p := converttest.Compress(toc, filetable.CodecZstd)
+	const layers = 7
+	var all []converttest.Layer
+	for i := range layers {
+		blob := bytes.Clone(p)
+		blob = append(append([]byte{0x50, 0x2a, 0x4d, 0x18}, binary.LittleEndian.AppendUint32(nil, uint32(len(p)))...), blob...)
+		blob = append(blob, byte(i))
+		all = append(all, converttest.Layer{MediaType: tarZstd, Data: string(blob), Annotations: map[string]string{
+			mediatype.AnnotationFilepath: strconv.Itoa(i),
+			mediatype.PodmanTOCPosition:  fmt.Sprintf("8:%d:%d:1", len(p), len(toc)), mediatype.PodmanTOCChecksum: digest.FromBytes(p).String(),
+		}})
+	}
+	var tables int
+	ctx := convert.WithRoom(t.Context(), func(_ context.Context, n int64) error {
+		if n > 100<<20 {
+			tables++
+		}
+		return nil
+	})
+	m, err := formats.All().Parse(ctx, converttest.NewArtifact(chunkedSpec(all...)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(m.Table.Unpacks) != layers || tables != 3 {
+		t.Errorf("%d tables were read, and %d layers are unpacked whole; want 3 and %d", tables, len(m.Table.Unpacks), layers)
 	}
 }

@@ -12,12 +12,8 @@ import (
 
 // MappingVersion is the version of the rules that convert an origin to a file table and an image.
 // The same origin and version give the same bytes on every node, so any change of those bytes needs
-// a new version. Images of earlier versions can still be read.
-//
-//	2  the documents of the origin are in the image
-//	3  of more than 256 blobs, 32 are layers instead of 256; the layers of early CNAI are stacked;
-//	   named Ollama templates are not the default; weights without a path have names
-const MappingVersion = 3
+// a new version once there is a release.
+const MappingVersion = 1
 
 // An Artifact is an upstream artifact: its manifest, and access to its blobs. Its methods are safe
 // for concurrent use.

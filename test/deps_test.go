@@ -73,7 +73,7 @@ snapshotter/lazy/fdstore  :
 cmd/internal/config       : convert/formats convert/remote
 cmd/internal/facadetls    : store/durable
 cmd/internal/kube         :
-cmd/internal/manual       :
+cmd/internal/manualtest       :
 cmd/internal/portowner    :
 cmd/internal/containerdversion :
 cmd/internal/snippet      : cmd/internal/containerdversion convert/mediatype convert/registry

@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
-	"github.com/ballast-dev/ballast/cmd/internal/manual"
+	"github.com/ballast-dev/ballast/cmd/internal/manualtest"
 )
 
 var (
@@ -23,7 +23,7 @@ var (
 // TestManual compares the command reference with the texts of --help; -update writes it.
 func TestManual(t *testing.T) {
 	root := (&app{stdout: io.Discard, stderr: io.Discard}).root()
-	if err := manual.Check("../../contrib/docs/commands.md", root, *update, *manDir, api.ThisVersion().Version); err != nil {
+	if err := manualtest.Check("../../contrib/docs/commands.md", root, *update, *manDir, api.ThisVersion().Version); err != nil {
 		t.Error(err)
 	}
 }

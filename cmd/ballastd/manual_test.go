@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
-	"github.com/ballast-dev/ballast/cmd/internal/manual"
+	"github.com/ballast-dev/ballast/cmd/internal/manualtest"
 )
 
 var (
@@ -17,7 +17,7 @@ var (
 // TestManual compares the command reference with the texts of --help; -update writes it.
 func TestManual(t *testing.T) {
 	c := root(io.Discard, io.Discard)
-	if err := manual.Check("../../contrib/docs/commands.md", c, *update, *manDir, api.ThisVersion().Version); err != nil {
+	if err := manualtest.Check("../../contrib/docs/commands.md", c, *update, *manDir, api.ThisVersion().Version); err != nil {
 		t.Error(err)
 	}
 }

@@ -36,7 +36,7 @@ func ParseInfo(p []byte) (*Info, error) {
 	r := convert.Runner{Platforms: list[string](t, "required_platforms", false)}
 	for _, s := range r.Platforms {
 		if !triple.MatchString(s) {
-			t.fail("required_platforms", "%.100q is no target triple", s)
+			t.fail("required_platforms", "%.100q is not a target triple", s)
 		}
 	}
 	runner := t.table("runner")
@@ -44,7 +44,7 @@ func ParseInfo(p []byte) (*Info, error) {
 		runner.fail("runner_name", "is empty")
 	}
 	if r.FrameworkVersion = get[string](runner, "required_framework_version", true); !isVersionReq(r.FrameworkVersion) {
-		runner.fail("required_framework_version", "%.100q is no version requirement", r.FrameworkVersion)
+		runner.fail("required_framework_version", "%.100q is not a version requirement", r.FrameworkVersion)
 	}
 	cfg := convert.Config{
 		Descriptor: convert.ModelDescriptor{

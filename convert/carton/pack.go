@@ -76,7 +76,7 @@ func FromFiles(m *convert.Model, f format.Facts) (*convert.Model, error) {
 			continue
 		}
 		if file.Type != filetable.TypeReg || file.Digest == "" || file.Source.Blob != file.Digest {
-			return nil, invalid("%q is no blob", file.Path)
+			return nil, invalid("%q is not a blob", file.Path)
 		}
 		file.Path, file.Mode, file.ModTime = dirModel+file.Path, fileMode, time.Time{}
 		entries = append(entries, Entry{file.Path, file.Digest})
@@ -151,7 +151,7 @@ func listed(ctx context.Context, files []format.File) ([]format.File, error) {
 	}
 	m, ok := at[nameManifest]
 	if !ok {
-		return nil, invalid("no %s: the model is no carton", nameManifest)
+		return nil, invalid("no %s: the model is not a carton", nameManifest)
 	}
 	r, err := m.Open(ctx)
 	if err != nil {

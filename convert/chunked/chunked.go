@@ -41,6 +41,9 @@ const (
 	maxValue  = 1 << 20
 	maxWindow = 32 << 20
 
+	// MaxMemory is the memory that a table of contents can take, in bytes.
+	MaxMemory = tocWeight*maxTOC + maxCompressed
+
 	// shortEntry is the size of a short entry of a table of contents, in bytes.
 	shortEntry = 128
 )

@@ -100,7 +100,7 @@ func (t *toc) readGzip(p []byte, room Room) ([]entry, error) {
 		return nil, opaque("%v", err)
 	}
 	if hdr.Name != indexName || hdr.Typeflag != tar.TypeReg || hdr.Size < 1 || hdr.Size > maxTOC {
-		return nil, opaque("%.100q of %d bytes is no table of contents", hdr.Name, hdr.Size)
+		return nil, opaque("%.100q of %d bytes is not a table of contents", hdr.Name, hdr.Size)
 	}
 	if err := room(tocWeight * hdr.Size); err != nil {
 		return nil, err

@@ -43,12 +43,6 @@ func (c Carton) With(files ...CartonFile) Carton {
 	return c
 }
 
-// Without returns c without a file.
-func (c Carton) Without(path string) Carton {
-	c.Files = slices.DeleteFunc(slices.Clone(c.Files), func(f CartonFile) bool { return f.Path == path })
-	return c
-}
-
 // ManifestBytes returns MANIFEST. Its digest is the model hash.
 func (c Carton) ManifestBytes() []byte {
 	var lines []string

@@ -73,7 +73,7 @@ func parseType(l convert.Descriptor) (mediatype.Type, error) {
 		return t, err
 	}
 	if t.Format != mediatype.FormatDockerAI || !t.Layer {
-		return t, fmt.Errorf("media type %q is no layer of a Docker AI model: %w", t.Base, errdefs.ErrNotImplemented)
+		return t, fmt.Errorf("media type %q is not a layer of a Docker AI model: %w", t.Base, errdefs.ErrNotImplemented)
 	}
 	return t, nil
 }

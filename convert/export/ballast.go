@@ -61,7 +61,7 @@ func (j *job) planBallast(ctx context.Context) (*plan, error) {
 // from.
 func (j *job) merged(files []file) (convert.Model, error) {
 	model := *j.src.Model
-	j.lose("the %d blobs of the origin: they are put together to files", len(model.Table.Blobs))
+	j.lose("the %d blobs of the origin: they are assembled into files", len(model.Table.Blobs))
 	model.Table, model.Layers = *flatten(model.Table.Origin, files), nil
 	seen := map[digest.Digest]bool{}
 	for _, f := range files {

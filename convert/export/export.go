@@ -39,7 +39,7 @@ func ParseForm(s string) (Form, error) {
 	if slices.Contains(Forms(), s) {
 		return Form(s), nil
 	}
-	return "", fmt.Errorf("form %q is none of %s: %w", s, strings.Join(Forms(), ", "), errdefs.ErrInvalidArgument)
+	return "", fmt.Errorf("form %q is not one of %s: %w", s, strings.Join(Forms(), ", "), errdefs.ErrInvalidArgument)
 }
 
 // A Compression is the compression of the blobs of FormBallast, or of the layers of FormImage,
@@ -61,7 +61,7 @@ func ParseCompression(s string) (Compression, error) {
 	if s == "" || slices.Contains(Compressions(), s) {
 		return Compression(s), nil
 	}
-	return "", fmt.Errorf("compression %q is none of %s: %w", s, strings.Join(Compressions(), ", "), errdefs.ErrInvalidArgument)
+	return "", fmt.Errorf("compression %q is not one of %s: %w", s, strings.Join(Compressions(), ", "), errdefs.ErrInvalidArgument)
 }
 
 // Options configure Run. The zero value writes FormBallast.

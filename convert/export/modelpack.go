@@ -203,7 +203,7 @@ func (j *job) archivesLost() {
 		j.lose("%d archives of the origin: their files are kept, not their bytes", archives)
 	}
 	if fragments > 0 {
-		j.lose("%d blobs of the origin: they are put together to files", fragments)
+		j.lose("%d blobs of the origin: they are assembled into files", fragments)
 	}
 }
 

@@ -121,7 +121,7 @@ func (t *tree) walk(ctx context.Context, dir string) error {
 		case !e.IsDir():
 			err = t.take(name)
 		case slices.Contains(leftOut, e.Name()):
-			t.losses = append(t.losses, fmt.Sprintf("directory %q, which is no part of a model", name))
+			t.losses = append(t.losses, fmt.Sprintf("directory %q, which is not part of a model", name))
 		default:
 			err = t.walk(ctx, name)
 		}

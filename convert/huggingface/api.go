@@ -312,7 +312,7 @@ func (c *call) hash(ctx context.Context, repo, commit string, files []file) erro
 			sum, n = sum+f.size, n+1
 		}
 		if f.size < 0 || f.digest == "" && f.size > maxSmall || sum > maxAllSmall || n > maxSmalls {
-			return fmt.Errorf("%s: %q, of %d bytes, is too much to be read before it is asked for: files that are not in LFS have at most %d bytes, and %d together, in %d files: %w",
+			return fmt.Errorf("%s: %q, of %d bytes, is too large to hash in advance: files that are not in LFS have at most %d bytes, and %d together, in %d files: %w",
 				repo, f.path, f.size, maxSmall, maxAllSmall, maxSmalls, errdefs.ErrInvalidArgument)
 		}
 	}

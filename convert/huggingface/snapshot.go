@@ -78,7 +78,7 @@ func parseSnapshot(repo string, p []byte) (*snapshot, error) {
 		digest: m.Digest, configDigest: m.Config.Digest,
 	}
 	if !commitRE.MatchString(s.commit) || s.config == nil || len(m.Layers) == 0 {
-		return nil, fmt.Errorf("manifest %s is none of the Hub: %w", m.Digest, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("manifest %s is not of the Hub: %w", m.Digest, errdefs.ErrInvalidArgument)
 	}
 	for _, l := range m.Layers {
 		if s.paths[l.Digest], err = filetable.CleanPath(mediatype.Filepath(l.Annotations)); err != nil {

@@ -42,8 +42,7 @@ func inline(t *filetable.Table, d digest.Digest) []byte {
 
 // Documents returns the verified documents of the origin of a converted image, using only its
 // config and table. It returns errdefs.ErrNotFound if the image does not contain the manifest,
-// because it was made by mapping version 1 or its origin has none. Other documents that it does not
-// contain are nil.
+// because its origin has none. Other documents that it does not contain are nil.
 func Documents(configJSON []byte, t *filetable.Table) (convert.Documents, error) {
 	var cfg config
 	if err := json.Unmarshal(configJSON, &cfg); err != nil {

@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -227,43 +225,6 @@ func TestContextLength(t *testing.T) {
 	for _, s := range []string{"", "x", "-1"} {
 		if got := image.ContextLength(map[string]string{mediatype.AnnotationContextLength: s}); got != 0 {
 			t.Errorf("%q: got %d", s, got)
-		}
-	}
-}
-
-// TestEarlierMappings reads images that earlier versions of the mapping made: those that were converted
-// ahead, and those that nodes have.
-func TestEarlierMappings(t *testing.T) {
-	t.Parallel()
-	files, err := filepath.Glob("testdata/mapping*/*.golden")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no images: %v", err)
-	}
-	for _, file := range files {
-		golden, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		im := image.Image{}
-		for part := range strings.SplitSeq(strings.TrimPrefix(string(golden), "-- "), "\n-- ") {
-			head, body, _ := strings.Cut(part, "\n")
-			var p bytes.Buffer
-			if err := json.Compact(&p, []byte(body)); err != nil {
-				t.Fatal(err)
-			}
-			name, rest, _ := strings.Cut(head, " ")
-			if got := digest.FromBytes(p.Bytes()).String(); got+" --" != rest {
-				t.Fatalf("%s: the %s has %s, want %s", file, name, got, rest)
-			}
-			switch name {
-			case "config":
-				im.Config = p.Bytes()
-			case "table":
-				im.Table = p.Bytes()
-			}
-		}
-		if docs := rebuilt(t, &im); len(docs.Config) == 0 {
-			t.Errorf("%s: the image has no config of its origin", file)
 		}
 	}
 }

@@ -56,7 +56,7 @@ func (k *kitfile) place(l convert.Descriptor) (mediatype.Type, convert.Place, er
 		return t, convert.Place{}, err
 	}
 	if t.Format != mediatype.FormatKitOps || !t.Layer {
-		return t, convert.Place{}, fmt.Errorf("media type %q is no layer of a ModelKit: %w", t.Base, errdefs.ErrNotImplemented)
+		return t, convert.Place{}, fmt.Errorf("media type %q is not a layer of a ModelKit: %w", t.Base, errdefs.ErrNotImplemented)
 	}
 	e := k.entry(mediatype.KitOpsKind(t.Base), l)
 	p := convert.Place{Kind: t.Kind, Archive: t.Archive, Codec: t.Codec, Path: mediatype.Filepath(l.Annotations), DiffID: e.diffID}

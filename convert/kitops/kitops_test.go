@@ -176,7 +176,7 @@ func TestRefused(t *testing.T) {
 		{"a compressed raw layer", `{}`, []converttest.Layer{layer("model.v1.raw+gzip", "x", "a")}, errdefs.ErrNotImplemented, "raw+gzip"},
 		{"a kind that is not known", `{}`, []converttest.Layer{layer("soul.v1.tar", tarOf("a"), "")}, errdefs.ErrNotImplemented, "soul"},
 		{"a later version", `{}`, []converttest.Layer{layer("model.v2.tar", tarOf("a"), "")}, errdefs.ErrNotImplemented, "unknown version v2"},
-		{"a layer of another format", `{}`, []converttest.Layer{{MediaType: "application/vnd.oci.image.layer.v1.tar", Data: tarOf("a")}}, errdefs.ErrNotImplemented, "no layer of a ModelKit"},
+		{"a layer of another format", `{}`, []converttest.Layer{{MediaType: "application/vnd.oci.image.layer.v1.tar", Data: tarOf("a")}}, errdefs.ErrNotImplemented, "not a layer of a ModelKit"},
 		{"a raw layer without a path", `{}`, []converttest.Layer{layer("model.v1.raw", "x", "")}, errdefs.ErrInvalidArgument, "Kitfile"},
 		{"a path that leaves the kit", `{}`, []converttest.Layer{layer("model.v1.raw", "x", "../x")}, errdefs.ErrInvalidArgument, "../x"},
 		{"a path of an early kit that leaves it", `{"model":{"path":"../m.gguf"}}`, []converttest.Layer{layer("model.v1.tar", tarOf("m.gguf"), "")}, errdefs.ErrInvalidArgument, "../m.gguf"},

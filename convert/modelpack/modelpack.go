@@ -102,7 +102,7 @@ func (n *namer) place(l convert.Descriptor) (convert.Place, error) {
 		return convert.Place{}, err
 	}
 	if !t.Layer || !isModelLayer(t) {
-		return convert.Place{}, fmt.Errorf("media type %q is no layer of a model: %w", t.Base, errdefs.ErrNotImplemented)
+		return convert.Place{}, fmt.Errorf("media type %q is not a layer of a model: %w", t.Base, errdefs.ErrNotImplemented)
 	}
 	if err := checkArtifactType(l, t); err != nil {
 		return convert.Place{}, err

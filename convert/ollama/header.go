@@ -62,7 +62,7 @@ func (p *parser) readHeaders(ctx context.Context, layers []int) (map[digest.Dige
 // readHeader reads the header of a blob. left is the remaining number of bytes for headers.
 func readHeader(ctx context.Context, a convert.Artifact, l convert.Descriptor, left *atomic.Int64) (*header, error) {
 	if l.Size < lengthSize {
-		return nil, fmt.Errorf("%d bytes are no safetensors: %w", l.Size, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("%d bytes are not safetensors: %w", l.Size, errdefs.ErrInvalidArgument)
 	}
 	r, err := a.BlobAt(ctx, l.Descriptor)
 	if err != nil {

@@ -68,7 +68,7 @@ func ParseList(p []byte) (*List, error) {
 		return nil, fmt.Errorf("manifest list: %w", err)
 	}
 	if t := o.String("mediaType"); mediatype.FormatOf(t) != mediatype.FormatOllamaList {
-		return nil, fmt.Errorf("manifest of type %.100q is no list: %w", t, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("manifest of type %.100q is not a list: %w", t, errdefs.ErrInvalidArgument)
 	}
 	var entries []json.RawMessage
 	if err := json.Unmarshal(o.Raw("manifests"), &entries); err != nil || len(entries) == 0 || len(entries) > maxListed {

@@ -96,7 +96,7 @@ func TestParseListRefuses(t *testing.T) {
 		{"a key twice", list(child("a", `,"runner":"ggml","runner":"mlx"`)), "twice", errdefs.ErrInvalidArgument},
 		{"nested ten thousand deep", strings.Repeat("[", 10000), "JSON", errdefs.ErrInvalidArgument},
 		{"data after it", list(child("a", "")) + "{}", "after", errdefs.ErrInvalidArgument},
-		{"an OCI index", `{"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[]}`, "no list", errdefs.ErrInvalidArgument},
+		{"an OCI index", `{"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[]}`, "not a list", errdefs.ErrInvalidArgument},
 		{"an HTML page", "<html>", "JSON", errdefs.ErrInvalidArgument},
 		{"nine megabytes", strings.Repeat(" ", 9<<20), "bytes", errdefs.ErrInvalidArgument},
 	} {

@@ -14,7 +14,7 @@ const maxDims = 64
 // parseShape parses a shape: integers separated by commas, with or without brackets; an empty list
 // is the shape of a single element.
 func parseShape(s string) ([]uint64, error) {
-	bad := fmt.Errorf("shape %.100q is no list of integers: %w", s, errdefs.ErrInvalidArgument)
+	bad := fmt.Errorf("shape %.100q is not a list of integers: %w", s, errdefs.ErrInvalidArgument)
 	inner, open := strings.CutPrefix(strings.TrimSpace(s), "[")
 	inner, closed := strings.CutSuffix(inner, "]")
 	if open != closed {

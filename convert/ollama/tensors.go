@@ -67,7 +67,7 @@ func (p *parser) addTensors(ctx context.Context, mf *modelfile, layers map[media
 		return nil
 	}
 	if kind := p.configType; kind != "" && !isSafetensors(kind) {
-		return p.layerError(list[0], fmt.Errorf("a tensor of a model whose config is of type %.100q, which is not put together to a file: %w", kind, errdefs.ErrNotImplemented))
+		return p.layerError(list[0], fmt.Errorf("a tensor of a model whose config is of type %.100q, which is not assembled into a file: %w", kind, errdefs.ErrNotImplemented))
 	}
 	if len(layers[mediatype.PartModel]) == 0 {
 		mf.line("FROM", ".")

@@ -18,10 +18,6 @@ import (
 // contains the documents of its origin in base64.
 const MaxImageConfig = 8 << 20 // 8 MiB
 
-// firstWithDocuments is the first mapping version whose images have the documents of the origin, if
-// it has any.
-const firstWithDocuments = 2
-
 // A Preconverted is an image that was converted before it was pushed.
 type Preconverted struct {
 	image.Image
@@ -57,19 +53,15 @@ func (o *Origin) Preconverted(ctx context.Context) (*Preconverted, error) {
 	return p, nil
 }
 
-// model returns the model from which p was made. losses are the facts that are no longer known.
-func (p *Preconverted) model(m *convert.Manifest) (_ *convert.Model, losses []string, err error) {
+// model returns the model from which p was made.
+func (p *Preconverted) model(m *convert.Manifest) (_ *convert.Model, err error) {
 	t := p.Table
 	model := &convert.Model{Table: *t, ContextLength: image.ContextLength(m.Annotations), Runner: image.RunnerOf(m.Annotations)}
 	if model.Config, err = convert.ParseConfig(p.Config); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	model.Documents, err = image.Documents(p.Config, t)
-	switch {
-	case errdefs.IsNotFound(err) && t.Origin.Mapping < firstWithDocuments:
-		losses = []string{"the manifest of the origin, which is not in an image of an earlier version"}
-	case err != nil && !errdefs.IsNotFound(err):
-		return nil, nil, err
+	if model.Documents, err = image.Documents(p.Config, t); err != nil && !errdefs.IsNotFound(err) {
+		return nil, err
 	}
 	for _, b := range t.Blobs {
 		l, was := convert.Layer{Kind: kindOfBlob(t, b)}, mediatype.Type{}
@@ -88,7 +80,7 @@ func (p *Preconverted) model(m *convert.Manifest) (_ *convert.Model, losses []st
 		}
 		model.Layers = append(model.Layers, l)
 	}
-	return model, losses, nil
+	return model, nil
 }
 
 // layerArchive returns the archive type of a blob with a media type: fragments are raw bytes, and

@@ -199,7 +199,7 @@ func (r *Resolver) open(ctx context.Context, s *Source, o *Origin, f transfer.Fe
 	switch {
 	case o.Ahead():
 		if s.ahead, err = o.Preconverted(ctx); err == nil {
-			s.Model, s.Losses, err = s.ahead.model(o.Manifest)
+			s.Model, err = s.ahead.model(o.Manifest)
 		}
 	case !o.IsModel():
 	case o.IsArchive():

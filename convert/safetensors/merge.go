@@ -193,7 +193,7 @@ func Encode(h *Header) ([]byte, error) {
 			return nil, invalid(fmt.Errorf("tensor %.100q: not UTF-8", t.Name))
 		}
 		if _, ok := dtypes[t.DType]; !ok {
-			return nil, invalid(fmt.Errorf("tensor %.100q: dtype %.50q is none of safetensors", t.Name, t.DType))
+			return nil, invalid(fmt.Errorf("tensor %.100q: dtype %.50q is not one of safetensors", t.Name, t.DType))
 		}
 		entries[t.Name] = entry{t.DType, append([]uint64{}, t.Shape...), [2]uint64{uint64(t.Offset), uint64(t.Offset + t.Size)}}
 	}

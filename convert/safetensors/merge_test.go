@@ -190,7 +190,7 @@ func TestMergeRefuses(t *testing.T) {
 			tensor(Tensor{Name: "x", DType: "Q", Size: math.MaxInt64}), tensor(Tensor{Name: "y", DType: "Q", Size: 1}),
 		}, "2^63 bytes"},
 		{"a header of more than 100,000,000 bytes", []*Header{tensor(Tensor{Name: strings.Repeat("x", MaxHeader), DType: "U8", Shape: []uint64{1}, Size: 1})}, "more than 100000000"},
-		{"a dtype that is not known", []*Header{tensor(Tensor{Name: "x", DType: "Q4_K", Size: 144})}, "none of safetensors"},
+		{"a dtype that is not known", []*Header{tensor(Tensor{Name: "x", DType: "Q4_K", Size: 144})}, "not one of safetensors"},
 		{"metadata of more than 4 MiB", []*Header{{Metadata: map[string]string{"x": strings.Repeat("x", maxMetadata)}}}, "__metadata__ of more"},
 	} {
 		_, _, err := Merge(tt.inputs)

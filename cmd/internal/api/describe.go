@@ -85,9 +85,7 @@ func (d *Detail) OriginDocument(which string) ([]byte, error) {
 	p, ok := map[string][]byte{"manifest": docs.Manifest, "config": docs.Config, "child": docs.Child}[which]
 	switch {
 	case !ok:
-		return nil, fmt.Errorf("%q is none of manifest, config, child: %w", which, errdefs.ErrInvalidArgument)
-	case d.Documents == nil && d.Origin.Mapping > 0 && d.Origin.Mapping < convert.MappingVersion:
-		return nil, fmt.Errorf("an image of mapping version %d does not have the documents of its origin; its next pull or prefetch by tag makes a new one: %w", d.Origin.Mapping, errdefs.ErrNotFound)
+		return nil, fmt.Errorf("%q is not one of manifest, config, child: %w", which, errdefs.ErrInvalidArgument)
 	case p == nil:
 		return nil, fmt.Errorf("the image has no %s of the origin: %w", which, errdefs.ErrNotFound)
 	}

@@ -11,14 +11,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ballast-dev/ballast/cmd/internal/manual"
+	"github.com/ballast-dev/ballast/cmd/internal/manualtest"
 )
 
 // TestReference compares the configuration reference with the fields of Config; -update writes it.
 func TestReference(t *testing.T) {
 	var b strings.Builder
 	writeTable(&b, "Top level", "", reflect.TypeFor[Config](), reflect.ValueOf(*Default()))
-	if err := manual.Update("../../../contrib/docs/configuration.md", "configuration", strings.TrimPrefix(b.String(), "\n"), *update); err != nil {
+	if err := manualtest.Update("../../../contrib/docs/configuration.md", "configuration", strings.TrimPrefix(b.String(), "\n"), *update); err != nil {
 		t.Error(err)
 	}
 }

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store/durable"
-	"github.com/containerd/errdefs"
 )
 
 // lookEvery is the interval between checks of the files.
@@ -238,31 +237,6 @@ func (k *Keys) client(ca *pair) (*pair, error) {
 		k.log.Info("certificate of containerd for the facade was renewed", "path", path, "ends", p.cert.NotAfter, "why", bad)
 	}
 	return p, nil
-}
-
-// Check returns why pulls of containerd fail with the keys below the root of a daemon, or nil if they
-// do not: files are missing or damaged, or do not belong together. A daemon replaces them within a
-// minute, and at once when it is asked for its health. Only the owner of the files can check them.
-func Check(root string) error {
-	ca, err := readPair(authorityFile(root))
-	if err != nil {
-		return err
-	}
-	public, err := os.ReadFile(CAFile(root))
-	if err != nil {
-		return err
-	}
-	if !bytes.Equal(public, ca.certPEM()) {
-		return fmt.Errorf("%s is not the certificate in %s: %w", CAFile(root), authorityFile(root), errdefs.ErrDataLoss)
-	}
-	client, err := readPair(ClientFile(root))
-	if err != nil {
-		return err
-	}
-	if _, err := client.cert.Verify(x509.VerifyOptions{Roots: poolOf(ca), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
-		return fmt.Errorf("%s: %w", ClientFile(root), err)
-	}
-	return nil
 }
 
 func exists(path string) bool {

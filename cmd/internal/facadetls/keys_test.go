@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -20,6 +21,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -321,7 +323,7 @@ func TestDamagedFilesAreReplaced(t *testing.T) {
 				was := n.read(t)["authority.pem"]
 				stale := n.client(t)
 				tt.spoil(t, n)
-				if err := Check(n.root); (err == nil) != slices.Contains(harmless, tt.name) {
+				if err := check(n.root); (err == nil) != slices.Contains(harmless, tt.name) {
 					t.Errorf("the check says: %v", err)
 				}
 				if restart {
@@ -329,7 +331,7 @@ func TestDamagedFilesAreReplaced(t *testing.T) {
 				} else {
 					n.renew(t)
 				}
-				if err := errors.Join(Check(n.root), n.ask(t, n.client(t).config, "127.0.0.1")); err != nil {
+				if err := errors.Join(check(n.root), n.ask(t, n.client(t).config, "127.0.0.1")); err != nil {
 					t.Error(err)
 				}
 				known := tt.ca && !(restart && tt.name == "all of it") // which is a first start
@@ -489,4 +491,29 @@ func TestCrashWhileReplacing(t *testing.T) {
 			t.Errorf("new files %03b: the CA was created again", mask)
 		}
 	}
+}
+
+// check returns why pulls of containerd fail with the keys below the root of a daemon, or nil if they
+// do not: files are missing or damaged, or do not belong together. A daemon replaces them within a
+// minute, and at once when it is asked for its health. Only the owner of the files can check them.
+func check(root string) error {
+	ca, err := readPair(authorityFile(root))
+	if err != nil {
+		return err
+	}
+	public, err := os.ReadFile(CAFile(root))
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(public, ca.certPEM()) {
+		return fmt.Errorf("%s is not the certificate in %s: %w", CAFile(root), authorityFile(root), errdefs.ErrDataLoss)
+	}
+	client, err := readPair(ClientFile(root))
+	if err != nil {
+		return err
+	}
+	if _, err := client.cert.Verify(x509.VerifyOptions{Roots: poolOf(ca), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
+		return fmt.Errorf("%s: %w", ClientFile(root), err)
+	}
+	return nil
 }

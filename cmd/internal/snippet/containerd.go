@@ -93,7 +93,7 @@ func (c Containerd) checkOwn() error {
 	}
 	for _, n := range names {
 		if !plainRE.MatchString(n) {
-			return fmt.Errorf("%q is no name of a plugin: %w", n, errdefs.ErrInvalidArgument)
+			return fmt.Errorf("%q is not the name of a plugin: %w", n, errdefs.ErrInvalidArgument)
 		}
 	}
 	return nil

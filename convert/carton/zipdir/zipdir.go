@@ -280,7 +280,7 @@ func (e *Entry) compare(h header, n int64) error {
 	case !deferred && left != 0:
 		return fmt.Errorf("%d bytes after it belong to no entry", left)
 	case deferred && left != descriptor32 && left != descriptor32+4 && left != descriptor64 && left != descriptor64-4:
-		return fmt.Errorf("%d bytes after it are no data descriptor", left)
+		return fmt.Errorf("%d bytes after it are not a data descriptor", left)
 	}
 	return nil
 }

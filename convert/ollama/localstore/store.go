@@ -56,7 +56,7 @@ func Open(dir string) (*Store, error) {
 	}
 	info, err := root.Lstat(blobDir)
 	if err == nil && !info.IsDir() {
-		err = fmt.Errorf("%s is no directory: %w", blobDir, errdefs.ErrInvalidArgument)
+		err = fmt.Errorf("%s is not a directory: %w", blobDir, errdefs.ErrInvalidArgument)
 	}
 	if err != nil {
 		root.Close()
@@ -144,7 +144,7 @@ func (s *Store) readDir(dir string, top bool) ([]fs.DirEntry, error) {
 	}
 	if !info.IsDir() {
 		if top {
-			return nil, fmt.Errorf("%s is no directory: %w", dir, errdefs.ErrInvalidArgument)
+			return nil, fmt.Errorf("%s is not a directory: %w", dir, errdefs.ErrInvalidArgument)
 		}
 		return nil, nil
 	}
@@ -200,7 +200,7 @@ func (s *Store) manifest(at string) ([]byte, error) {
 	dir, name := path.Split(path.Join(path.Dir(at), target))
 	encoded, ok := strings.CutPrefix(name, "sha256-")
 	if path.IsAbs(target) || dir != blobDir+"/" || !ok || !hexDigest.MatchString(encoded) {
-		return nil, fmt.Errorf("%s links to %.200q, which is no blob of the store: %w", at, target, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("%s links to %.200q, which is not a blob of the store: %w", at, target, errdefs.ErrInvalidArgument)
 	}
 	return s.ReadManifest(digest.NewDigestFromEncoded(digest.SHA256, encoded))
 }
@@ -239,7 +239,7 @@ func (s *Store) open(at string) (*os.File, error) {
 		return nil, category(err)
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no regular file: %w", at, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("%s is not a regular file: %w", at, errdefs.ErrInvalidArgument)
 	}
 	f, opened, err := local.Open(s.root, at)
 	if err != nil {

@@ -79,7 +79,7 @@ var content = []Mutant{
 		`return mayHave(o, namesOf(from.Order()))`, `return true`,
 		"store", "TestArrivalProvesNothing"},
 	{16, "reservations of others do not count", "store/ledger.go",
-		`over = need + others + u.Unique`, `over = need + u.Unique`,
+		`need + others + u.Unique`, `need + 0*others + u.Unique`,
 		"store", "TestReservations"},
 	{16, "what is shown early reserves nothing", "store/ledger.go",
 		`return s.reserve(ctx, left(), &reservation{`, `return s.reserve(ctx, 0, &reservation{`,

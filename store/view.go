@@ -158,7 +158,7 @@ func (s *Store) grantTable(view string, t *filetable.Table, sources []transfer.S
 		}
 		own := f.Source != nil && len(f.Source.Inline) > 0
 		exposed := f.Digest != "" && s.exposure(view, f.Digest) != nil // added when that ends
-		if exposed && s.has(f.Digest) { // it has failed to end
+		if exposed && s.has(f.Digest) {                                // it has failed to end
 			s.arrived(hydrate.Publication{Digest: f.Digest})
 		}
 		if f.Digest == "" || exposed ||

@@ -390,7 +390,7 @@ func TestExposeWhileOthersGo(t *testing.T) {
 		})
 	}
 	lost := 0
-	for i := range 300 {
+	for i := range 60 {
 		p := storetest.Random(uint64(5000+i), 100)
 		table := exposed(t, s, storetest.NewBuilder(fmt.Sprint(i)).RawChunks("w", p, 0o644, 50), store.ExposeOptions{Sources: storetest.From(f)})
 		before := removed.Load()

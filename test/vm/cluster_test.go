@@ -54,11 +54,13 @@ func TestCluster(t *testing.T) {
 
 	m.journey(t, "the image", func(t *testing.T) {
 		c := typed(t, page, "## The image")
-		if len(c) != 3 || c[0] != "make image" || !strings.HasPrefix(c[2], "docker buildx build ") {
+		if len(c) != 4 || c[1] != "make image" || !strings.HasPrefix(c[3], "docker buildx build ") {
 			t.Fatalf("the page has other commands than this test knows: %q", c)
 		}
-		m.admin(t, c[1])
+		m.admin(t, c[0], c[2])
 		m.admin(t, "skopeo copy --all oci:bin/image-next docker://registry.example/ballast:v0.2.0")
+		// The charts of the two releases.
+		m.admin(t, "helm package contrib/helm/ballast", "helm package contrib/helm/ballast --version 0.2.0 --app-version v0.2.0")
 	})
 	m.journey(t, "Helm", func(t *testing.T) {
 		m.admin(t, typed(t, page, "## Helm")...)
@@ -294,8 +296,9 @@ func (c *controlPlane) cargo(t *testing.T) cargo {
 		"/root/cluster/node.conf": {text: c.kubeconfig(apiAddress, "node"), mode: 0o600},
 		"/root/cluster/kubelet.yaml": {mode: 0o644, text: strings.NewReplacer("address: 127.0.0.1", "port: "+c.kubelet, "registerNode: false", "registerNode: true",
 			"staticPodPath: /root/pods\n", "").Replace(kubeletConfig)},
-		"/root/bin/image.tar":      {from: image(t, "image.tar"), mode: 0o644},
-		"/root/bin/image-next.tar": {from: image(t, "image-next.tar"), mode: 0o644},
+		"/root/bin/image.tar":                 {from: image(t, "image.tar"), mode: 0o644},
+		download + "/ballast_0.1.0_image.tar": {from: image(t, "image.tar"), mode: 0o644},
+		"/root/bin/image-next.tar":            {from: image(t, "image-next.tar"), mode: 0o644},
 	}
 	for _, p := range []string{"kubectl", "helm"} {
 		files["/usr/local/bin/"+p] = load{from: image(t, filepath.Join("cluster", p)), mode: 0o755}

@@ -200,7 +200,7 @@ func hostile() map[string]struct {
 		"bytes between entries":             {converttest.Zip{Entries: []entry{{Name: "a", After: []byte("hidden")}, {Name: "b"}}}, "belong to no entry"},
 		"many bytes between entries":        {converttest.Zip{Entries: []entry{{Name: "a", After: make([]byte, 1<<20)}, {Name: "b"}}}, "belong to no entry"},
 		"bytes before the directory":        {converttest.Zip{Entries: []entry{{Name: "a", After: []byte("hidden")}}}, "belong to no entry"},
-		"descriptor of odd size":            {one(entry{Name: "a", Data: text, Method: 8, Descriptor: true, After: []byte("x")}), "no data descriptor"},
+		"descriptor of odd size":            {one(entry{Name: "a", Data: text, Method: 8, Descriptor: true, After: []byte("x")}), "not a data descriptor"},
 		"descriptor of zeros":               {descriptor(make([]byte, 16)), "data descriptor differs"},
 		"descriptor of zeros in zip64":      {descriptor(make([]byte, 24)), "data descriptor differs"},
 		"descriptor of zeros, no signature": {descriptor(make([]byte, 12)), "data descriptor differs"},

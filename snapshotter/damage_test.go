@@ -19,8 +19,10 @@ import (
 	"github.com/ballast-dev/ballast/store/boltfile"
 	"github.com/ballast-dev/ballast/store/storetest"
 	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
+	"go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
 )
 
@@ -379,6 +381,41 @@ func TestDamageMatrix(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestBucketsAreValues damages the metadata such that a snapshot, or its labels, is a value: it is rebuilt, because
+// the name could not be used again.
+func TestBucketsAreValues(t *testing.T) {
+	for name, damage := range map[string]func(all *bbolt.Bucket) error{
+		"snapshot": func(all *bbolt.Bucket) error {
+			return errors.Join(all.DeleteBucket([]byte("model")), all.Put([]byte("model"), []byte("x")))
+		},
+		"labels": func(all *bbolt.Bucket) error {
+			s := all.Bucket([]byte("model"))
+			return errors.Join(s.DeleteBucket(keyLabels), s.Put(keyLabels, []byte("x")))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, content, _ := newModelNode(t, tree.Stubs)
+			path := filepath.Join(n.root, metadataName)
+			n.stop(t)
+			db, err := bbolt.Open(path, 0o600, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = db.Update(func(tx *bbolt.Tx) error { return damage(tx.Bucket(bucketVersion).Bucket(bucketSnapshots)) })
+			if err := errors.Join(err, db.Close()); err != nil {
+				t.Fatal(err)
+			}
+			n.start(t, tree.Stubs)
+			if err := n.mountModel(t, content); err != nil {
+				t.Error(err)
+			}
+			if _, err := n.Update(t.Context(), snapshots.Info{Name: "model", Labels: map[string]string{"x": "y"}}, "labels.x"); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

@@ -36,6 +36,7 @@ var (
 	keyParent       = []byte("parent")
 	keyInodes       = []byte("inodes")
 	keySize         = []byte("size")
+	keyLabels       = []byte("labels")
 )
 
 // prepareMetadata sets a damaged database aside and makes sure that the id of an existing directory
@@ -151,8 +152,11 @@ func checkSnapshots(tx *bbolt.Tx) error {
 	}
 	names := map[uint64]string{}
 	children := 0
-	err := sb.ForEachBucket(func(name []byte) error {
+	err := sb.ForEach(func(name, value []byte) error {
 		s := sb.Bucket(name)
+		if s == nil || value != nil || s.Get(keyLabels) != nil {
+			return fmt.Errorf("snapshot %q or its labels are not a bucket", name)
+		}
 		id, n := binary.Uvarint(s.Get(keyID))
 		if n <= 0 || id == 0 || id > sb.Sequence() {
 			return fmt.Errorf("snapshot %q has an id that was never assigned", name)

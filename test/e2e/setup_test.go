@@ -352,15 +352,21 @@ func (m *machine) checkPulls(image string) {
 	if !active("containerd.service") { // killed between stop and start; a boot starts it
 		m.systemctl("start", "containerd")
 	}
-	// The restart continues without the killed setup, so containerd may not listen yet.
-	waitFor(m.t, "containerd", func() error { return m.ctr("version").Err })
-	snapshotter := "overlayfs"
-	if out := m.ctr("plugins", "ls"); strings.Contains(out.Stdout, "ballast-diff") {
-		snapshotter = "ballast"
-	}
-	if out := m.pull(snapshotter, image); out.Err != nil {
-		m.t.Errorf("an ordinary image with %s: %v\n%s", snapshotter, out.Err, out.Output())
-	}
+	// The restart continues without the killed setup, so containerd may not have stopped yet, or not listen again.
+	waitFor(m.t, "pull of an ordinary image", func() error {
+		out := m.ctr("plugins", "ls")
+		if out.Err != nil {
+			return out.Err
+		}
+		snapshotter := "overlayfs"
+		if strings.Contains(out.Stdout, "ballast-diff") {
+			snapshotter = "ballast"
+		}
+		if out = m.pull(snapshotter, image); out.Err != nil {
+			return fmt.Errorf("with %s: %w\n%s", snapshotter, out.Err, out.Output())
+		}
+		return nil
+	})
 	m.ctr("images", "rm", "--sync", image)
 }
 

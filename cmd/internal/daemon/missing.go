@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	introspection "github.com/containerd/containerd/api/services/introspection/v1"
+	leasesapi "github.com/containerd/containerd/api/services/leases/v1"
 	namespacesapi "github.com/containerd/containerd/api/services/namespaces/v1"
 	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
 	"github.com/containerd/containerd/v2/core/snapshots"
@@ -118,6 +120,19 @@ func (d *Daemon) forgetMissing(ctx context.Context) error {
 			})
 		}
 		d.log.WarnContext(ctx, "records of snapshots that do not exist were removed from containerd", "namespace", ns, "left", len(keys))
+		if len(keys) > 0 && d.collect(ctx) == nil { // its collector forgets a child, and not that the parent has one: it alone removes that
+			return nil
+		}
 		return errors.Join(errs...)
 	})
+}
+
+// collect waits for a garbage collection of containerd.
+func (d *Daemon) collect(ctx context.Context) error {
+	leases := leasesapi.NewLeasesClient(d.containerd)
+	l, err := leases.Create(ctx, &leasesapi.CreateRequest{ID: "ballast-" + rand.Text()})
+	if err == nil {
+		_, err = leases.Delete(ctx, &leasesapi.DeleteRequest{ID: l.Lease.ID, Sync: true})
+	}
+	return err
 }

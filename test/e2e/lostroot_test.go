@@ -131,7 +131,12 @@ func TestRecordsWithoutSnapshots(t *testing.T) {
 		t.Fatalf("%v: %s", out.Err, out.Output())
 	}
 	above := topOf(t, n.Ctr)
-	if out := n.Ctr("snapshots", "--snapshotter", "ballast", "prepare", "extract-0-x sha256:0", above); out.Err != nil { // a pull that was killed
+	for _, key := range []string{"extract-0-x sha256:0", "extract-1-y sha256:1"} { // two pulls that were killed
+		if out := n.Ctr("snapshots", "--snapshotter", "ballast", "prepare", key, above); out.Err != nil {
+			t.Fatalf("%v: %s", out.Err, out.Output())
+		}
+	}
+	if out := n.Ctr("snapshots", "--snapshotter", "ballast", "label", "extract-0-x sha256:0", "containerd.io/gc.root=x"); out.Err != nil {
 		t.Fatalf("%v: %s", out.Err, out.Output())
 	}
 	mounts, err := n.Mounts()
@@ -153,6 +158,7 @@ func TestRecordsWithoutSnapshots(t *testing.T) {
 	if out := n.Ctr("images", "rm", "--sync", ref); out.Err != nil {
 		t.Fatalf("%v: %s", out.Err, out.Output())
 	}
+	n.Collect() // forgets the second of the two, and not that its parent has it
 	wantError(t, n.Pull("ballast", ref), "already exists")
 	wantError(t, doctor(n), "containerd has recorded", "ballast verify --repair")
 	wantError(t, n.Ballast("verify"), "containerd has recorded", "ballast verify --repair")

@@ -31,6 +31,7 @@ type object struct {
 type metadata struct {
 	Name, Namespace string
 	Labels          map[string]string
+	Annotations     map[string]string
 }
 
 // spec is the spec of a Job, a DaemonSet or a Pod.
@@ -215,6 +216,10 @@ func TestKubernetesPod(t *testing.T) {
 	}
 	if !strings.Contains(text, "remove if setup ran without --runtime-handler") || !strings.Contains(text, "--runtime-handler "+class.Handler) {
 		t.Error("it does not explain when the RuntimeClass is needed")
+	}
+	// A kubelet does not send the handler of a RuntimeClass with a pull.
+	if got := o.Metadata.Annotations["io.containerd.cri.runtime-handler"]; got != class.Handler {
+		t.Errorf("the pulls of the pod are with the handler %q, want %q", got, class.Handler)
 	}
 	for _, page := range []string{"../README.md", "../contrib/docs/kubernetes.md"} {
 		m := regexp.MustCompile("(?ms)^```yaml\n(.*?kind: Pod.*?)^```$").FindStringSubmatch(read(t, page))

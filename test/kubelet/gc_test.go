@@ -81,9 +81,10 @@ func TestImageGC(t *testing.T) {
 	// The pod is gone, and the kubelet knows the image for more than a second, so its first reclaim
 	// may remove it.
 	k.process.Stop(t)
-	if _, err := k.removeSandboxes(cri.PodSandboxState_SANDBOX_NOTREADY); err != nil {
-		t.Fatal(err)
-	}
+	eventually(t, "removal of the pod, which the kubelet may have begun", func() error {
+		_, err := k.removeSandboxes(cri.PodSandboxState_SANDBOX_NOTREADY)
+		return err
+	})
 	k.start(t)
 	time.Sleep(5 * time.Second)
 

@@ -6,6 +6,7 @@ replace github.com/ballast-dev/ballast => ../
 
 require (
 	github.com/ballast-dev/ballast v0.0.0-00010101000000-000000000000
+	github.com/containerd/containerd/api v1.12.0
 	github.com/distribution/distribution/v3 v3.1.2
 	github.com/google/go-cmp v0.7.0
 	github.com/google/go-containerregistry v0.22.1

@@ -10,8 +10,12 @@ import (
 
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/test/e2e/node"
+	leasesapi "github.com/containerd/containerd/api/services/leases/v1"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 )
 
 // TestRebuiltMetadata removes the metadata of the snapshots while a container runs. Nothing is lost: the
@@ -115,10 +119,16 @@ func TestWipedRoot(t *testing.T) {
 	}
 }
 
-// TestRecordsWithoutSnapshots wipes the root while a lease of an image mount keeps containerd's records of
+// TestRecordsWithoutSnapshots wipes the root while the lease of an image mount keeps containerd's records of
 // the snapshots, also when the image is removed. containerd does not list them, and refuses to pull any
-// model; the command that doctor prints ends that.
+// model; the command that doctor prints ends that, also if the image stays, or a lease of a pull.
 func TestRecordsWithoutSnapshots(t *testing.T) {
+	for _, kept := range []string{"by the mount", "by the image", "by a lease"} {
+		t.Run(kept, func(t *testing.T) { recordsWithoutSnapshots(t, kept) })
+	}
+}
+
+func recordsWithoutSnapshots(t *testing.T, kept string) {
 	n := node.StartNode(t, node.Options{})
 	b := converttest.ModelPackRaw(converttest.Files(weights(76, 1<<20)))
 	ref := push(t, n, b)
@@ -136,7 +146,7 @@ func TestRecordsWithoutSnapshots(t *testing.T) {
 			t.Fatalf("%v: %s", out.Err, out.Output())
 		}
 	}
-	if out := n.Ctr("snapshots", "--snapshotter", "ballast", "label", "extract-0-x sha256:0", "containerd.io/gc.root=x"); out.Err != nil {
+	if out := n.Ctr("snapshots", "--snapshotter", "ballast", "label", "extract-1-y sha256:1", "containerd.io/gc.root="); out.Err != nil {
 		t.Fatalf("%v: %s", out.Err, out.Output())
 	}
 	mounts, err := n.Mounts()
@@ -155,11 +165,18 @@ func TestRecordsWithoutSnapshots(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.StartBallastd(t)
-	if out := n.Ctr("images", "rm", "--sync", ref); out.Err != nil {
-		t.Fatalf("%v: %s", out.Err, out.Output())
+	if kept == "by a lease" {
+		lease(t, n, above)
+	}
+	if kept != "by the image" {
+		if out := n.Ctr("images", "rm", "--sync", ref); out.Err != nil {
+			t.Fatalf("%v: %s", out.Err, out.Output())
+		}
 	}
 	n.Collect() // forgets the second of the two, and not that its parent has it
-	wantError(t, n.Pull("ballast", ref), "already exists")
+	if kept != "by the image" {
+		wantError(t, n.Pull("ballast", ref), "already exists")
+	}
 	wantError(t, doctor(n), "containerd has recorded", "ballast verify --repair")
 	wantError(t, n.Ballast("verify"), "containerd has recorded", "ballast verify --repair")
 	if out := n.Ballast("verify", "--repair"); out.Err != nil {
@@ -187,6 +204,24 @@ func TestRecordsWithoutSnapshots(t *testing.T) {
 		t.Errorf("doctor, with the record of an extraction: %v\n%s", out.Err, out.Output())
 	}
 	mustPull(t, n, "ballast", ref)
+}
+
+// lease keeps containerd's record of a snapshot, as the lease of a pull that was cut off does for a day.
+func lease(t *testing.T, n *node.Node, key string) {
+	t.Helper()
+	conn, err := grpc.NewClient("unix://"+n.Socket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "containerd-namespace", "default")
+	leases := leasesapi.NewLeasesClient(conn)
+	if _, err := leases.Create(ctx, &leasesapi.CreateRequest{ID: "pull"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := leases.AddResource(ctx, &leasesapi.AddResourceRequest{ID: "pull", Resource: &leasesapi.Resource{ID: key, Type: "snapshots/ballast"}}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // topOf returns the name of a snapshot of a layer.

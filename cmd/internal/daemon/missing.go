@@ -13,6 +13,8 @@ import (
 	leasesapi "github.com/containerd/containerd/api/services/leases/v1"
 	namespacesapi "github.com/containerd/containerd/api/services/namespaces/v1"
 	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
+	"github.com/containerd/containerd/v2/core/content"
+	contentproxy "github.com/containerd/containerd/v2/core/content/proxy"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/core/snapshots/proxy"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
@@ -20,10 +22,18 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 )
 
-// eachMissing calls do with the keys of the snapshots that containerd has recorded in a namespace, for this
-// daemon, and that do not exist (snapshotter.Missing), and apart with those of layers that were unpacked
-// (isUnpacked). ctx of do has the namespace, theirs are the snapshots of containerd.
-func (d *Daemon) eachMissing(ctx context.Context, do func(ctx context.Context, ns string, theirs snapshots.Snapshotter, keys, unpacks []string) error) error {
+// A lost is what containerd has recorded in a namespace, for this daemon, and does not exist.
+type lost struct {
+	namespace string
+	name      string                // of the snapshotter
+	theirs    snapshots.Snapshotter // the snapshots of containerd
+	keys      []string
+	unpacks   []string // keys of layers that were unpacked (isUnpacked), not in keys
+}
+
+// eachMissing calls do for each namespace with snapshots that do not exist (snapshotter.Missing). ctx of do
+// has the namespace.
+func (d *Daemon) eachMissing(ctx context.Context, do func(ctx context.Context, l lost) error) error {
 	name, err := d.snapshotterName(ctx)
 	if err != nil || name == "" { // containerd has none that is this daemon
 		return err
@@ -49,7 +59,7 @@ func (d *Daemon) eachMissing(ctx context.Context, do func(ctx context.Context, n
 		if len(names) == 0 {
 			continue
 		}
-		if err := do(ctx, ns.Name, theirs, names, unpacks); err != nil {
+		if err := do(ctx, lost{ns.Name, name, theirs, names, unpacks}); err != nil {
 			return err
 		}
 	}
@@ -88,10 +98,10 @@ func (d *Daemon) snapshotterName(ctx context.Context) (string, error) {
 
 // missing describes the snapshots that containerd has recorded and that do not exist.
 func (d *Daemon) missing(ctx context.Context) (problems []api.SnapshotProblem, err error) {
-	err = d.eachMissing(ctx, func(_ context.Context, ns string, _ snapshots.Snapshotter, keys, _ []string) error {
+	err = d.eachMissing(ctx, func(_ context.Context, l lost) error {
 		problems = append(problems, api.SnapshotProblem{
-			Snapshot: keys[0], Path: "namespace " + ns,
-			Problem: fmt.Sprintf("containerd has recorded %d snapshots that do not exist: the root was wiped, or its disk is not mounted; images with their layers cannot be pulled (\"already exists\")", len(keys)),
+			Snapshot: l.keys[0], Path: "namespace " + l.namespace,
+			Problem: fmt.Sprintf("containerd has recorded %d snapshots that do not exist: the root was wiped, or its disk is not mounted; images with their layers cannot be pulled (\"already exists\")", len(l.keys)),
 		})
 		return nil
 	})
@@ -100,8 +110,9 @@ func (d *Daemon) missing(ctx context.Context) (problems []api.SnapshotProblem, e
 
 // forgetMissing removes these records from containerd.
 func (d *Daemon) forgetMissing(ctx context.Context) error {
-	return d.eachMissing(ctx, func(ctx context.Context, ns string, theirs snapshots.Snapshotter, keys, unpacks []string) error {
+	return d.eachMissing(ctx, func(ctx context.Context, l lost) error {
 		var errs []error
+		keys, unpacks := slices.Clone(l.keys), l.unpacks
 		for before := -1; len(keys) > 0; { // a snapshot cannot be removed before those above it
 			if before == len(keys) {
 				if len(unpacks) == 0 {
@@ -111,20 +122,71 @@ func (d *Daemon) forgetMissing(ctx context.Context) error {
 			}
 			before, errs = len(keys), nil
 			keys = slices.DeleteFunc(keys, func(key string) bool {
-				err := theirs.Remove(ctx, key)
+				err := l.theirs.Remove(ctx, key)
 				if err == nil || errdefs.IsNotFound(err) {
 					return true
 				}
-				errs = append(errs, fmt.Errorf("remove the record of snapshot %s from containerd's namespace %s: %w", key, ns, err))
+				errs = append(errs, fmt.Errorf("remove the record of snapshot %s from containerd's namespace %s: %w", key, l.namespace, err))
 				return false
 			})
 		}
-		d.log.WarnContext(ctx, "records of snapshots that do not exist were removed from containerd", "namespace", ns, "left", len(keys))
-		if len(keys) > 0 && d.collect(ctx) == nil { // its collector forgets a child, and not that the parent has one: it alone removes that
+		d.log.WarnContext(ctx, "records of snapshots that do not exist were removed from containerd", "namespace", l.namespace, "left", len(keys))
+		err := d.unreference(ctx, l)
+		if err == nil && len(keys) == 0 {
 			return nil
 		}
-		return errors.Join(errs...)
+		if err == nil { // its collector forgets a child, and not that the parent has one: it alone removes that
+			err = d.collect(ctx)
+		}
+		if err != nil {
+			errs = append(errs, errgrpc.ToNative(err))
+			return errors.Join(errs...)
+		}
+		return nil
 	})
+}
+
+// unreference removes what makes containerd keep the records of snapshots that do not exist: entries of
+// leases, such as those of interrupted pulls, and the labels by which images are unpacked.
+// https://github.com/containerd/containerd/blob/v2.4.2/docs/garbage-collection.md
+func (d *Daemon) unreference(ctx context.Context, of lost) error {
+	leases := leasesapi.NewLeasesClient(d.containerd)
+	list, err := leases.List(ctx, &leasesapi.ListRequest{})
+	if err != nil {
+		return err
+	}
+	for _, l := range list.Leases {
+		held, err := leases.ListResources(ctx, &leasesapi.ListResourcesRequest{ID: l.ID})
+		if errdefs.IsNotFound(errgrpc.ToNative(err)) {
+			continue // it has ended
+		}
+		if err != nil {
+			return err
+		}
+		for _, r := range held.Resources {
+			if r.Type != "snapshots/"+of.name || !slices.Contains(of.keys, r.ID) {
+				continue
+			}
+			if _, err := leases.DeleteResource(ctx, &leasesapi.DeleteResourceRequest{ID: l.ID, Resource: r}); err != nil && !errdefs.IsNotFound(errgrpc.ToNative(err)) {
+				return err
+			}
+		}
+	}
+	contents := contentproxy.NewContentStore(d.containerd)
+	label := "containerd.io/gc.ref.snapshot." + of.name
+	var unpacked []content.Info
+	err = contents.Walk(ctx, func(i content.Info) error {
+		if slices.Contains(of.keys, i.Labels[label]) {
+			unpacked = append(unpacked, content.Info{Digest: i.Digest, Labels: map[string]string{label: ""}})
+		}
+		return nil
+	}, fmt.Sprintf("labels.%q", label))
+	for _, i := range unpacked {
+		if err == nil {
+			_, err = contents.Update(ctx, i, "labels."+label)
+		}
+	}
+	return err
 }
 
 // collect waits for a garbage collection of containerd.

@@ -274,6 +274,9 @@ func (sl *Slot) Release() {
 	}
 	delete(sl.flow.whole().slots, sl)
 	p.forget(sl.account)
+	if sl.revoked != nil {
+		p.forget(sl.revoked)
+	}
 	for _, b := range []*[]byte{&sl.Buf, &sl.scratch} {
 		if *b != nil {
 			p.memory.Put(*b)

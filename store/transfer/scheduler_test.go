@@ -129,6 +129,37 @@ func TestHalfAtOnce(t *testing.T) {
 	})
 }
 
+// A source that took a slot and gave up before it got it is forgotten like all others.
+func TestSourcesAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := schedule()
+		p := s.Buffers
+		var slots []*Slot
+		for range p.size {
+			sl, err := p.Acquire(t.Context(), s.NewFlow(Soon), "holder")
+			if err != nil {
+				t.Fatal(err)
+			}
+			slots = append(slots, sl)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*patience)
+		defer cancel()
+		if _, err := p.Acquire(ctx, s.NewFlow(Soon), "visitor"); err == nil {
+			t.Fatal("a revoked slot was granted before it was released")
+		}
+		time.Sleep(2 * aging)
+		for _, sl := range slots {
+			sl.Release()
+		}
+		time.Sleep(2 * aging)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if len(p.accounts) != 0 {
+			t.Errorf("%d sources are left", len(p.accounts))
+		}
+	})
+}
+
 // Sources that hang lose their slots one after the other, however many they are.
 func TestManyHungSources(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -85,7 +85,8 @@ func (w *whole) try(ctx context.Context, src Source, hold *Slot, buf []byte, off
 		w.cancel = cancel
 		w.body, w.at, w.src = body, start, src
 	}
-	defer context.AfterFunc(hold.Context, func() { w.cancel(context.Cause(hold.Context)) })()
+	cancel := w.cancel // of this request: the function may run when a later one has begun
+	defer context.AfterFunc(hold.Context, func() { cancel(context.Cause(hold.Context)) })()
 	n, err := io.CopyN(io.Discard, w.body, off-w.at)
 	if w.at += n; err != nil {
 		return err

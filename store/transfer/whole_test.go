@@ -1,0 +1,56 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+)
+
+// wholeServer is a server without ranges that answers with a reader.
+type wholeServer func(ctx context.Context) io.Reader
+
+func (f wholeServer) Fetch(ctx context.Context, _ digest.Digest, _, _, _ int64) (io.ReadCloser, int64, error) {
+	return io.NopCloser(f(ctx)), 0, nil
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// A slot that is revoked ends the request that it waits for, and not the next one of the same blob.
+func TestRevokedDuringRequest(t *testing.T) {
+	t.Parallel()
+	const size = 1 << 10
+	s := schedule()
+	for range 200 {
+		first, revoke := context.WithCancelCause(t.Context())
+		requests := 0
+		var from Sources
+		from.Set("a", []Source{{Name: "first/x", Fetcher: wholeServer(func(ctx context.Context) io.Reader {
+			if requests++; requests == 1 {
+				return readerFunc(func([]byte) (int, error) { revoke(ErrRevoked); return 0, io.ErrUnexpectedEOF })
+			}
+			r := strings.NewReader(strings.Repeat("x", size))
+			return readerFunc(func(p []byte) (int, error) {
+				if ctx.Err() != nil {
+					return 0, context.Cause(ctx)
+				}
+				return r.Read(p[:1])
+			})
+		})}})
+		w := whole{Fetch: Fetch{Scheduler: s, Size: size, From: &from, Flow: s.NewFlow(Soon), Received: new(atomic.Int64)}}
+		buf := make([]byte, size)
+		if _, err := w.readAt(t.Context(), &Slot{Context: first}, buf, 0); !errors.Is(err, ErrRevoked) {
+			t.Fatalf("revoked: got %v", err)
+		}
+		if _, err := w.readAt(t.Context(), &Slot{Context: t.Context()}, buf, 0); err != nil || requests != 2 {
+			t.Fatalf("after it: %v, %d requests", err, requests)
+		}
+		w.close()
+	}
+}

@@ -46,6 +46,7 @@ type File struct {
 
 	mu         sync.Mutex // guards the following
 	stage      *stage     // nil: not open
+	dropped    bool       // the set no longer has it, so nobody would close a new stage
 	verified   []bool     // staged groups that this process has verified
 	calls      map[int]*call
 	generation *generation  // the current one

@@ -107,7 +107,7 @@ func (s *Set) unlock(f *File) {
 	}
 	s.mu.Unlock()
 	if unused {
-		f.retire()
+		f.drop()
 	}
 }
 

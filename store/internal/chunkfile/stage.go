@@ -45,10 +45,15 @@ func (f *File) open() (*stage, error) {
 }
 
 // use returns the stage with one more user; fresh becomes the stage if there was none.
-func (f *File) use(fresh *stage) (*stage, error) {
+func (f *File) use(fresh *stage) (_ *stage, err error) {
 	f.mu.Lock()
-	unused, moved := fresh, f.Moved()
-	if !moved {
+	unused := fresh
+	switch {
+	case f.Moved():
+		err = ErrMoved
+	case f.dropped:
+		err = ErrGone
+	default:
 		unused = nil
 		if f.stage != nil && f.stage.p.Lost() != nil {
 			unused, f.verified = f.replace(), nil
@@ -63,8 +68,8 @@ func (f *File) use(fresh *stage) (*stage, error) {
 	st := f.stage
 	f.mu.Unlock()
 	unused.close()
-	if moved {
-		return nil, ErrMoved
+	if err != nil {
+		return nil, err
 	}
 	return st, nil
 }
@@ -114,6 +119,14 @@ func (st *stage) close() {
 		// Written bytes are synced where needed, through other descriptors.
 		_, _ = st.p.Close(), st.data.Close()
 	}
+}
+
+// drop closes the stage of a file that the set no longer has, for good.
+func (f *File) drop() {
+	f.mu.Lock()
+	f.dropped = true
+	f.mu.Unlock()
+	f.retire()
 }
 
 // retire makes the next open create a new stage, whose bytes are verified again.

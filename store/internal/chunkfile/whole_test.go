@@ -138,3 +138,28 @@ func TestSmallFilesStayOpen(t *testing.T) {
 	}
 	read(f)
 }
+
+// TestFilesAreClosed checks that a reader that comes when a file has lost its last user neither opens its stage,
+// which nobody would close, nor creates it.
+func TestFilesAreClosed(t *testing.T) {
+	for _, groups := range []int{2, 2 * fewGroups} {
+		s, f, _ := newFile(t, groups, 1000)
+		if _, err := readAt(t.Context(), f, make([]byte, 1), 0); err != nil {
+			t.Fatal(err)
+		}
+		s.work.Wait() // read-ahead
+		s.Release(f)
+		if err := s.Area.Remove(f.dir); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := readAt(t.Context(), f, make([]byte, 1), 0); !errors.Is(err, ErrGone) {
+			t.Errorf("%d groups: got %v, want %v", groups, err, ErrGone)
+		}
+		if f.stage != nil {
+			t.Errorf("%d groups: the stage is open", groups)
+		}
+		if names := s.Area.Dirs(f.Digest); len(names) != 0 {
+			t.Errorf("%d groups: %q are there again", groups, names)
+		}
+	}
+}

@@ -113,14 +113,15 @@ func TestStopOfQueuedPrefetch(t *testing.T) {
 	s.setSpoil(spoil)
 	s.ok(t, append([]string{"prefetch", "--detach"}, refs...)...)
 	var queued []string
-	waitUntil(t, "one queued job", func() bool {
+	waitUntil(t, "four jobs and a queued one, which nobody waits for", func() bool {
 		queued = nil
-		for _, j := range parse[api.Status](t, s.ok(t, "status", "-o", "json")).Jobs {
-			if j.Queued {
+		jobs := parse[api.Status](t, s.ok(t, "status", "-o", "json")).Jobs
+		for _, j := range jobs {
+			if j.Queued && j.Waiting == 0 {
 				queued = append(queued, j.Ref)
 			}
 		}
-		return len(queued) == 1
+		return len(jobs) == 5 && len(queued) == 1
 	})
 	if code, _, stderr := s.ballast(t.Context(), "rm", queued[0]); code != 0 || !strings.Contains(stderr, "1 download stopped") {
 		t.Errorf("rm: code %d, %q", code, stderr)

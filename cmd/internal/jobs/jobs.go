@@ -159,7 +159,7 @@ func (js *Jobs) turn(ctx context.Context, j *job, name string) (done func(), err
 		js.lists[name] = l
 	}
 	l.users++
-	j.Queued = true
+	j.Queued = len(l.turns) == cap(l.turns)
 	js.mu.Unlock()
 	leave := func() {
 		js.mu.Lock()

@@ -102,9 +102,11 @@ func (k *kubelet) defaults(t *testing.T) map[string]any {
 	}
 }
 
-// start starts or restarts the kubelet and waits until it answers.
+// start starts or restarts the kubelet and waits until it answers. A kubelet whose containerd has a socket but no
+// CRI plugin yet ends at once, and its unit would restart it.
 func (k *kubelet) start(t *testing.T) {
 	t.Helper()
+	k.node.Containerd.WaitReady(t, k.cri.Ready)
 	p, err := json.Marshal(k.config)
 	if err != nil {
 		t.Fatal(err)

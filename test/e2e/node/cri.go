@@ -35,6 +35,14 @@ func (n *Node) CRI(t TB) *CRI {
 	return &CRI{Runtime: cri.NewRuntimeServiceClient(conn), Images: cri.NewImageServiceClient(conn), node: n}
 }
 
+// Ready returns nil if the CRI plugin is initialized.
+func (c *CRI) Ready() error {
+	ctx, cancel := criContext()
+	defer cancel()
+	_, err := c.Runtime.Version(ctx, &cri.VersionRequest{})
+	return err
+}
+
 func criContext() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), 2*time.Minute)
 }

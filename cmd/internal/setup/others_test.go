@@ -359,6 +359,29 @@ func TestOpenedRegistryIsRemoved(t *testing.T) {
 	}
 }
 
+// TestVolumesOfTheChart removes ballast from a node on which a kubelet made the directory of the chart's volume before the first
+// set-up. One that has files of others stays.
+func TestVolumesOfTheChart(t *testing.T) {
+	for name, foreign := range map[string]string{"empty": "", "not empty": "etc/ballast/of-others"} {
+		t.Run(name, func(t *testing.T) {
+			r := newRoot(t, "kubeadm")
+			before := r.files()
+			r.ok(os.Mkdir(filepath.Join(r.dir, "etc/ballast"), 0o755))
+			if foreign != "" {
+				r.write(foreign, "text\n")
+				before = r.files()
+			}
+			r.set(Options{})
+			p, err := NewRemoval(t.Context(), Options{Host: r.dir, NoRestart: true})
+			r.ok(err)
+			r.apply(p)
+			if d := cmp.Diff(before, r.files()); d != "" {
+				t.Errorf("left (-before +after):\n%s", d)
+			}
+		})
+	}
+}
+
 // TestUnitsStartAtBoot undoes a set-up that removes the units, and rolls back one that has added them: they start at boot where
 // they are, and only there.
 func TestUnitsStartAtBoot(t *testing.T) {

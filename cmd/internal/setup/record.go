@@ -175,11 +175,14 @@ func (b *builder) finish() {
 	b.plan.next, b.plan.done = next, done
 }
 
-// dirs returns the directories that setup has made, and those that the plan makes, sorted.
+// dirs returns the directories that setup has made, and those that the plan makes, sorted. An empty directory of ours
+// that is there before the first set-up is of a volume of the chart, which the kubelet makes and never removes.
 func (b *builder) dirs() []string {
 	var dirs []string
 	if b.record != nil {
 		dirs = slices.Clone(b.record.Dirs)
+	} else if names, err := b.List(configDir); err == nil && len(names) == 0 && b.IsDir(configDir) && !b.o.Packaged {
+		dirs = []string{configDir}
 	}
 	for _, s := range b.plan.Steps {
 		if s.Action == Write || s.Action == Copy {

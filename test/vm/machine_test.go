@@ -117,7 +117,8 @@ func (m *machine) boot(t *testing.T, kernel string, c cargo) {
 		"-accel", "tcg,thread=multi", "-smp", "2", "-m", "3072", "-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio",
 		"-kernel", image(t, filepath.Join("kernel", kernel, "vmlinuz")), "-initrd", image(t, filepath.Join("kernel", kernel, "initrd")),
 		"-append", strings.TrimSpace("root=/dev/vda rw panic=1 mitigations=off console="+console+" "+m.kind.kernel),
-		"-drive", "if=virtio,format=qcow2,file="+m.disk,
+		// No lock: after a power cut, the programs that QEMU has started for connections can hold it for a while.
+		"-drive", "if=virtio,format=qcow2,file.locking=off,file="+m.disk,
 		"-drive", "if=virtio,format=raw,readonly=on,file="+load,
 		"-device", "virtio-rng-pci", "-device", "virtio-net-pci,netdev=net,romfile=",
 		"-netdev", fmt.Sprintf("user,id=net,net=203.0.113.0/24,restrict=on,hostfwd=tcp:%s-:22,guestfwd=tcp:%s:443-cmd:%s nc 127.0.0.1 %s%s",

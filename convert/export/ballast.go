@@ -9,9 +9,7 @@ import (
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/headers"
 	"github.com/ballast-dev/ballast/convert/image"
-	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/store/filetable"
-	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
@@ -25,27 +23,14 @@ func (j *job) planBallast(ctx context.Context) (*plan, error) {
 	if j.o.Compress != CompressNone {
 		return j.planCompressed(ctx)
 	}
-	model, files := *j.src.Model, map[digest.Digest]file{}
+	model := *j.src.Model
 	if len(model.Table.Blobs) > maxImageBlobs && !j.o.Referrer { // the origin protects them there
-		all, err := j.files(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if model, err = j.merged(all); err != nil {
-			return nil, err
-		}
-		for _, f := range slices.Backward(all) { // of equal files, the first
-			files[f.Digest] = f
-		}
+		return j.planPacked(ctx)
 	}
 	p, names := &plan{}, blobNames(&model)
 	for i, b := range model.Table.Blobs {
-		f, ok := files[b.Digest]
-		if !ok {
-			f = file{fromBlob: true, open: j.blob(b.Digest, b.Size)}
-		}
 		it := &item{
-			name: cmp.Or(names[b.Digest], model.Layers[i].Path), fromBlob: f.fromBlob, open: f.open,
+			name: cmp.Or(names[b.Digest], model.Layers[i].Path), fromBlob: true, open: j.blob(b.Digest, b.Size),
 			desc: ocispec.Descriptor{MediaType: model.Layers[i].MediaType, Digest: b.Digest, Size: b.Size},
 		}
 		if !j.o.NoChunks {
@@ -56,50 +41,6 @@ func (j *job) planBallast(ctx context.Context) (*plan, error) {
 	p.documents = func(all []*item) (documents, error) { return watchedImage(&model, all) }
 	return p, nil
 }
-
-// merged returns the model with its files as blobs, in place of the blobs that they are assembled
-// from.
-func (j *job) merged(files []file) (convert.Model, error) {
-	model := *j.src.Model
-	j.lose("the %d blobs of the origin: they are assembled into files", len(model.Table.Blobs))
-	model.Table, model.Layers = *flatten(model.Table.Origin, files), nil
-	seen := map[digest.Digest]bool{}
-	for _, f := range files {
-		if f.Type != filetable.TypeReg || f.Digest != "" && seen[f.Digest] {
-			continue
-		}
-		seen[f.Digest] = true
-		l := convert.Layer{Kind: f.kind, Path: f.Path, MediaType: mediatype.Layer(mediatype.FormatModelPack, f.kind, filetable.ArchiveNone, filetable.CodecNone)}
-		l.Desc = ocispec.Descriptor{MediaType: l.MediaType, Digest: f.Digest, Size: f.Size}
-		model.Layers = append(model.Layers, l)
-	}
-	if n := len(model.Layers); n > maxImageBlobs {
-		return model, tooManyFiles(n, CompressNone)
-	}
-	return model, nil
-}
-
-// tooManyFiles returns the error for a model with more files than a converted image can have layers
-// for.
-func tooManyFiles(n int, how Compression) error {
-	var instead string
-	switch {
-	case how == CompressSeekable:
-		instead = "write it with --compress " + string(CompressChunked)
-	case n <= manyFiles:
-		instead = fmt.Sprintf("write it --as %s or --as %s", FormModelPack, FormImage)
-	default:
-		instead = fmt.Sprintf("write it --as %s", FormImage)
-	}
-	return fmt.Errorf("the model has %d files, and a converted image has layers for %d; %s, or %s: %w", n, maxImageBlobs, instead, takeFewer, errdefs.ErrNotImplemented)
-}
-
-// manyFiles is a number of files that the manifest of a ModelPack has room for: it needs about 430
-// bytes for each.
-const manyFiles = 8000
-
-// takeFewer is advice for models with too many files.
-const takeFewer = "take fewer files with --include and --exclude"
 
 // watchedImage returns the converted image of a model, with the chunks of its blobs, and with facts
 // from the headers of files read during the transfer. All blobs are transferred and verified.

@@ -72,7 +72,7 @@ func (j *job) planCompressed(ctx context.Context) (*plan, error) {
 		}
 	}
 	if n := len(bundles); n > maxImageBlobs {
-		return nil, tooManyFiles(n, j.o.Compress)
+		return nil, fmt.Errorf("the model has %d files, and a converted image has layers for %d; write it with --compress %s, or %s: %w", n, maxImageBlobs, CompressChunked, takeFewer, errdefs.ErrNotImplemented)
 	}
 	if len(bundles) == 0 && !j.o.DryRun {
 		return nil, fmt.Errorf("the model has no content: %w", errdefs.ErrInvalidArgument)
@@ -161,6 +161,11 @@ func addPacked(m *convert.Model, files []file, bundles []bundle, all []*item) {
 			sources[member.File.Digest] = src
 		}
 	}
+	addFiles(m, files, sources)
+}
+
+// addFiles adds files to a model, with their sources by digest.
+func addFiles(m *convert.Model, files []file, sources map[digest.Digest]*filetable.Source) {
 	for _, f := range files {
 		if f.Type == filetable.TypeReg {
 			switch src := sources[f.Digest]; {

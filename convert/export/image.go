@@ -92,7 +92,7 @@ func tarItem(name string, files []file, mediaType string) (*item, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &item{name: name, desc: ocispec.Descriptor{MediaType: mediaType, Size: t.size}, open: contentOf(t.open)}, nil
+	return t.item(name, mediaType), nil
 }
 
 // imageDocuments returns the manifest and the config of a plain image.

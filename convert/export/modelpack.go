@@ -242,6 +242,9 @@ func rawFiles(all []*item) (files []filetable.File) {
 	return files
 }
 
+// takeFewer is advice for models with too many files.
+const takeFewer = "take fewer files with --include and --exclude"
+
 // maxManifest limits a manifest to the size that all registries accept, in bytes.
 // https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md#pushing-manifests
 const maxManifest = 4 << 20

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
 // tarEnd is the end of a tar: two blocks of zeros.
@@ -50,6 +51,22 @@ func newTarball(files []file) (*tarball, error) {
 		t.size += int64(b.Len()) + f.Size + padding(f.Size)
 	}
 	return t, nil
+}
+
+// item returns the item of the tar.
+func (t *tarball) item(name, mediaType string) *item {
+	return &item{name: name, desc: ocispec.Descriptor{MediaType: mediaType, Size: t.size}, open: contentOf(t.open)}
+}
+
+// spans returns where the content of each file is.
+func (t *tarball) spans() (list []span) {
+	var off int64
+	for i, f := range t.files {
+		off += int64(len(t.headers[i]))
+		list = append(list, span{off, f.Size})
+		off += f.Size + padding(f.Size)
+	}
+	return list
 }
 
 // padding returns the number of bytes that fill the last block of a file.

@@ -1,6 +1,7 @@
 package export_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"strings"
@@ -10,7 +11,9 @@ import (
 	"github.com/ballast-dev/ballast/convert/export"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/resolve"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
 // TestTensorLayers checks that tensors in layers of their own are assembled into files, if they are fewer
@@ -42,12 +45,12 @@ func TestTensorLayers(t *testing.T) {
 	}
 }
 
-// TestTooManyFiles checks a model with more files than a converted image can have layers.
-func TestTooManyFiles(t *testing.T) {
+// TestManyFiles checks a model with more files than a converted image can have layers: the smaller ones are in tars.
+func TestManyFiles(t *testing.T) {
 	dir := t.TempDir()
-	files := map[string]string{}
-	for i := range 300 {
-		files[fmt.Sprintf("%03d.bin", i)] = fmt.Sprint(i)
+	files := map[string]string{"empty": "", "large.safetensors": string(weights(9 << 20))}
+	for i := range 700 {
+		files[fmt.Sprintf("%d/%03d.bin", i%3, i)] = strings.Repeat(fmt.Sprint(i, " "), i*20)
 	}
 	write(t, dir, files)
 	for _, form := range forms {
@@ -56,8 +59,8 @@ func TestTooManyFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		out := t.TempDir()
-		_, err = export.Run(t.Context(), src, toLayout(t, out, "1"), form.o)
-		if form.o.Form == export.FormBallast && form.o.Compress != export.CompressChunked {
+		res, err := export.Run(t.Context(), src, toLayout(t, out, "1"), form.o)
+		if form.o.Compress == export.CompressSeekable {
 			if !errdefs.IsNotImplemented(err) {
 				t.Errorf("%s: got %v", form.name, err)
 			}
@@ -65,8 +68,36 @@ func TestTooManyFiles(t *testing.T) {
 		}
 		if err != nil {
 			t.Errorf("%s: %v", form.name, err)
-		} else if got := read(t, out, "1"); len(got) != 300 {
-			t.Errorf("%s: %d files", form.name, len(got))
+			continue
+		}
+		got := read(t, out, "1")
+		for name, want := range files {
+			if string(got[name].Data) != want {
+				t.Errorf("%s: %s has %d bytes", form.name, name, len(got[name].Data))
+			}
+		}
+		if form.o.Form != export.FormBallast || form.o.Compress != "" {
+			continue
+		}
+		if n := len(res.Layers); n > 256 || n < 240 {
+			t.Errorf("%s: %d layers", form.name, n)
+		}
+		var m ocispec.Manifest
+		if err := json.Unmarshal(res.Manifest, &m); err != nil {
+			t.Fatal(err)
+		}
+		table, err := filetable.Decode(blobOf(t, out, m.Layers[len(m.Layers)-1].Digest))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range table.Files {
+			switch {
+			case f.Type != filetable.TypeReg || f.Size == 0:
+			case f.Digest == "":
+				t.Errorf("%s: %s has no digest", form.name, f.Path)
+			case !form.o.NoChunks && len(f.Source.Chunks) == 0:
+				t.Errorf("%s: %s has no chunks", form.name, f.Path)
+			}
 		}
 	}
 }

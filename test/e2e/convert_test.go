@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -96,16 +97,20 @@ func TestConvertMounts(t *testing.T) {
 	wantFiles(t, n, dst, states(b))
 }
 
-// TestConvertDirectory converts a snapshot of a hub's cache, with its links to blobs, by way of an OCI
-// layout.
+// TestConvertDirectory converts a snapshot of a hub's cache, with its links to blobs, by way of an OCI layout. It has
+// more files than an image has layers.
 func TestConvertDirectory(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	cache := filepath.Join(n.Dir, "models--team--model")
 	want := map[string]node.FileState{}
 	snapshot := filepath.Join(cache, "snapshots", "0123abcd")
-	for name, p := range map[string][]byte{
+	files := map[string][]byte{
 		"model.safetensors": weights(92, 5<<20), "config.json": []byte("{}"), "sub/tokenizer.json": []byte(`{"a":1}`),
-	} {
+	}
+	for i := range 300 {
+		files[fmt.Sprintf("many/%d.json", i)] = fmt.Appendf(nil, `{"number":%d}`, i)
+	}
+	for name, p := range files {
 		f := converttest.File{Path: name, Data: p, Mode: 0o644}
 		want[name] = state(f)
 		blob := filepath.Join(cache, "blobs", "git-"+filepath.Base(name))
@@ -130,13 +135,16 @@ func TestConvertDirectory(t *testing.T) {
 		}
 	}
 	layout := "oci:" + filepath.Join(n.Dir, "layout") + ":v1"
+	packed := n.Registry.Ref("converted/directory", "1")
 	for _, args := range [][]string{
 		{"convert", snapshot, layout, "--as", "modelpack"},
-		{"convert", layout, n.Registry.Ref("converted/directory", "1")},
+		{"convert", layout, packed},
 		{"convert", layout, n.Registry.Ref("converted/directory", "image"), "--as", "image"},
 	} {
 		if out := n.Ballast(args...); out.Err != nil {
 			t.Fatalf("ballast %s: %v\n%s", args, out.Err, out.Output())
+		} else if args[2] == packed && !strings.Contains(out.Output(), "packed into tars") {
+			t.Errorf("no small files are packed:\n%s", out.Output())
 		}
 	}
 	for tag, snapshotter := range map[string]string{"1": "ballast", "image": "overlayfs"} {

@@ -52,13 +52,32 @@ func setUp(t node.TB, size int) (n *node.Node, models map[string]*converttest.Bu
 	front := node.StartOllama(t, n.Registry)
 	n.Upstream(t, "registry.ollama.ai", front.Host)
 	n.Upstream(t, cartonHost, web)
-	files := converttest.Files(random(1, size))
+	files := converttest.Files(weights(size))
 	ollama, modelPack := converttest.Ollama(files, converttest.OllamaConfigNew), converttest.ModelPackRaw(files)
 	n.Registry.Push(t, "library/demo", "latest", artifact(ollama))
 	n.Registry.Push(t, "library/tensors", "latest", artifact(tensorModel().Built))
 	n.Registry.Push(t, ocirepo, "1", artifact(modelPack))
 	n.Registry.Push(t, "busybox", "1", node.Busybox(t))
 	return n, map[string]*converttest.Built{ollamaRef: ollama, n.Registry.Ref(ocirepo, "1"): modelPack}
+}
+
+// weights returns a GGUF file of about size bytes: the header of a llama, and tensors of random numbers.
+func weights(size int) []byte {
+	const tensor = 4 << 20 // bytes
+	f := converttest.SmallGGUF()
+	f.Keys = slices.DeleteFunc(f.Keys, func(k converttest.GGUFKey) bool {
+		return k.Name == "general.name" || k.Name == "general.file_type" || k.Name == "llama.block_count"
+	})
+	f.Keys = append(f.Keys, converttest.GGUFKey{Name: "general.name", Value: "Demo"},
+		converttest.GGUFKey{Name: "general.file_type", Value: uint32(1)}, converttest.GGUFKey{Name: "llama.block_count", Value: uint32(size / tensor)})
+	f.Tensors = nil
+	p := random(1, size/tensor*tensor)
+	for i := range size / tensor {
+		f.Tensors = append(f.Tensors, converttest.GGUFTensor{
+			Name: fmt.Sprintf("blk.%d.ffn_up.weight", i), Shape: []uint64{2048, tensor / 2048 / 2}, Type: 1, Data: p[i*tensor:][:tensor],
+		})
+	}
+	return converttest.GGUF(f)
 }
 
 // random returns bytes that are the same each time.
@@ -104,8 +123,21 @@ func ctr(n *node.Node, args ...string) node.Result {
 	return n.Ctr(args...)
 }
 
-// lookScript lists and hashes the files of a model, in a container with only busybox, as $B.
-const lookScript = `cd / && $B find . \( -path ./proc -o -path ./sys -o -path ./dev -o -path ./run -o -path ./.bin \) -prune -o -type f -exec $B sh -c 'for f; do echo "$($B stat -c "%A %10s" $f) $($B sha256sum $f)"; done' sh {} + | $B sort -k 4`
+// sums writes the digests of the files that a model has at its source, as sha256sum does, and returns their directory.
+func sums(t node.TB, n *node.Node, name string, b *converttest.Built) string {
+	dir := filepath.Join(n.Dir, name)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatalf("%v", err)
+	}
+	var text strings.Builder
+	for _, path := range slices.Sorted(maps.Keys(b.Files)) {
+		fmt.Fprintf(&text, "%s  %s\n", digest.FromBytes(b.Files[path].Data).Encoded(), path)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "SHA256SUMS"), []byte(text.String()), 0o644); err != nil {
+		t.Fatalf("%v", err)
+	}
+	return dir
+}
 
 // exports prints the environment in which ctr and ballast use the node.
 func exports(n *node.Node) {
@@ -131,8 +163,15 @@ func runDemo(t node.TB, size int) {
 	for i, ref := range refs {
 		title("%s becomes files", ref)
 		pull(t, n, ref)
-		show(t, ctr(n, "run", "--rm", "--snapshotter", "ballast", "--mount", node.BusyboxMount, "--env", "B=/.bin/busybox",
-			ref, fmt.Sprintf("look%d", i), "/.bin/busybox", "sh", "-c", lookScript))
+		if i == 0 {
+			prompt("ballast", "inspect", ref)
+			show(t, n.Ballast("inspect", ref))
+		}
+		name := fmt.Sprintf("check%d", i)
+		fmt.Printf("\nA container with the model as its file system compares the files with those of the source:\n")
+		show(t, ctr(n, "run", "--rm", "--snapshotter", "ballast", "--mount", node.BusyboxMount,
+			"--mount", "type=bind,src="+sums(t, n, name, models[ref])+",dst=/.sums,options=rbind:ro",
+			ref, name, "/.bin/busybox", "sha256sum", "-c", "/.sums/SHA256SUMS"))
 		compare(t, n, ref, models[ref])
 	}
 

@@ -32,8 +32,11 @@
 //
 // # Ledger
 //
-// ballastd has a profile endpoint on its admin socket, and the control profiles itself. Samples are
-// assigned to kinds of work by the functions on their stacks; the CPU time of the process is divided by
-// the shares of the kinds. A sample within a system call belongs to its caller, so copies in the kernel
-// are part of "write to files", "sockets" and so on.
+// "make bench-ledger" divides the CPU-seconds of a cold lazy read, of deliver and of a pull. ballastd has a
+// profile endpoint on its admin socket, for root only, and the control profiles itself. Samples are
+// assigned to kinds of work by the functions on their stacks; the CPU time of the process (/proc/PID/stat)
+// is divided by the shares of the kinds. So the sum is exact, and the parts are as exact as some hundred samples: at
+// 2 GiB and 3 rounds, ± 0.05 s/GiB. A sample within a system call belongs to its caller, so copies in the
+// kernel are part of "write to files", "sockets" and so on. What no process is charged for (writeback) is in the
+// last row, which on a busy machine has the work of others too.
 package main

@@ -27,11 +27,19 @@ func main() {
 	stargz := flag.String("stargz", "", "the program of the directory stargz, for the measurement peers")
 	ollama := flag.String("ollama", "", "the program of Ollama, for the measurement peers; without, it is left out")
 	page := flag.String("page", "", "Markdown file whose part below the heading Figures the tables replace, which are printed too")
+	plotOnly := flag.Bool("plot", false, "draw the plot of the page from its tables, and measure nothing")
 	task := flag.String("task", "", "run one task as a process of its own (internal)")
 	flag.Usage = usage
 	flag.Parse()
 	if *task != "" {
 		if err := runTask(*task, flag.Args()); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	if *plotOnly {
+		if err := writePlot(*page); err != nil {
 			fmt.Fprintln(os.Stderr, "bench:", err)
 			os.Exit(1)
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -178,9 +179,18 @@ func (b *bench) writePage(name string) {
 	var page strings.Builder
 	page.WriteString(before + heading)
 	b.print(&page)
-	if err := os.WriteFile(name, []byte(page.String()), 0o644); err != nil {
+	if err := cmp.Or(os.WriteFile(name, []byte(page.String()), 0o644), writePlot(name)); err != nil {
 		b.t.Fatalf("%v", err)
 	}
+}
+
+// writePlot writes the plot of a page beside it.
+func writePlot(name string) error {
+	page, err := os.ReadFile(name)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(strings.TrimSuffix(name, ".md")+".svg", []byte(plot(string(page))), 0o644)
 }
 
 // printTable writes rows in columns; the first row is the heading.

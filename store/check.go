@@ -10,7 +10,7 @@ import (
 // Problems without damaged bytes.
 const (
 	ProblemMissing = "missing"                                   // a needed object is missing
-	ProblemPartly  = "what the archives of it hold is not known" // of a table that was lost and recovered
+	ProblemPartly  = "the contents of its archives are unknown" // of a table that was lost and recovered
 )
 
 // CheckResult describes a damaged or missing object.

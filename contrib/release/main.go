@@ -60,7 +60,7 @@ func run(ctx context.Context, args []string) error {
 	case r.out == "":
 		return errors.New("-o is needed")
 	case !versions.MatchString(r.Version):
-		return fmt.Errorf("version %q is none of a release: make release VERSION=v0.1.0", r.Version)
+		return fmt.Errorf("version %q is not that of a release: make release VERSION=v0.1.0", r.Version)
 	}
 	var err error
 	if r.Commit, err = build.CommitOf(ctx, r.Source); err != nil {

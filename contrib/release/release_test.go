@@ -221,7 +221,7 @@ func TestKeys(t *testing.T) {
 		{"wrong password", "ENCRYPTED SIGSTORE PRIVATE KEY", "", "COSIGN_PASSWORD", sealed},
 		{"openssl", "EC PRIVATE KEY", "", "", sec1},
 		{"PKCS 8", "PRIVATE KEY", "", "", pkcs8},
-		{"RSA", "PRIVATE KEY", "", "no EC key", foreign},
+		{"RSA", "PRIVATE KEY", "", "not an EC key", foreign},
 		{"a certificate", "CERTIFICATE", "", "CERTIFICATE", pkcs8},
 	} {
 		got, err := parseKey(pem.EncodeToMemory(&pem.Block{Type: tt.kind, Bytes: tt.der}), []byte(tt.password))
@@ -230,7 +230,7 @@ func TestKeys(t *testing.T) {
 		}
 	}
 	if _, err := parseKey([]byte("x"), nil); err == nil {
-		t.Error("no error for what is no PEM")
+		t.Error("no error for what is not PEM")
 	}
 }
 

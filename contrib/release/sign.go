@@ -91,7 +91,7 @@ func bundle(key *ecdsa.PrivateKey, public, text []byte) ([]byte, error) {
 func parseKey(p, password []byte) (*ecdsa.PrivateKey, error) {
 	block, _ := pem.Decode(p)
 	if block == nil {
-		return nil, errors.New("it is no PEM")
+		return nil, errors.New("it is not PEM")
 	}
 	der := block.Bytes
 	switch {
@@ -111,7 +111,7 @@ func parseKey(p, password []byte) (*ecdsa.PrivateKey, error) {
 	}
 	ec, ok := key.(*ecdsa.PrivateKey)
 	if !ok || ec.Curve.Params().BitSize != 256 {
-		return nil, errors.New("it is no EC key on P-256")
+		return nil, errors.New("it is not an EC key on P-256")
 	}
 	return ec, nil
 }

@@ -90,7 +90,7 @@ func (c *Compressed) Add(path string, p []byte) *Compressed {
 func (b *Builder) Compressed(t testing.TB, c *Compressed) *Builder {
 	t.Helper()
 	var blob bytes.Buffer
-	blob.WriteString("something that is no chunk")
+	blob.WriteString("something that is not a chunk")
 	files := make([]filetable.File, len(c.Files))
 	for i, f := range c.Files {
 		cs := chunks(f.Bytes, c.Size)

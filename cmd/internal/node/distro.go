@@ -90,7 +90,7 @@ func (h Host) Distro(name string) (Distro, error) {
 			return d, nil
 		}
 	}
-	return Distro{}, fmt.Errorf("%q is none of %s: %w", name, strings.Join(Distros(), ", "), errdefs.ErrInvalidArgument)
+	return Distro{}, fmt.Errorf("%q is not one of %s: %w", name, strings.Join(Distros(), ", "), errdefs.ErrInvalidArgument)
 }
 
 // listener returns the process that listens at a unix socket.

@@ -183,13 +183,13 @@ once() {
 cp --no-preserve=mode "$(cd .. && go list -m -f '{{.Dir}}' github.com/containerd/containerd/v2)/containerd.service" "$out/"
 for version in v0.1.0 v0.2.0; do
 	rm -rf "$out/$version"
-	go run -C ../../contrib/release . -source "$PWD/../.." -o "$out/$version" -version $version -only deb,tar -arch amd64${1:+,arm64}
+	go run -C ../../contrib/release . -source "$PWD/../.." -o "$out/$version" -version $version -only deb,rpm,tar -arch amd64${1:+,arm64}
 done
 
 once qemu qemu
 once kernel-6.1 kernel 6.1 bookworm amd64
 once kernel-6.12 kernel 6.12 bookworm-backports amd64
-once debian12 disk debian12 bookworm 6.1,6.12 "$node"
+once debian12 disk debian12 bookworm 6.1,6.12 "$node,rpm"
 [ "${1:-}" = --all ] || exit 0
 
 # arm builds the newest containerd; runc is Debian's.

@@ -41,6 +41,7 @@ func TestDebian12(t *testing.T) {
 	m.journey(t, "setup after the root was emptied", func(t *testing.T) { m.emptied(t, llama) })
 	m.journey(t, "removal by force, and setup", func(t *testing.T) { m.forced(t, llama, busybox) })
 	m.journey(t, "removal", func(t *testing.T) { m.purge(t, before, busybox) })
+	m.journey(t, "rpm", func(t *testing.T) { m.rpm(t, before, llama, busybox) })
 	m.journey(t, "registry.mirrors in the configuration", m.mirrors)
 }
 
@@ -215,6 +216,28 @@ func (m *machine) purge(t *testing.T, before map[string]string, busybox string) 
 	m.healthy(t)
 	m.removed(t, busybox)
 	m.sh(t, "apt purge --yes ballast")
+	m.clean(t, before, busybox)
+}
+
+// rpm installs, upgrades, downgrades and removes the other package. The rpm of Debian knows nothing of Debian's packages, and ours
+// requires none.
+func (m *machine) rpm(t *testing.T, before map[string]string, want model, busybox string) {
+	t.Helper()
+	m.sh(t, "cd "+download+"\nrpm --install ./"+m.rpmOf(thisVersion))
+	commands := typed(t, installPage, "# Installing on a node")
+	m.setUp(t, commands[1], commands[2])
+	m.mustPull(t, want.ref)
+	m.startReader(t, "of-rpm", want, busybox)
+	m.changeTo(t, nextVersion, "rpm --upgrade ./"+m.rpmOf(nextVersion)+"\nballast setup")
+	m.changeTo(t, thisVersion, "rpm --upgrade --oldpackage ./"+m.rpmOf(thisVersion)+"\nballast setup")
+	m.reads(t, "of-rpm", want)
+	m.stopReader(t, "of-rpm")
+	if out := m.try("rpm --erase ballast"); out.Err == nil || !strings.Contains(out.Output(), "ballast setup --remove") {
+		t.Errorf("the package was removed under containerd: %v\n%s", out.Err, out.Output())
+	}
+	m.healthy(t)
+	m.removed(t, busybox)
+	m.sh(t, "rpm --erase ballast")
 	m.clean(t, before, busybox)
 }
 

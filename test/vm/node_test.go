@@ -31,6 +31,15 @@ const (
 	nextVersion = "v0.2.0"
 )
 
+// rpmOf is packageOf for rpm.
+func (m *machine) rpmOf(version string) string {
+	arch := "x86_64"
+	if m.arch == "arm64" {
+		arch = "aarch64"
+	}
+	return "ballast-" + version[1:] + "-1." + arch + ".rpm"
+}
+
 // packageOf is the name of the Debian package of a release, for the machine's architecture.
 func (m *machine) packageOf(version string) string {
 	return "ballast_" + version[1:] + "_" + cmp.Or(m.arch, "amd64") + ".deb"
@@ -66,7 +75,7 @@ func (m *machine) ballastCargo(t *testing.T) cargo {
 	t.Helper()
 	c := cargo{caFile: {text: string(m.registries.ca), mode: 0o644}}
 	for _, v := range []string{thisVersion, nextVersion} {
-		for _, name := range []string{m.packageOf(v), m.tarballOf(v) + ".tar.gz"} {
+		for _, name := range []string{m.packageOf(v), m.rpmOf(v), m.tarballOf(v) + ".tar.gz"} {
 			c[download+"/"+name] = load{from: image(t, filepath.Join(v, name)), mode: 0o644}
 		}
 	}
@@ -230,7 +239,7 @@ func (m *machine) replaced(t *testing.T, before string) {
 // foreignFiles lists everything that is not ballast's, containerd's or systemd's own state: modes, owners, links and digests.
 func (m *machine) foreignFiles(t *testing.T) map[string]string {
 	t.Helper()
-	const dirs = `/etc /usr/local /opt /srv /home /mnt /var/lib -xdev \( -path /var/lib/containerd -o -path /var/lib/dpkg -o -path /var/lib/apt -o -path /var/lib/cni -o -path /var/lib/systemd -o -path /var/lib/private \) -prune -o`
+	const dirs = `/etc /usr/local /opt /srv /home /mnt /var/lib -xdev \( -path /var/lib/containerd -o -path /var/lib/dpkg -o -path /var/lib/rpm -o -path /var/lib/apt -o -path /var/lib/cni -o -path /var/lib/systemd -o -path /var/lib/private \) -prune -o`
 	out := m.sh(t, "find "+dirs+` -printf '%M %U:%G %l\t%p\n'; find `+dirs+` -type f -size -8M -exec sha256sum {} + | sed 's/  /\t#/'`)
 	files := map[string]string{}
 	for _, l := range lines(out) {

@@ -236,10 +236,10 @@ func (m *machine) replaced(t *testing.T, before string) {
 	m.answers(t)
 }
 
-// foreignFiles lists everything that is not ballast's, containerd's or systemd's own state: modes, owners, links and digests.
+// foreignFiles lists everything that is not ballast's, containerd's, systemd's, skopeo's or a package manager's own state: modes, owners, links and digests.
 func (m *machine) foreignFiles(t *testing.T) map[string]string {
 	t.Helper()
-	const dirs = `/etc /usr/local /opt /srv /home /mnt /var/lib -xdev \( -path /var/lib/containerd -o -path /var/lib/dpkg -o -path /var/lib/rpm -o -path /var/lib/apt -o -path /var/lib/cni -o -path /var/lib/systemd -o -path /var/lib/private \) -prune -o`
+	const dirs = `/etc /usr/local /opt /srv /home /mnt /var/lib -xdev \( -path /var/lib/containerd -o -path /var/lib/dpkg -o -path /var/lib/rpm -o -path /var/lib/containers -o -path /var/lib/apt -o -path /var/lib/cni -o -path /var/lib/systemd -o -path /var/lib/private \) -prune -o`
 	out := m.sh(t, "find "+dirs+` -printf '%M %U:%G %l\t%p\n'; find `+dirs+` -type f -size -8M -exec sha256sum {} + | sed 's/  /\t#/'`)
 	files := map[string]string{}
 	for _, l := range lines(out) {

@@ -75,6 +75,11 @@ func tarOf(t *testing.T, files map[string][]byte) []byte {
 	return b.Bytes()
 }
 
+// stdin runs "ballast import -" with the output of a shell command.
+func stdin(t *testing.T, n *node.Node, command string) node.Result {
+	return node.Command(t.Context(), n.Env(), "sh", "-c", command+` | "$0" --config "$1" import -`, node.Binary(t, "ballast"), n.ConfigFile())
+}
+
 // TestImportArchive imports archives by each way on a node whose registry does not answer, and pulls and runs
 // them from there. The registry wins when it answers.
 func TestImportArchive(t *testing.T) {
@@ -97,7 +102,7 @@ func TestImportArchive(t *testing.T) {
 	if err := os.WriteFile(file, zipped.Bytes(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out := n.Ballast("import", file); out.Err != nil || strings.Count(out.Stdout, away) != 2 {
+	if out := stdin(t, n, "cat "+file); out.Err != nil || strings.Count(out.Stdout, away) != 2 {
 		t.Fatalf("ballast import: %v\n%s", out.Err, out.Output())
 	}
 	// One without a name, in a directory.
@@ -165,6 +170,7 @@ func TestImportNothing(t *testing.T) {
 	good := layoutFiles(t, map[string]*converttest.Built{away + "/team/x:v1": b})
 	weight := "blobs/sha256/" + digest.FromBytes(b.Files["model.gguf"].Data).Encoded()
 	before := everything(t, n)
+	wantError(t, stdin(t, n, "head -c 64M /dev/zero"), "no OCI layout") // while the stream goes on
 	for name, tt := range map[string]struct {
 		change func(files map[string][]byte)
 		want   string

@@ -185,14 +185,15 @@ func (s *Store) admit(ctx context.Context, need int64, r *reservation) (want int
 	return 0, nil
 }
 
-// Room implements hydrate.Objects and chunkfile.Finder: n more bytes must leave the reserve free.
-func (h host) Room(n int64) error {
-	free, _, err := h.free()
+// Room returns errdefs.ErrResourceExhausted unless n more bytes leave the reserve free. It implements
+// hydrate.Objects and chunkfile.Finder.
+func (s *Store) Room(n int64) error {
+	free, _, err := s.free()
 	if err != nil {
 		return err
 	}
-	if free-n < h.o.Reserve {
-		return fmt.Errorf("%s do not fit: %s are free on %s, and %s stay in reserve: %w", size(n), size(free), h.dir, size(h.o.Reserve), errdefs.ErrResourceExhausted)
+	if free-n < s.o.Reserve {
+		return fmt.Errorf("%s do not fit: %s are free on %s, and %s stay in reserve: %w", size(n), size(free), s.dir, size(s.o.Reserve), errdefs.ErrResourceExhausted)
 	}
 	return nil
 }

@@ -2,9 +2,13 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"time"
 
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/internal/hydrate"
 	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/ballast-dev/ballast/store/internal/object"
@@ -31,6 +35,56 @@ func (s *Store) PutBytes(ctx context.Context, p []byte) (digest.Digest, error) {
 		s.arrived(hydrate.Publication{Digest: d})
 	}
 	return d, err
+}
+
+// A Holdings is what the store has of a table, without what nobody knows before it is unpacked.
+type Holdings struct {
+	objects []digest.Digest
+	staged  []string
+}
+
+// Holdings returns what the store has of a table, itself included. The table need not be stored.
+func (s *Store) Holdings(table digest.Digest, t *filetable.Table) (p Holdings) {
+	p.objects = []digest.Digest{table}
+	for _, f := range t.Files {
+		p.objects = append(p.objects, f.Digest)
+	}
+	for _, b := range t.Blobs {
+		members, _ := s.db.Contents(b.Digest) // unknown until it is unpacked
+		for _, m := range members {
+			p.objects = append(p.objects, m.Digest)
+		}
+		p.staged = append(p.staged, s.area.Dirs(b.Digest)...)
+	}
+	p.objects = slices.DeleteFunc(p.objects, func(d digest.Digest) bool { return d == "" || !s.has(d) })
+	return p
+}
+
+// discardTries and discardPause limit how long Discard waits for fetches that are just ending: they publish and
+// release what they have.
+const (
+	discardTries = 100
+	discardPause = 20 * time.Millisecond
+)
+
+// Discard removes what the store has of a table that is no longer hydrated, unless something needs it or was had
+// before.
+func (s *Store) Discard(table digest.Digest, t *filetable.Table, had Holdings) (err error) {
+	for range discardTries {
+		now := s.Holdings(table, t)
+		fresh := slices.DeleteFunc(now.objects, func(d digest.Digest) bool { return slices.Contains(had.objects, d) })
+		staged := slices.DeleteFunc(now.staged, func(name string) bool { return slices.Contains(had.staged, name) })
+		if len(fresh)+len(staged) == 0 {
+			break
+		}
+		s.objects.Unprotect(fresh...)
+		err = s.objects.ForgetImages(collector{s}, nil, fresh...)
+		for _, name := range staged {
+			err = errors.Join(err, s.area.Tidy(name))
+		}
+		time.Sleep(discardPause)
+	}
+	return err
 }
 
 // ReadBytes reads and verifies an object of at most limit bytes.

@@ -81,12 +81,12 @@ cmd/internal/dirs         : cmd/internal/config cmd/internal/facadetls snapshott
 cmd/internal/upstream     : cmd/internal/config cmd/internal/dirs convert/format convert/formats convert/remote convert/resolve convert/signature
 cmd/internal/api          : cmd/internal/facadetls cmd/internal/portowner convert convert/formats convert/headers convert/image convert/losses convert/mediatype convert/remote convert/resolve convert/signature store store/filetable
 cmd/internal/metrics      : cmd/internal/api convert/formats convert/registry convert/resolve convert/signature snapshotter/lazy store store/filetable
-cmd/internal/jobs         : cmd/internal/api cmd/internal/config cmd/internal/dirs cmd/internal/metrics convert convert/format convert/formats convert/ollama/localstore convert/pullsecret convert/registry convert/remote convert/resolve snapshotter snapshotter/differ snapshotter/lazy store store/filetable store/transfer
+cmd/internal/jobs         : cmd/internal/api cmd/internal/config cmd/internal/dirs cmd/internal/metrics convert convert/format convert/formats convert/layout convert/local convert/ollama/localstore convert/pullsecret convert/registry convert/remote convert/resolve snapshotter snapshotter/differ snapshotter/lazy store store/filetable store/transfer
 cmd/internal/serve        :
 cmd/internal/facadeport   : cmd/internal/api cmd/internal/config cmd/internal/facadetls cmd/internal/metrics cmd/internal/portowner cmd/internal/serve
 cmd/internal/origins      : cmd/internal/api convert convert/formats convert/mediatype convert/registry convert/resolve store store/verify
 cmd/internal/hostmounts   : cmd/internal/api cmd/internal/jobs convert/registry convert/remote snapshotter snapshotter/differ store
-cmd/internal/admin        : cmd/internal/api cmd/internal/jobs convert convert/formats convert/headers convert/image convert/remote convert/resolve convert/signature store store/filetable store/transfer
+cmd/internal/admin        : cmd/internal/api cmd/internal/jobs convert convert/formats convert/headers convert/image convert/registry convert/remote convert/resolve convert/signature store store/filetable store/transfer
 cmd/internal/node         : cmd/internal/config cmd/internal/containerdversion cmd/internal/snippet
 cmd/internal/setup        : cmd/internal/api cmd/internal/config cmd/internal/containerdversion cmd/internal/dirs cmd/internal/facadetls cmd/internal/node cmd/internal/snippet contrib/systemd convert/mediatype store store/durable store/filetable
 contrib/systemd           :
@@ -102,6 +102,7 @@ var formatUsers = []struct{ pkg, format, why string }{
 	{"convert/export", "convert/layout", "a layout is a target as well"},
 	{"cmd/ballast", "convert/layout", "a layout is a target as well"},
 	{"cmd/ballast", "convert/ollama/localstore", "\"ballast import ollama\" is a command for the store of Ollama"},
+	{"cmd/internal/jobs", "convert/layout", "it does the work of \"ballast import\""},
 	{"cmd/internal/jobs", "convert/ollama/localstore", "it does the work of \"ballast import ollama\""},
 }
 

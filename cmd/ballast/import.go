@@ -4,13 +4,20 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/convert/layout"
 	"github.com/ballast-dev/ballast/convert/ollama/localstore"
+	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
@@ -18,17 +25,91 @@ import (
 
 func (a *app) importCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "import",
-		Short: "import models that are on this machine already",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usage("unknown command %q for \"ballast import\"", args[0])
-			}
+		Use:   "import oci:DIR[:TAG] | TAR | -",
+		Short: "import models from an archive, or from another program on this machine",
+		Long: `Import the models of an archive of images into the store, verify and pin them: of an OCI layout (oci:DIR), or of
+a tar file of one, plain or compressed with gzip or zstd, as "ballast convert REF oci:DIR", skopeo, "docker save"
+and "ctr images export --local" write them. - reads the tar file from stdin.
+
+The models get the names that the archive has, or --name. Pods can then pull them by these names on a node
+whose registry does not answer; when it does, it wins. All models of an archive are imported, or none.
+
+Every user of the node can read an imported model, unless --private is given: then only who can read it in its
+registry, which must answer.`,
+		Example: "  ballast import model.tar.zst\n  ballast import oci:./model:v1 --name ghcr.io/team/model:v1\n  docker save ghcr.io/team/model:v1 | ballast import -",
+		Args:    cobra.ArbitraryArgs,
+	}
+	var r api.ArchiveRequest
+	out := outputFlag(c)
+	f := c.Flags()
+	f.StringVar(&r.Name, "name", "", "reference of the only model, such as ghcr.io/team/model:v1 (default: the names in the archive)")
+	f.BoolVar(&r.Private, "private", false, "only for users who can read the model in its registry")
+	f.DurationVar(&r.TTL, "ttl", 0, "remove the pins after this time (default: keep them)")
+	archive := a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
+		return a.importArchive(cmd, cl, args[0], r, *out)
+	})
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) == 0:
 			return cmd.Help()
-		},
+		case len(args) > 1:
+			return usage("one archive expected, got %d: %.300q", len(args), args)
+		case r.TTL < 0:
+			return usage("--ttl %v is negative", r.TTL)
+		}
+		if r.Name != "" {
+			if _, err := registry.ImportName(r.Name, ""); err != nil {
+				return &usageError{err}
+			}
+		}
+		return archive(cmd, args)
 	}
 	c.AddCommand(a.importOllamaCommand())
 	return c
+}
+
+// importArchive imports the models of an archive.
+func (a *app) importArchive(cmd *cobra.Command, cl *api.Client, name string, r api.ArchiveRequest, out output) (err error) {
+	path, isLayout := strings.CutPrefix(name, layout.Scheme)
+	if isLayout {
+		path, r.Tag = layout.Split(path)
+	}
+	var stream io.Reader
+	if name == "-" {
+		if f, ok := cmd.InOrStdin().(*os.File); ok && isTerminal(f) {
+			return usage("stdin is a terminal; give the archive to it: ballast import - < TAR")
+		}
+		stream = cmd.InOrStdin()
+	} else if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return usage("%w; archives are oci:DIR, TAR or -, and \"ballast import ollama\" has other models", err)
+	} else if r.Path, err = filepath.Abs(path); err != nil {
+		return err
+	}
+	p, start := a.progress(out, name), time.Now()
+	imported, err := cl.ImportArchive(cmd.Context(), r, stream, p.event)
+	p.end()
+	if cmd.Context().Err() != nil {
+		if stream == nil {
+			a.detached(name)
+		}
+		return cmd.Context().Err()
+	}
+	if err != nil {
+		return api.About(name, err)
+	}
+	if out == outJSON {
+		return json.NewEncoder(a.stdout).Encode(api.ArchiveEvent{Event: api.Event{Status: api.StatusSuccess}, Imported: imported})
+	}
+	for _, m := range imported {
+		line := m.Image.Manifest.String()
+		if !a.quiet {
+			line = fmt.Sprintf("%s  %s  %s%s  %s", printable(m.Ref), shortDigest(line), size(m.Image.Size), sharedText(m.Linked), took(time.Since(start)))
+		}
+		if _, err := fmt.Fprintln(a.stdout, line); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // An importing has the flags of an import.
@@ -199,4 +280,10 @@ func (a *app) plans(plans []api.ImportPlan, out output) error {
 		}
 	}
 	return nil
+}
+
+// isTerminal reports whether a file is a terminal.
+func isTerminal(f *os.File) bool {
+	_, _, ok := terminalSize(f)
+	return ok
 }

@@ -90,7 +90,7 @@ func checkCommandLine(words []string) error {
 	if err != nil {
 		return err
 	}
-	if c.HasAvailableSubCommands() && len(rest) > 0 && !strings.HasPrefix(rest[0], "-") {
+	if c.HasAvailableSubCommands() && c.Args == nil && len(rest) > 0 && !strings.HasPrefix(rest[0], "-") {
 		return fmt.Errorf("there is no command %q", rest[0])
 	}
 	c.InitDefaultHelpFlag()

@@ -65,7 +65,7 @@ func Is(dir string) bool {
 // Open opens a layout to read the manifest with a tag, or, without a tag, its only one.
 func Open(dir, tag string) (*Layout, error) {
 	if !Is(dir) {
-		return nil, fmt.Errorf("%s is not an OCI layout: it has no file %s: %w", dir, ocispec.ImageLayoutFile, errdefs.ErrNotFound)
+		return nil, notLayout(dir)
 	}
 	l, err := openDir(dir, tag)
 	if err != nil {
@@ -75,6 +75,10 @@ func Open(dir, tag string) (*Layout, error) {
 		return nil, errors.Join(fmt.Errorf("%s: %w", l, err), l.Close())
 	}
 	return l, nil
+}
+
+func notLayout(dir string) error {
+	return fmt.Errorf("%s is not an OCI layout: it has no file %s: %w", dir, ocispec.ImageLayoutFile, errdefs.ErrNotFound)
 }
 
 // Create opens a layout to write, and creates it if necessary. An empty tag is "latest".
@@ -184,12 +188,12 @@ func (l *Layout) Manifest() []byte { return l.manifest }
 
 // BlobAt returns ranged reads of a blob; see convert.Artifact.
 func (l *Layout) BlobAt(_ context.Context, desc ocispec.Descriptor) (io.ReaderAt, error) {
-	return l.open(desc.Digest)
+	return l.OpenBlob(desc.Digest)
 }
 
 // ReadBlob reads a small blob; see convert.Artifact.
 func (l *Layout) ReadBlob(_ context.Context, desc ocispec.Descriptor, limit int64) ([]byte, error) {
-	f, err := l.open(desc.Digest)
+	f, err := l.OpenBlob(desc.Digest)
 	if err != nil {
 		return nil, err
 	}
@@ -200,7 +204,8 @@ func (l *Layout) ReadBlob(_ context.Context, desc ocispec.Descriptor, limit int6
 // blobPath returns the path of a blob in the layout.
 func blobPath(d digest.Digest) string { return path.Join(blobsDir, d.Encoded()) }
 
-func (l *Layout) open(d digest.Digest) (*os.File, error) {
+// OpenBlob opens the file of a blob, which is not verified. It returns errdefs.ErrNotFound if there is none.
+func (l *Layout) OpenBlob(d digest.Digest) (*os.File, error) {
 	if _, err := verify.ParseDigest(d.String()); err != nil {
 		return nil, err
 	}
@@ -213,7 +218,7 @@ func (l *Layout) open(d digest.Digest) (*os.File, error) {
 
 // Fetch reads a range of a blob; see store.Fetcher.
 func (l *Layout) Fetch(_ context.Context, d digest.Digest, size, off, n int64) (io.ReadCloser, int64, error) {
-	f, err := l.open(d)
+	f, err := l.OpenBlob(d)
 	if err != nil {
 		return nil, 0, err
 	}

@@ -104,6 +104,9 @@ func (h *Handler) convertAs(ctx context.Context, ref remote.Ref, as caller) (sto
 	if ref.Digest != "" && errdefs.IsNotFound(err) {
 		return h.find(ctx, ref, as)
 	}
+	if im, ok := h.imported(ctx, ref, as, err); ok {
+		return im, nil
+	}
 	if err != nil {
 		return store.Image{}, err
 	}

@@ -62,6 +62,13 @@
 // that fetch blobs themselves. At most 8 archives stay open, each for ten minutes after its last use; an
 // archive from a server without ranges is a copy on disk during that time.
 //
+// # Imports
+//
+// An Import takes over the models of an archive on this machine: files first, and records only when all of
+// them are objects. A tag whose registry does not answer (errdefs.ErrUnavailable) is answered with the image that
+// was imported by this name, if the name is not private; the registry wins whenever it answers. The operator decides
+// that an import is public. A record of an import stays until the reference names another image.
+//
 // # Sources
 //
 // An image can have been resolved from many names, by any caller. Handler.Sources uses only the names

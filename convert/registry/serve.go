@@ -61,6 +61,9 @@ func (h *Handler) byTag(ctx context.Context, ref remote.Ref, as caller) (answer,
 		return h.ours(ctx, ref, im)
 	}
 	o, err := h.resolve(ctx, ref, as)
+	if im, ok := h.imported(ctx, ref, as, err); ok {
+		return h.ours(ctx, ref, im)
+	}
 	if err != nil {
 		return answer{}, err
 	}

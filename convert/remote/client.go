@@ -45,6 +45,9 @@ type Options struct {
 	// hosts and ports at any address.
 	NamedURLs []string
 
+	// Offline reports whether a host, named as in references, is never asked. Nil means none.
+	Offline func(host string) bool
+
 	// UserAgent is sent to all hosts that have none in Manners. Empty means "ballast".
 	UserAgent string
 
@@ -197,6 +200,9 @@ func (c *Client) repository(ref Ref, key repoKey) (*Repository, error) {
 	}
 	if c.facade[loopbackName(ref.Host)] {
 		return nil, fmt.Errorf("host %s is the facade itself: %w", ref.Host, errdefs.ErrInvalidArgument)
+	}
+	if c.opts.Offline != nil && c.opts.Offline(ref.Host) {
+		return nil, fmt.Errorf("%s is in upstream.offline, so it is not asked: %w", ref.Host, errdefs.ErrUnavailable)
 	}
 	key.ref = Ref{Host: ref.Host, Repository: ref.Repository}
 	c.mu.Lock()

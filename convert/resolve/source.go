@@ -150,6 +150,16 @@ func (r *Resolver) take(ctx context.Context, s *Source, found *format.Source) er
 	return err
 }
 
+// OpenLocal opens an origin made by Local, whose blobs f reads. The Model is nil if it is not one; see NotModel.
+// The caller closes the source.
+func (r *Resolver) OpenLocal(ctx context.Context, o *Origin, f transfer.Fetcher) (*Source, error) {
+	s := &Source{Name: o.Ref.String()}
+	if err := r.open(ctx, s, o, f); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
 func (r *Resolver) openReference(ctx context.Context, s *Source) error {
 	ref, err := ParseRef(s.Name)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -45,6 +46,12 @@ func FuzzRequest(f *testing.F) {
 		},
 		ImportPlan:   func(context.Context, api.ImportRequest) (api.ImportPlan, error) { return api.ImportPlan{}, nil },
 		ImportModels: func(context.Context, string) ([]api.LocalModel, error) { return nil, nil },
+		ImportArchive: func(_ context.Context, r api.ArchiveRequest, _ io.Reader, _ func([]api.Event) error) ([]api.Imported, error) {
+			if r.TTL < 0 || r.Path != "" && !filepath.IsAbs(r.Path) {
+				panic("a request that is not valid came through: " + r.Path)
+			}
+			return nil, nil
+		},
 		Hydrate: func(context.Context, store.Image, remote.Ref, bool, func([]api.Event) error) error {
 			return nil
 		},
@@ -64,13 +71,14 @@ func FuzzRequest(f *testing.F) {
 	endpoints := []string{
 		"GET /v1/image", "DELETE /v1/image", "PUT /v1/pin", "DELETE /v1/pin", "POST /v1/gc", "POST /v1/prefetch", "POST /v1/import",
 		"POST /v1/import/plan", "POST /v1/import/models", "POST /v1/hydrate", "PUT /v1/pause", "POST /v1/verify", "GET /v1/images", "GET /v1/pins", "GET /v1/df",
-		"POST /v1/mount",
+		"POST /v1/mount", "POST /v1/import/archive",
 	}
 	for i := range endpoints {
 		for _, body := range []string{"", "{}", `{"ref":"ghcr.io/a/b:1","ttl":1}`, `{"ref":"../x"}`, `{"keep":-1}`, `{"name":"x","dir":"/"}`, "[", "null", `{"ttl":-1}`} {
 			f.Add(uint8(i), "ref=ghcr.io/a/b:1&name=sha256:00&remote=1", []byte(body))
 		}
 	}
+	f.Add(uint8(len(endpoints)-1), `request={"path":"x","ttl":-1,"name":"..%2Fa"}`, []byte("tar"))
 	f.Fuzz(func(t *testing.T, i uint8, query string, body []byte) {
 		method, path, _ := bytes.Cut([]byte(endpoints[int(i)%len(endpoints)]), []byte(" "))
 		r := httptest.NewRequest(string(method), string(path), bytes.NewReader(body))

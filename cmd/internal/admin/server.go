@@ -38,6 +38,9 @@ type Handler struct {
 	ImportPlan   func(ctx context.Context, r api.ImportRequest) (api.ImportPlan, error)
 	ImportModels func(ctx context.Context, dir string) ([]api.LocalModel, error)
 
+	// ImportArchive imports the models of an archive, which is stream if the request has no path.
+	ImportArchive func(ctx context.Context, r api.ArchiveRequest, stream io.Reader, event func([]api.Event) error) ([]api.Imported, error)
+
 	// Hydrate downloads the rest of an incomplete model, as Prefetch does. If wait is false, it
 	// returns at once. ref is the reference by which the model was requested; zero if by a digest.
 	Hydrate func(ctx context.Context, im store.Image, ref remote.Ref, wait bool, event func([]api.Event) error) error
@@ -87,6 +90,9 @@ type Handler struct {
 	// Signers returns the recorded results of the rules for an image.
 	Signers func(ctx context.Context, im store.Image) ([]signature.Result, error)
 
+	// Models is the directory of mounts that only root can enter.
+	Models string
+
 	// Health returns facts for "ballast doctor".
 	Health func(context.Context) (api.Health, error)
 
@@ -127,6 +133,7 @@ func (h *Handler) Routes() http.Handler {
 	mux.Handle("POST /v1/import", stream(h.importModel))
 	mux.Handle("POST /v1/import/plan", request(h.importPlan))
 	mux.Handle("POST /v1/import/models", request(h.importModels))
+	mux.Handle("POST /v1/import/archive", http.HandlerFunc(h.importArchive))
 	mux.Handle("POST /v1/hydrate", stream(h.hydrate))
 	mux.Handle("PUT /v1/pause", request(h.pause))
 	mux.Handle("POST /v1/verify", stream(h.verify))

@@ -2,10 +2,15 @@ package admin
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"path/filepath"
+	"strings"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/containerd/errdefs"
 )
 
@@ -87,6 +92,41 @@ func (h *Handler) importModel(ctx context.Context, req api.ImportRequest, out *l
 		return err
 	}
 	return out.send(api.ImportEvent{Event: api.Event{Status: api.StatusSuccess, Image: &im}, Linked: &linked})
+}
+
+// importArchive imports the models of an archive. The client of a stream gets an error at once, and ends it then.
+func (h *Handler) importArchive(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	out := &lines{w: w, enc: json.NewEncoder(w)}
+	_ = http.NewResponseController(w).EnableFullDuplex() // HTTP/1.1 has it
+	var req api.ArchiveRequest
+	dec := json.NewDecoder(strings.NewReader(r.FormValue("request")))
+	dec.DisallowUnknownFields()
+	err := dec.Decode(&req)
+	switch {
+	case err != nil:
+		err = fmt.Errorf("request: %w: %w", err, errdefs.ErrInvalidArgument)
+	case req.Path != "" && !filepath.IsAbs(req.Path):
+		err = fmt.Errorf("path %.300q is not absolute: %w", req.Path, errdefs.ErrInvalidArgument)
+	default:
+		err = checkTTL(req.TTL)
+	}
+	if err == nil && req.Name != "" {
+		_, err = registry.ImportName(req.Name, "")
+	}
+	var imported []api.Imported
+	if err == nil {
+		err = out.send(api.Event{Status: api.StatusResolving})
+	}
+	if err == nil {
+		imported, err = h.ImportArchive(r.Context(), req, r.Body, out.events)
+	}
+	if err != nil {
+		_ = out.send(api.Event{Status: api.StatusError, Error: api.Wrap(err)}) // the client may have disconnected
+		_, _ = io.Copy(io.Discard, r.Body)
+		return
+	}
+	_ = out.send(api.ArchiveEvent{Event: api.Event{Status: api.StatusSuccess}, Imported: imported})
 }
 
 // mount returns what to mount.

@@ -368,3 +368,45 @@ type ImportEvent struct {
 	// Linked is the number of bytes imported without a copy. It is in the last line.
 	Linked *store.Linked `json:"linked,omitempty"`
 }
+
+// ArchiveRequest requests the import of all models of an archive of images: an OCI layout, or a tar file of one.
+type ArchiveRequest struct {
+	// Path is the absolute path as seen by the daemon; empty for the tar file in the body of the request.
+	Path string `json:"path,omitempty"`
+
+	Tag     string        `json:"tag,omitempty"`     // of one manifest in the index, or its digest; empty means all
+	Name    string        `json:"name,omitempty"`    // the reference of the only model; empty means the names in the archive
+	Private bool          `json:"private,omitempty"` // only who can read the model in its registry gets it
+	TTL     time.Duration `json:"ttl,omitempty"`     // of the pins, as in PrefetchRequest
+}
+
+// Imported is a model that was imported from an archive.
+type Imported struct {
+	Ref    string       `json:"ref"`
+	Image  store.Image  `json:"image"`
+	Linked store.Linked `json:"linked"`
+}
+
+// ArchiveEvent is a line of an import of an archive. The last one has the models.
+type ArchiveEvent struct {
+	Event
+	Imported []Imported `json:"imported,omitempty"`
+}
+
+// Resolved is where processes of the machine find a model.
+type Resolved struct {
+	Ref      string         `json:"ref"`
+	Path     string         `json:"path"`     // directory with the files
+	Format   string         `json:"format"`   // of the artifact
+	Digest   digest.Digest  `json:"digest"`   // of the converted image
+	Origin   digest.Digest  `json:"origin"`   // of the manifest in the registry
+	Complete bool           `json:"complete"` // otherwise reads of missing bytes wait for them
+	Files    []ResolvedFile `json:"files"`
+}
+
+// ResolvedFile is a file of a Resolved.
+type ResolvedFile struct {
+	Path   string        `json:"path"` // below that of the model
+	Size   int64         `json:"size"`
+	Digest digest.Digest `json:"digest,omitempty"` // empty if it is not yet known
+}

@@ -123,12 +123,17 @@ func (c *Client) Verify(ctx context.Context, r VerifyRequest, event func(VerifyE
 
 // readStream sends in with POST and calls each with the lines of the response, up to and without
 // the last one, for which end returns true or an error. It returns the last line.
-func readStream[T any](ctx context.Context, c *Client, path string, in any, each func(T), end func(T) (bool, error)) (last T, err error) {
+func readStream[T any](ctx context.Context, c *Client, path string, in any, each func(T), end func(T) (bool, error)) (T, error) {
 	body, err := c.do(ctx, http.MethodPost, path, in)
 	if err != nil {
-		return last, err
+		return *new(T), err
 	}
 	defer body.Close()
+	return readLines(ctx, body, each, end)
+}
+
+// readLines is readStream for a response.
+func readLines[T any](ctx context.Context, body io.Reader, each func(T), end func(T) (bool, error)) (last T, err error) {
 	dec := json.NewDecoder(body)
 	for {
 		var line T
@@ -155,6 +160,13 @@ func (e Event) end() (bool, error) {
 func (e ImportEvent) end() (bool, error) {
 	last, err := e.Event.end()
 	return last && (e.Linked != nil || err != nil), err
+}
+
+func (e ArchiveEvent) end() (bool, error) {
+	if e.Error != nil {
+		return true, e.Error
+	}
+	return e.Imported != nil, nil
 }
 
 func (e VerifyEvent) end() (bool, error) {
@@ -185,7 +197,12 @@ func (c *Client) do(ctx context.Context, method, path string, in any) (io.ReadCl
 			return nil, err
 		}
 	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://ballastd"+path, &b)
+	return c.send(ctx, method, path, &b)
+}
+
+// send is do for a request with any body.
+func (c *Client) send(ctx context.Context, method, path string, in io.Reader) (io.ReadCloser, error) {
+	req, err := http.NewRequestWithContext(ctx, method, "http://ballastd"+path, in)
 	if err != nil {
 		return nil, err
 	}
@@ -253,6 +270,27 @@ func (c *Client) Import(ctx context.Context, r ImportRequest, event func(Event))
 		return store.Image{}, store.Linked{}, err
 	}
 	return *last.Image, *last.Linked, nil
+}
+
+// ImportArchive imports the models of an archive, which is stream if the request has no path, and calls event for
+// each line but the last. If ctx ends after the daemon has read the stream, it continues; see Prefetch.
+func (c *Client) ImportArchive(ctx context.Context, r ArchiveRequest, stream io.Reader, event func(Event)) ([]Imported, error) {
+	p, err := json.Marshal(r)
+	if err != nil {
+		return nil, err
+	}
+	body, err := c.send(ctx, http.MethodPost, "/v1/import/archive?"+url.Values{"request": {string(p)}}.Encode(), stream)
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	last, err := readLines(ctx, body, func(e ArchiveEvent) { event(e.Event) }, ArchiveEvent.end)
+	return last.Imported, err
+}
+
+// Resolve returns where a model is mounted. c is a client of the socket in resolve.address.
+func (c *Client) Resolve(ctx context.Context, name string) (v Resolved, err error) {
+	return v, c.call(ctx, http.MethodGet, "/v1/resolve?"+url.Values{"name": {name}}.Encode(), nil, &v)
 }
 
 // Mount prepares a mount and returns what to mount.

@@ -11,6 +11,7 @@
 //	POST   /v1/import             ImportRequest → a stream of ImportEvent
 //	POST   /v1/import/plan        ImportRequest → ImportPlan
 //	POST   /v1/import/models      ImportRequest → all LocalModel of a directory
+//	POST   /v1/import/archive?request=R   R is an ArchiveRequest, the body the archive → a stream of ArchiveEvent
 //	POST   /v1/hydrate            HydrateRequest → a stream of Event
 //	PUT    /v1/pause              PauseRequest → PauseRequest
 //	GET    /v1/status             what is running, and what ended last
@@ -20,6 +21,7 @@
 //	GET    /v1/mounts             models that are mounted on the host
 //	POST   /v1/mount              MountRequest → Mount, which the client is to make
 //	DELETE /v1/mount?dir=D        the mount at D is gone
+//	GET    /v1/resolve?name=N     Resolved; N is a reference. At the socket in resolve.address, which has only this
 //	POST   /v1/gc                 store.GCOptions → store.GCResult
 //	POST   /v1/verify             VerifyRequest → a stream of VerifyEvent
 //	GET    /v1/df                 store.Usage

@@ -34,6 +34,7 @@ type Config struct {
 	Verify     Verify     `toml:"verify,omitempty"`
 	GC         GC         `toml:"gc" comment:"Garbage collection. Files that no snapshot, pin or download needs stay on the disk until space is\nneeded, so that a model that comes back is available at once."`
 	Metrics    Metrics    `toml:"metrics" comment:"Prometheus metrics."`
+	Resolve    Resolve    `toml:"resolve" comment:"A socket at which users who are not root find mounted models (\"ballast resolve\")."`
 
 	Carton []Carton `toml:"carton,omitempty" comment:"A registry host whose references stand for cartons at URLs. Tables in a later file replace all of those in\nearlier files."`
 }
@@ -69,6 +70,7 @@ type Upstream struct {
 	OllamaHosts  []string `toml:"ollama_hosts" comment:"Registries that behave as registry.ollama.ai does: no HEAD requests, no digests in responses, manifests\nas text/plain."`
 	OllamaRunner string   `toml:"ollama_runner" comment:"Which model of an Ollama list to use: llamacpp, ggml or mlx. Empty: the first that exists, in this\norder. A tag with such a suffix, as in \"27b-mlx\", overrides this."`
 	Artifacts    []string `toml:"artifacts" comment:"Repositories whose artifacts of files, as \"oras push\" writes them, are mounted by the titles of their\nlayers: host, or host/repository; * stands for any characters."`
+	Offline      []string `toml:"offline" comment:"Registry hosts that this node cannot reach, so that ballastd never asks them: models of such a registry\ncome from \"ballast import\" or \"ballast seed\". * stands for any characters."`
 	UserAgent    string   `toml:"user_agent" comment:"User-Agent of requests. Empty: ballast, its version and commit."`
 	StallTimeout Duration `toml:"stall_timeout" comment:"Retry a transfer that receives less than 1 KiB per second for this long."`
 }
@@ -117,6 +119,12 @@ type Metrics struct {
 	Listen string `toml:"listen" comment:"Address of an HTTP server with /metrics, such as \"127.0.0.1:9757\". Empty: none. The admin socket\nalways has /metrics."`
 }
 
+// Resolve configures the socket for users who are not root. It shows only public models, and changes nothing.
+type Resolve struct {
+	Group   string `toml:"group" comment:"Group whose users can ask. Empty: there is no such socket."`
+	Address string `toml:"address" comment:"The socket. Its directory is for it only: ballastd gives it to the group."`
+}
+
 // Default returns the configuration of an empty file.
 func Default() *Config {
 	return &Config{
@@ -135,6 +143,7 @@ func Default() *Config {
 			AllowHosts:   []string{},
 			OllamaHosts:  []string{},
 			Artifacts:    []string{},
+			Offline:      []string{},
 			StallTimeout: Duration{30 * time.Second},
 		},
 		Fetch: Fetch{
@@ -144,6 +153,7 @@ func Default() *Config {
 		},
 		Snapshot: Snapshot{Show: ShowAuto},
 		Lazy:     Lazy{Mode: ModeAuto, Verify: VerifyChunk, ReadAhead: 2 << 20, Passthrough: true, IDMap: true, Holder: HolderAuto},
+		Resolve:  Resolve{Address: "/run/ballast-resolve/resolve.sock"},
 		GC:       GC{Interval: Duration{5 * time.Minute}, High: 85, Low: 80},
 	}
 }
@@ -190,6 +200,11 @@ func (l *Lazy) ModeOf(repository string) string {
 // their layers.
 func (u *Upstream) MountsTitled(repository string) bool {
 	return slices.ContainsFunc(u.Artifacts, func(p string) bool { return matches(p, repository) })
+}
+
+// IsOffline reports whether a registry host is never asked.
+func (u *Upstream) IsOffline(host string) bool {
+	return slices.ContainsFunc(u.Offline, func(p string) bool { return matches(p, host) })
 }
 
 // port matches the port at the end of a host.

@@ -40,7 +40,7 @@ func (c *Config) checkDirs() error {
 	if Shared(c.Root) {
 		return invalid("root", "%s is used by other programs; use a directory of its own, such as /var/lib/ballast", c.Root)
 	}
-	for _, s := range []struct{ key, path string }{{"address", c.Address}, {"admin_address", c.AdminAddress}} {
+	for _, s := range []struct{ key, path string }{{"address", c.Address}, {"admin_address", c.AdminAddress}, {"resolve.address", c.Resolve.Address}} {
 		switch dir := filepath.Dir(filepath.Clean(s.path)); {
 		case dir == c.Root:
 			return invalid(s.key, "%s is in the root; use another directory, such as /run/ballast", s.path)

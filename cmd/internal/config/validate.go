@@ -27,7 +27,8 @@ const maxRoot = 512
 
 // validate returns errdefs.ErrInvalidArgument, naming the key, if a value is not valid.
 func (c *Config) validate() error {
-	err := cmp.Or(checkPath("address", c.Address, maxSocketPath), checkPath("admin_address", c.AdminAddress, maxSocketPath), checkPath("root", c.Root, maxRoot))
+	err := cmp.Or(checkPath("address", c.Address, maxSocketPath), checkPath("admin_address", c.AdminAddress, maxSocketPath), checkPath("root", c.Root, maxRoot),
+		checkPath("resolve.address", c.Resolve.Address, maxSocketPath))
 	if err != nil {
 		return err
 	}
@@ -36,6 +37,9 @@ func (c *Config) validate() error {
 		return invalid("root", "%q has a character that mount options treat specially", c.Root)
 	}
 	c.Root = filepath.Clean(c.Root)
+	if dir := filepath.Dir(filepath.Clean(c.Resolve.Address)); dir == filepath.Dir(filepath.Clean(c.Address)) || dir == filepath.Dir(filepath.Clean(c.AdminAddress)) {
+		return invalid("resolve.address", "%s is beside the sockets for root; use another directory, such as /run/ballast-resolve", c.Resolve.Address)
+	}
 	if c.Address == c.AdminAddress {
 		return invalid("admin_address", "is the same as address")
 	}
@@ -79,6 +83,11 @@ func (c *Config) checkUpstream() error {
 		}
 		if why := rule.unusual(); why != "" {
 			return invalid(key, "%q stands for nothing: names have %s", p, why)
+		}
+	}
+	for i, h := range c.Upstream.Offline {
+		if h == "" || strings.Contains(h, "/") {
+			return invalid(fmt.Sprintf("upstream.offline %d", i+1), "%q is not a host as in a reference, such as \"registry.example\"", h)
 		}
 	}
 	for _, h := range c.Upstream.AllowHosts {

@@ -115,6 +115,9 @@ func (d *Daemon) buildFacade() (err error) {
 	if err := os.MkdirAll(resolver.Settings.TempDir, 0o700); err != nil {
 		return err
 	}
+	if err := jobs.RemoveExtracted(resolver.Settings.TempDir); err != nil {
+		return err
+	}
 	d.facade = &registry.Handler{
 		Resolver: resolver, Store: d.store, Secrets: d.secrets, Log: d.log,
 		Pulled:  func(ctx context.Context, im store.Image) { d.jobs.Heal(ctx, im) },
@@ -150,7 +153,7 @@ func (d *Daemon) buildSnapshotter() (err error) {
 	}
 	sources := &jobs.Sources{Store: d.store, Facade: d.facade, Snapshotter: d.snapshotter, Secrets: d.secrets, Log: log}
 	d.jobs = &jobs.Jobs{
-		Store: d.store, Facade: d.facade, Sources: sources, Lazy: d.lazy.Load, Metrics: d.metrics, Log: log,
+		Store: d.store, Facade: d.facade, Sources: sources, Lazy: d.lazy.Load, Metrics: d.metrics, Temp: d.facade.Settings.TempDir, Log: log,
 		Background: &jobs.Background{
 			Store: d.store, Sources: sources.Shown, Shows: d.snapshotter.Shows, View: d.snapshotter.ViewOf, Log: log,
 			Options: store.ExposeOptions{Wait: true, Unverified: unverified}, Whole: d.facade.Signatures.Whole,
@@ -210,9 +213,16 @@ func (d *Daemon) serve(ctx context.Context, g *errgroup.Group) error {
 	if err := d.snapshotter.Inspect(ctx); err != nil {
 		return fmt.Errorf("look at snapshots: %w", err)
 	}
+	public, err := d.openResolve()
+	if err != nil {
+		return err
+	}
 	grpc, admin, err := d.listen()
 	if err != nil {
 		return err
+	}
+	if public != nil {
+		g.Go(func() error { return serve.Public(ctx, d.log, d.admin().ResolveRoutes(), public) })
 	}
 	if d.config.Facade.Listen != "" {
 		g.Go(d.port.Open(ctx))

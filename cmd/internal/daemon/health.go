@@ -12,6 +12,7 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/dirs"
 	"github.com/ballast-dev/ballast/cmd/internal/node"
 	"github.com/ballast-dev/ballast/snapshotter"
 	"github.com/ballast-dev/ballast/snapshotter/tree"
@@ -30,6 +31,7 @@ func (d *Daemon) admin() *admin.Handler {
 	return &admin.Handler{
 		Store: d.store, Version: d.version, Prefetch: d.jobs.Prefetch, Status: d.jobs.Status, Stop: d.jobs.Stop, Verifying: d.jobs.Verifying,
 		Hydrate: d.jobs.Hydrate, Import: d.jobs.Import, ImportPlan: d.jobs.ImportPlan, ImportModels: d.jobs.ImportModels,
+		ImportArchive: d.jobs.ImportArchive, Models: filepath.Join(filepath.Dir(d.config.Address), dirs.Models),
 		Convert: d.jobs.Convert, Mount: d.mounts.Prepare, Mounts: d.mounts.List, Unmounted: d.mounts.Release,
 		Sources: d.jobs.Sources.Wanted, Resolve: d.jobs.Restore, Settle: d.settle, Repaired: d.snapshotter.Refresh, Forget: d.forgetMissing, Snapshots: d.verifySnapshots, CheckSignatures: d.checkSignatures, Signers: d.signers,
 		Health: d.health, RotateCA: d.port.Rotate, Metrics: d.metrics.Handler(), Log: d.log,

@@ -3,8 +3,11 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
+	"os/user"
+	"strconv"
 
 	"github.com/ballast-dev/ballast/cmd/internal/jobs"
 	"github.com/ballast-dev/ballast/cmd/internal/serve"
@@ -12,6 +15,7 @@ import (
 	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
 	"github.com/containerd/containerd/v2/contrib/diffservice"
 	"github.com/containerd/containerd/v2/contrib/snapshotservice"
+	"github.com/containerd/errdefs"
 	"google.golang.org/grpc"
 )
 
@@ -28,6 +32,24 @@ func (d *Daemon) listen() (grpc, admin net.Listener, err error) {
 		return nil, nil, errors.Join(err, grpc.Close())
 	}
 	return grpc, admin, nil
+}
+
+// openResolve opens the socket for users who are not root; nil if there is none. It returns
+// errdefs.ErrFailedPrecondition if there is no such group.
+func (d *Daemon) openResolve() (net.Listener, error) {
+	r := d.config.Resolve
+	if r.Group == "" {
+		return nil, nil
+	}
+	g, err := user.LookupGroup(r.Group)
+	if err != nil {
+		return nil, fmt.Errorf("resolve.group: there is no group %q on this machine; make it (groupadd --system %[1]s) or set another: %w", r.Group, errdefs.ErrFailedPrecondition)
+	}
+	gid, err := strconv.Atoi(g.Gid)
+	if err != nil {
+		return nil, err
+	}
+	return serve.Group(r.Address, gid)
 }
 
 // grpcServer returns the gRPC server for containerd.

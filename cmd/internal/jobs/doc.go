@@ -1,5 +1,5 @@
-// Package jobs runs all work of the daemon on models: prefetches, imports from an Ollama on this
-// machine, hydrations, and, in the background, the rest of models that are shown before they are
+// Package jobs runs all work of the daemon on models: prefetches, imports from archives or an
+// Ollama on this machine, hydrations, and, in the background, the rest of models that are shown before they are
 // complete. It lists this work, all other downloads of the store, and verifications, for "ballast
 // status".
 //

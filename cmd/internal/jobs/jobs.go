@@ -18,6 +18,7 @@ import (
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
 // keepEnded limits the number of remembered ended jobs.
@@ -32,6 +33,7 @@ type Facade interface {
 	ConvertLocal(ctx context.Context, ref remote.Ref, a convert.Artifact, private bool) (store.Image, error)
 	BuildLocal(ctx context.Context, ref remote.Ref, a convert.Artifact) (*convert.Model, digest.Digest, error)
 	Restore(ctx context.Context, ref remote.Ref, im store.Image) error
+	Import(ctx context.Context, ref remote.Ref, blobs registry.Blobs, desc ocispec.Descriptor, private bool) (*registry.Import, error)
 	NodeSources(im store.Image, names ...string) []transfer.Source
 	Admit(ctx context.Context, c registry.Candidate) (pending bool, err error)
 }
@@ -47,6 +49,7 @@ type Jobs struct {
 	Background *Background
 	Lazy       func() *lazy.Mount // nil: models are shown when they are complete
 	Metrics    *metrics.Metrics
+	Temp       string // directory on the file system of the store for extracted archives
 	Log        *slog.Logger
 
 	work sync.WaitGroup
@@ -76,7 +79,9 @@ type job struct {
 	done    bool
 	image   store.Image
 	linked  store.Linked // of an import
-	err     error
+
+	imported []api.Imported // of an archive
+	err      error
 }
 
 // A pinWish is the pin that the clients of a job request: the longest one wins.

@@ -9,9 +9,11 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 )
@@ -37,6 +39,30 @@ func Unix(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
 	}
+	return listen(path, 0, 0o600)
+}
+
+// Group is Unix for a socket that a group can open, in a directory of its own that only the group can enter.
+func Group(path string, gid int) (net.Listener, error) {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return nil, err
+	}
+	if st := info.Sys().(*syscall.Stat_t); !info.IsDir() || int(st.Uid) != os.Geteuid() || info.Mode().Perm()&0o022 != 0 {
+		return nil, fmt.Errorf("%s is not a directory that only root can change; use one of its own, such as /run/ballast-resolve: %w", dir, errdefs.ErrFailedPrecondition)
+	}
+	if err := errors.Join(os.Chown(dir, os.Geteuid(), gid), os.Chmod(dir, 0o750)); err != nil {
+		return nil, err
+	}
+	return listen(path, gid, 0o660)
+}
+
+// listen is Unix in an existing directory, for a socket with a group and a mode.
+func listen(path string, gid int, mode os.FileMode) (net.Listener, error) {
 	if c, err := net.Dial("unix", path); err == nil {
 		return nil, errors.Join(fmt.Errorf("socket %s: another process answers there: %w", path, errdefs.ErrAlreadyExists), c.Close())
 	}
@@ -49,7 +75,7 @@ func Unix(path string) (net.Listener, error) {
 		return nil, err
 	}
 	l.SetUnlinkOnClose(false) // it would unlink the temporary name
-	if err := os.Chmod(fresh, 0o600); err != nil {
+	if err := errors.Join(os.Chown(fresh, os.Geteuid(), gid), os.Chmod(fresh, mode)); err != nil {
 		return nil, errors.Join(err, l.Close(), os.Remove(fresh))
 	}
 	if err := os.Rename(fresh, path); err != nil {
@@ -98,6 +124,11 @@ func HTTP(ctx context.Context, log *slog.Logger, h http.Handler, l net.Listener)
 		Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: MaxHeader,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
+	return run(ctx, s, l)
+}
+
+// run serves until ctx ends.
+func run(ctx context.Context, s *http.Server, l net.Listener) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
@@ -115,6 +146,24 @@ func HTTP(ctx context.Context, log *slog.Logger, h http.Handler, l net.Listener)
 		return nil
 	})
 	return g.Wait()
+}
+
+// Limits of a socket for users who are not root: of its connections, of a request, and of its header in bytes.
+const (
+	publicConnections = 64
+	publicTimeout     = 5 * time.Second
+	publicHeader      = 8 << 10
+)
+
+// Public is HTTP for small requests of users who may be hostile. A connection has one request and ends after a few
+// seconds; those above a limit wait.
+func Public(ctx context.Context, log *slog.Logger, h http.Handler, l net.Listener) error {
+	s := &http.Server{
+		Handler: http.MaxBytesHandler(h, 0), ReadTimeout: publicTimeout, WriteTimeout: publicTimeout, MaxHeaderBytes: publicHeader,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	s.SetKeepAlivesEnabled(false)
+	return run(ctx, s, netutil.LimitListener(l, publicConnections))
 }
 
 // stopTimeout limits the time of running requests when the daemon stops. The kubelet and containerd

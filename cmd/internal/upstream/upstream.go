@@ -34,6 +34,7 @@ func Options(c *config.Config, agent string, log *slog.Logger) remote.Options {
 		UserAgent:   cmp.Or(c.Upstream.UserAgent, agent),
 		Connections: 2 * c.Fetch.Connections,
 		Stall:       c.Upstream.StallTimeout.Duration,
+		Offline:     c.Upstream.IsOffline,
 	}
 	for _, m := range c.Carton {
 		o.NamedURLs = append(o.NamedURLs, m.URL)

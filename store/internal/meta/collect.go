@@ -274,10 +274,10 @@ func (db *DB) Idle(tables []digest.Digest) []Idle {
 	return idle
 }
 
-// ForgetImages removes images and the records of those of their documents that nothing else needs.
-// It returns these objects, whose files can be removed. It returns errdefs.ErrFailedPrecondition
+// ForgetImages removes images and the records of those of their documents, and of more objects, that nothing
+// else needs. It returns these objects, whose files can be removed. It returns errdefs.ErrFailedPrecondition
 // while a reference is unresolved.
-func (db *DB) ForgetImages(roots Roots, images []Image) (objects []Sized, err error) {
+func (db *DB) ForgetImages(roots Roots, images []Image, more ...digest.Digest) (objects []Sized, err error) {
 	return objects, db.update(func(tx *txn) error {
 		if err := tx.settled(); err != nil {
 			return err
@@ -291,19 +291,20 @@ func (db *DB) ForgetImages(roots Roots, images []Image) (objects []Sized, err er
 		if err != nil {
 			return err
 		}
-		var gone []digest.Digest
 		for _, im := range images {
-			for _, d := range im.documents() {
-				o, err := load[Object](tx, bucketObjects, d)
-				if stays[keyOf(d)] || tx.index.needed(d) || errdefs.IsNotFound(err) {
-					continue
-				}
-				if err != nil {
-					return err
-				}
-				stays[keyOf(d)] = true // without duplicates
-				gone, objects = append(gone, d), append(objects, Sized{d, o.Size})
+			more = append(more, im.documents()...)
+		}
+		var gone []digest.Digest
+		for _, d := range more {
+			o, err := load[Object](tx, bucketObjects, d)
+			if stays[keyOf(d)] || tx.index.needed(d) || errdefs.IsNotFound(err) {
+				continue
 			}
+			if err != nil {
+				return err
+			}
+			stays[keyOf(d)] = true // without duplicates
+			gone, objects = append(gone, d), append(objects, Sized{d, o.Size})
 		}
 		return forget(tx, gone, false)
 	})

@@ -34,6 +34,10 @@ type Image struct {
 	// credentials of its own, with the last time.
 	Read map[string]time.Time `json:"read,omitempty"`
 
+	// Imported are the Refs by which it was imported from an archive, sorted: the image of such a name while
+	// its registry does not answer.
+	Imported []string `json:"imported,omitempty"`
+
 	Created time.Time `json:"created"`
 	Used    time.Time `json:"used"`
 }
@@ -46,6 +50,12 @@ func (im Image) documents() []digest.Digest {
 // maxRefs limits the recorded references of an image: a caller can use many names for one image,
 // and each update writes all of them.
 const maxRefs = 128
+
+// dropRefs removes references.
+func (im *Image) dropRefs(refs []string) {
+	gone := func(r string) bool { return slices.Contains(refs, r) }
+	im.Refs, im.Imported = slices.DeleteFunc(im.Refs, gone), slices.DeleteFunc(im.Imported, gone)
+}
 
 // trimRefs removes references until there are maxRefs, always from the host with the most
 // references, and none in keep.
@@ -82,7 +92,7 @@ func (db *DB) PutImage(im Image) error {
 			if old.Manifest == im.Manifest {
 				continue
 			}
-			old.Refs = slices.DeleteFunc(old.Refs, func(r string) bool { return slices.Contains(im.Refs, r) })
+			old.dropRefs(im.Refs)
 			if err := put(tx, bucketImages, old.Manifest, old); err != nil {
 				return err
 			}
@@ -92,6 +102,7 @@ func (db *DB) PutImage(im Image) error {
 		case err == nil:
 			im.Refs = append(im.Refs, old.Refs...)
 			im.PrivateNames = append(im.PrivateNames, old.PrivateNames...)
+			im.Imported = append(im.Imported, old.Imported...)
 			read := old.clone().Read
 			for n, at := range im.Read {
 				if read == nil {
@@ -108,7 +119,10 @@ func (db *DB) PutImage(im Image) error {
 		im.Refs = slices.Compact(im.Refs)
 		slices.Sort(im.PrivateNames)
 		im.PrivateNames = slices.Compact(im.PrivateNames)
-		im.trimRefs(fresh)
+		im.Imported = slices.DeleteFunc(im.Imported, func(r string) bool { return !slices.Contains(im.Refs, r) })
+		slices.Sort(im.Imported)
+		im.Imported = slices.Compact(im.Imported)
+		im.trimRefs(append(fresh, im.Imported...))
 		if im.Created.IsZero() {
 			im.Created = used
 		}
@@ -130,7 +144,7 @@ func (c Catalog) SetPublic(manifest digest.Digest, name string) error {
 // errdefs.ErrNotFound for an unknown image.
 func (c Catalog) RemoveRefs(manifest digest.Digest, refs ...string) error {
 	return c.db.changeImage(manifest, func(tx *txn, im Image) error {
-		im.Refs = slices.DeleteFunc(im.Refs, func(r string) bool { return slices.Contains(refs, r) })
+		im.dropRefs(refs)
 		if len(im.Refs) == 0 {
 			return remove(tx, bucketImages, manifest)
 		}

@@ -90,6 +90,7 @@ func (s *images) pick(which manifests) []Image {
 
 func (im Image) clone() Image {
 	im.Refs, im.PrivateNames, im.Read = slices.Clone(im.Refs), slices.Clone(im.PrivateNames), maps.Clone(im.Read)
+	im.Imported = slices.Clone(im.Imported)
 	return im
 }
 

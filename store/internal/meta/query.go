@@ -201,7 +201,8 @@ func (x *index) expired(now time.Time) (drop []record) {
 	return drop
 }
 
-// unused returns the images that no reference needs.
+// unused returns the images that no reference needs. An index has no table that a reference could keep: an
+// imported one, which no registry may have, is never among them.
 func (x *books) unused(now time.Time) manifests {
 	unused := maps.Clone(x.images.unused)
 	for name := range x.expires {
@@ -209,6 +210,10 @@ func (x *books) unused(now time.Time) manifests {
 			maps.Copy(unused, x.images.byTable[table])
 		}
 	}
+	maps.DeleteFunc(unused, func(d digest.Digest, _ bool) bool {
+		im := x.images.all[d]
+		return im.Table == "" && len(im.Imported) > 0
+	})
 	return unused
 }
 

@@ -65,7 +65,7 @@ func TestSchema(t *testing.T) {
 		"ways":      way{Wrong: 1},
 		"verdicts":  Verdict{},
 		"tables":    Table{Partly: true, Broken: true},
-		"images":    Image{PrivateNames: []string{"h/r"}, Read: map[string]time.Time{"h/r": now}},
+		"images":    Image{PrivateNames: []string{"h/r"}, Imported: []string{"h/r:t"}, Read: map[string]time.Time{"h/r": now}},
 		"refs":      Ref{Expires: now, Sources: []string{"h/r"}},
 	}
 	got := map[string][]string{"meta": {schemaVersion, "time"}}

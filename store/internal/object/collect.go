@@ -77,11 +77,11 @@ func (s *Objects) Collect(root Root, o CollectOptions) (c Collected, err error) 
 	return c, nil
 }
 
-// ForgetImages removes images, and those of their documents that nothing else needs.
-func (s *Objects) ForgetImages(root Root, images []meta.Image) error {
+// ForgetImages removes images, and those of their documents and of more objects that nothing else needs.
+func (s *Objects) ForgetImages(root Root, images []meta.Image, more ...digest.Digest) error {
 	s.collecting.Lock()
 	defer s.collecting.Unlock()
-	gone, err := s.o.DB.ForgetImages(s.roots(root.Live()), images)
+	gone, err := s.o.DB.ForgetImages(s.roots(root.Live()), images, more...)
 	if err != nil {
 		return err
 	}

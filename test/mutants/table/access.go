@@ -75,7 +75,7 @@ var access = []Mutant{
 		`mux.Handle("GET /v1/health", all)`, `mux.Handle("/", all)`,
 		"cmd/internal/admin", "TestStatusRoutes"},
 	{14, "other users can open the sockets", "cmd/internal/serve/serve.go",
-		`os.Chmod(fresh, 0o600)`, `os.Chmod(fresh, 0o666)`,
+		`listen(path, 0, 0o600)`, `listen(path, 0, 0o666)`,
 		"test/e2e", "TestOtherUsers"},
 	{15, "resolved images are never removed", "store/images.go",
 		`if own <= maxIdleSource && all <= maxIdle || `, `if own > 0 || `,

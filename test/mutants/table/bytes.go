@@ -85,7 +85,7 @@ var content = []Mutant{
 		`return s.reserve(ctx, left(), &reservation{`, `return s.reserve(ctx, 0, &reservation{`,
 		"store", "TestExposedReservations"},
 	{16, "archives of unknown size use the space in reserve", "store/ledger.go",
-		`if free-n < h.o.Reserve {`, `if free-n < 0 {`,
+		`if free-n < s.o.Reserve {`, `if free-n < 0 {`,
 		"store", "TestArchiveLeavesReserve"},
 	{17, "links of archives leave the model through other links", "store/resolve.go",
 		`filetable.CheckLinks(out)`, `filetable.CheckLinks(nil)`,

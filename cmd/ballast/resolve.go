@@ -1,0 +1,55 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/convert/resolve"
+	"github.com/containerd/errdefs"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) resolveCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "resolve REF",
+		Short: "print where a model is mounted; for users of a group, without root",
+		Long: `Print the directory at which root has mounted a model ("ballast mount REF DIR"). With -o json, also its format, its
+digests and its files. Users of the group in resolve.group can run this command. It mounts and downloads nothing,
+and knows only models that everybody can read in their registry.`,
+		Example: "  vllm serve \"$(ballast resolve ghcr.io/team/model:v1)\"\n  ballast resolve ghcr.io/team/model:v1 -o json",
+		Args:    modelArgs(1, 1),
+	}
+	out := outputFlag(c)
+	var socket string
+	c.Flags().StringVar(&socket, "socket", "", "socket to ask (default: resolve.address of the configuration)")
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		ref, err := resolve.ParseRef(args[0])
+		if err != nil {
+			return &usageError{err}
+		}
+		if socket == "" {
+			socket = config.Default().Resolve.Address
+			if cfg, err := a.load(); err == nil {
+				socket = cfg.Resolve.Address
+			} else if !errors.Is(err, fs.ErrPermission) { // only root may read it
+				return err
+			}
+		}
+		cl := api.NewClient(socket)
+		defer cl.Close()
+		m, err := cl.Resolve(cmd.Context(), ref.String())
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return fmt.Errorf("there is no socket %s; root sets resolve.group in the configuration of ballastd: %w", socket, errdefs.ErrUnavailable)
+		case errdefs.IsPermissionDenied(err):
+			return fmt.Errorf("this user is not in the group of resolve.group: %w", errdefs.ErrPermissionDenied)
+		case err != nil:
+			return err
+		}
+		return a.show(*out, m, []string{m.Path}, [][]string{{m.Path}})
+	}
+	return c
+}

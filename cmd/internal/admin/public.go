@@ -1,0 +1,92 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/containerd/errdefs"
+	"golang.org/x/time/rate"
+)
+
+// Limits of requests for Resolved, of all users together.
+const (
+	resolveRate  = 50 // a second
+	resolveBurst = 200
+)
+
+// maxName limits the name in a request of ResolveRoutes, in bytes.
+const maxName = 1 << 10
+
+// ResolveRoutes returns the handler for users who are not root. It changes and downloads nothing, and shows only
+// models that everybody can read in their registry.
+func (h *Handler) ResolveRoutes() http.Handler {
+	limit := rate.NewLimiter(resolveRate, resolveBurst)
+	mux := http.NewServeMux()
+	mux.Handle("GET /v1/resolve", answer(func(r *http.Request) (any, error) {
+		if !limit.Allow() {
+			return nil, fmt.Errorf("too many requests; try again in a second: %w", errdefs.ErrUnavailable)
+		}
+		s := r.URL.Query().Get("name")
+		if len(s) > maxName {
+			return nil, fmt.Errorf("the name has more than %d bytes: %w", maxName, errdefs.ErrInvalidArgument)
+		}
+		name, err := api.ParseName(s)
+		if err != nil {
+			return nil, err
+		}
+		if !name.IsRef() {
+			return nil, fmt.Errorf("%s is a digest; name the model by a reference: %w", name, errdefs.ErrInvalidArgument)
+		}
+		return h.resolved(r.Context(), name)
+	}))
+	return mux
+}
+
+// resolved returns where a model is mounted. What the caller may not see is not found, as what does not exist.
+func (h *Handler) resolved(ctx context.Context, name api.Name) (api.Resolved, error) {
+	none := fmt.Errorf("%s is not mounted on this machine for everybody; root mounts it with: ballast mount %[1]s DIR: %w", name.Ref, errdefs.ErrNotFound)
+	public := slices.ContainsFunc(h.Store.ImagesByRef(name.Ref.Recorded()), func(im store.Image) bool {
+		return !slices.Contains(im.PrivateNames, name.Ref.Name())
+	})
+	if !public {
+		return api.Resolved{}, none
+	}
+	im, err := h.findOne(ctx, name)
+	if err != nil || slices.Contains(im.PrivateNames, name.Ref.Name()) {
+		return api.Resolved{}, none
+	}
+	mounts, err := h.Mounts(ctx)
+	if err != nil {
+		return api.Resolved{}, none
+	}
+	at := slices.IndexFunc(mounts, func(m api.Mount) bool {
+		// By another name it may not be for everybody, and its digest does not say that it is.
+		by, err := api.ParseName(m.Name)
+		return err == nil && by.IsRef() && by.Ref.Recorded() == name.Ref.Recorded() && m.Mounted && m.Table == im.Table && !strings.HasPrefix(m.Dir, h.Models+"/")
+	})
+	if at < 0 {
+		return api.Resolved{}, none
+	}
+	out := api.Resolved{Ref: name.Ref.Recorded(), Digest: im.Manifest, Origin: im.Origin.Digest, Format: im.Origin.Format, Path: mounts[at].Dir, Files: []api.ResolvedFile{}}
+	files, err := h.Store.Files(ctx, im.Table)
+	out.Complete = err == nil
+	if err != nil {
+		t, err := h.Store.Table(ctx, im.Table)
+		if err != nil {
+			return api.Resolved{}, none
+		}
+		files = t.Seen()
+	}
+	for _, f := range files {
+		if f.Type == filetable.TypeReg {
+			out.Files = append(out.Files, api.ResolvedFile{Path: f.Path, Size: f.Size, Digest: f.Digest})
+		}
+	}
+	return out, nil
+}

@@ -18,17 +18,11 @@ import (
 
 func (a *app) importCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "import",
+		Use:   "import COMMAND",
 		Short: "import models that are on this machine already",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usage("unknown command %q for \"ballast import\"", args[0])
-			}
-			return cmd.Help()
-		},
 	}
 	c.AddCommand(a.importOllamaCommand())
-	return c
+	return group(c)
 }
 
 // An importing has the flags of an import.
@@ -59,16 +53,12 @@ ballastd does the work, and continues if you interrupt this command.`,
 	f := c.Flags()
 	f.StringVar(&i.dir, "dir", "", "directory of Ollama's models (default: $OLLAMA_MODELS, ~/.ollama/models, that of the service)")
 	f.BoolVar(&i.dryRun, "dry-run", false, "show what would be done")
-	f.DurationVar(&i.r.TTL, "ttl", 0, "remove the pins after this time (default: keep them)")
-	f.BoolVar(&i.r.NoPin, "no-pin", false, "do not pin the models; they are removed when space is needed")
+	pinFlags(c, &i.r.TTL, &i.r.NoPin)
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
 		for _, s := range args {
 			if _, err := localstore.ParseName(s); err != nil {
 				return &usageError{err}
 			}
-		}
-		if i.r.TTL < 0 {
-			return usage("--ttl %v is negative", i.r.TTL)
 		}
 		i.models, i.out = args, *out
 		return a.importOllama(cmd.Context(), cl, i)

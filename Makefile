@@ -58,8 +58,8 @@ chart: ## Write contrib/kustomize from the Helm chart
 	cd test/chart && go test -count=1 -run TestKustomizeBases . -update
 
 .PHONY: docs
-docs: ## Write contrib/docs/commands.md and configuration.md from the code
-	go test -count=1 -run 'TestManual|TestReference' ./cmd/ballast ./cmd/ballastd ./cmd/internal/config -update
+docs: ## Write contrib/docs/commands.md, configuration.md and json.md from the code
+	go test -count=1 -run 'TestManual|TestReference|TestJSON' ./cmd/ballast ./cmd/ballastd ./cmd/internal/config -update
 
 .PHONY: man
 man: ## Write the man pages: bin/man/ballast.8 and ballastd.8

@@ -9,7 +9,7 @@ import (
 
 // Problems without damaged bytes.
 const (
-	ProblemMissing = "missing"                                   // a needed object is missing
+	ProblemMissing = "missing"                                  // a needed object is missing
 	ProblemPartly  = "the contents of its archives are unknown" // of a table that was lost and recovered
 )
 

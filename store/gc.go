@@ -1,14 +1,19 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"math"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/ballast-dev/ballast/store/internal/object"
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 )
 
 // collector is the store as object.Root.
@@ -42,6 +47,9 @@ type GCResult struct {
 
 	// Downloads is the number of canceled hydrations.
 	Downloads int `json:"downloads"`
+
+	// Models are the references, or digests, of models that would lose files. Only in a dry run.
+	Models []string `json:"models,omitempty"`
 }
 
 // GC removes objects that no reference and no fetch needs, least recently used first, staged files
@@ -63,10 +71,36 @@ func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 	if err == nil {
 		r.Partials, err = s.area.Collect(o.DryRun)
 	}
+	if err == nil && o.DryRun && len(c.Gone) > 0 {
+		r.Models, err = s.using(ctx, c.Gone)
+	}
 	if err == nil && !o.DryRun && r.Objects+r.Images+r.Partials+r.Downloads > 0 {
 		s.log.Info("collected", "downloads", r.Downloads, "objects", r.Objects, "bytes", r.Bytes, "partials", r.Partials, "images", r.Images)
 	}
 	return r, err
+}
+
+// using returns the references, or else the digests, of images that have one of the objects.
+func (s *Store) using(ctx context.Context, objects []digest.Digest) (names []string, err error) {
+	gone := map[digest.Digest]bool{}
+	for _, d := range objects {
+		gone[d] = true
+	}
+	for _, im := range s.Images() {
+		if im.Table == "" {
+			continue
+		}
+		t, err := s.Table(ctx, im.Table)
+		if errdefs.IsNotFound(err) {
+			continue // removed meanwhile
+		} else if err != nil {
+			return nil, err
+		}
+		if slices.ContainsFunc(t.Files, func(f filetable.File) bool { return gone[f.Digest] }) {
+			names = append(names, cmp.Or(strings.Join(im.Refs, " "), im.Manifest.String()))
+		}
+	}
+	return names, nil
 }
 
 // abandonAll cancels, or counts if dry, all hydrations that no caller waits for.

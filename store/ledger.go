@@ -170,12 +170,12 @@ func (s *Store) admit(ctx context.Context, need int64, r *reservation) (want int
 			return 0, err
 		}
 		if short := need + others + s.o.Reserve - u.Free; short > 0 {
-			want, err = short, fmt.Errorf("the model needs %s more, other fetches %s, and %s stay in reserve, but %s has %s free and no unused objects to remove: %w",
-				size(need), size(others), size(s.o.Reserve), s.dir, size(u.Free), errdefs.ErrResourceExhausted)
+			want, err = short, fmt.Errorf("the model needs %s more%s, and %s stay in reserve, but %s has %s free and no unused objects to remove; \"ballast df\" shows what takes space: %w",
+				size(need), besides(others), size(s.o.Reserve), s.dir, size(u.Free), errdefs.ErrResourceExhausted)
 		}
 		if over := need + others + u.Unique + u.Partial - s.o.Evict.Quota; s.o.Evict.Quota > 0 && over > 0 {
-			want, err = max(want, over), cmp.Or(err, fmt.Errorf("the model needs %s more, other fetches %s; of the quota of %s, %s are in use, with no unused objects to remove: %w",
-				size(need), size(others), size(s.o.Evict.Quota), size(u.Unique+u.Partial), errdefs.ErrResourceExhausted))
+			want, err = max(want, over), cmp.Or(err, fmt.Errorf("the model needs %s more%s; of the quota of %s, %s are in use, with no unused objects to remove; \"ballast df\" shows what takes space: %w",
+				size(need), besides(others), size(s.o.Evict.Quota), size(u.Unique+u.Partial), errdefs.ErrResourceExhausted))
 		}
 		if err != nil {
 			return want, err
@@ -183,6 +183,14 @@ func (s *Store) admit(ctx context.Context, need int64, r *reservation) (want int
 	}
 	s.ledger.add(r, need)
 	return 0, nil
+}
+
+// besides describes the bytes that others need.
+func besides(others int64) string {
+	if others == 0 {
+		return ""
+	}
+	return ", other downloads " + size(others)
 }
 
 // Room returns errdefs.ErrResourceExhausted unless n more bytes leave the reserve free. It implements

@@ -207,16 +207,16 @@ func TestAllSourcesGiveOneImage(t *testing.T) {
 	facade := facadeOf(t, s.config)
 	for _, k := range all {
 		t.Run(k.name, func(t *testing.T) {
-			type seen struct{ Digest, Manifest digest.Digest }
+			type seen struct{ Digest digest.Digest }
 			got := map[string]digest.Digest{
 				"digest":           parse[seen](t, s.ok(t, "digest", "-o", "json", k.src)).Digest,
-				"inspect --remote": parse[seen](t, s.ok(t, "inspect", "--remote", "-o", "json", k.src)).Manifest,
+				"inspect --remote": parse[seen](t, s.ok(t, "inspect", "--remote", "-o", "json", k.src)).Digest,
 			}
 			out := s.ok(t, "convert", k.src, "oci:"+filepath.Join(t.TempDir(), "out")+":v1", "--no-chunks", "-q")
 			got["convert"] = digest.Digest(strings.TrimSpace(out))
 			if !k.local {
 				got["prefetch"] = digest.Digest(strings.TrimSpace(s.ok(t, "prefetch", "-q", k.src)))
-				got["inspect"] = parse[seen](t, s.ok(t, "inspect", "-o", "json", k.src)).Manifest
+				got["inspect"] = parse[seen](t, s.ok(t, "inspect", "-o", "json", k.src)).Digest
 			}
 			if !k.local && !k.private && !strings.HasPrefix(k.src, "carton+") { // containerd cannot name a URL
 				got["facade"] = facade(t, k.src)
@@ -228,11 +228,11 @@ func TestAllSourcesGiveOneImage(t *testing.T) {
 			}
 			if k.model != "" {
 				dir := strings.TrimSuffix(strings.TrimPrefix(k.src, "ollama:"), ":"+k.model)
-				var plans []struct{ Manifest digest.Digest }
+				var plans []struct{ Digest digest.Digest }
 				if err := json.Unmarshal([]byte(s.ok(t, "import", "ollama", k.model, "--dir", dir, "--dry-run", "-o", "json")), &plans); err != nil || len(plans) != 1 {
 					t.Fatalf("%v, %v", plans, err)
 				}
-				got["import --dry-run"] = plans[0].Manifest
+				got["import --dry-run"] = plans[0].Digest
 				got["import"] = digest.Digest(strings.TrimSpace(s.ok(t, "import", "ollama", k.model, "--dir", dir, "-q")))
 			}
 			for how, d := range got {
@@ -263,7 +263,7 @@ func TestInvalidModelExitCode(t *testing.T) {
 // The error for a target that is not one says what a target is.
 func TestConvertToURL(t *testing.T) {
 	for _, dst := range []string{"carton+https://h.example/x.carton", "https://h.example/x"} {
-		if code, _, stderr := ballast(t, "convert", modelDir(t), dst); code != exitUsage || !strings.Contains(stderr, "a target is a reference or oci:DIR") {
+		if code, _, stderr := ballast(t, "convert", modelDir(t), dst); code != exitUsage || !strings.Contains(stderr, "is not a target: write REGISTRY/REPOSITORY:TAG, oci:DIR, or with --as carton FILE.carton") {
 			t.Errorf("%s: code %d, %s", dst, code, stderr)
 		}
 	}

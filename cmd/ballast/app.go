@@ -21,7 +21,8 @@ import (
 // An app is one run of the command line.
 type app struct {
 	stdout, stderr io.Writer
-	started        bool // a command runs: the command line was valid
+	started        bool     // a command runs: the command line was valid
+	args           []string // of the command line
 
 	// Global flags.
 	address    string
@@ -33,7 +34,7 @@ type app struct {
 // root returns the root of all commands.
 func (a *app) root() *cobra.Command {
 	c := &cobra.Command{
-		Use:           "ballast",
+		Use:           "ballast COMMAND",
 		Short:         "AI models as images of containerd",
 		Long:          "ballast installs ballast on a node, downloads AI models ahead of their use, shows what is on the node, and\nchecks it. The daemon ballastd does the work.",
 		SilenceUsage:  true,
@@ -43,14 +44,22 @@ func (a *app) root() *cobra.Command {
 			a.started = true
 			return a.checkConfigFile()
 		},
+		Args: cobra.ArbitraryArgs,
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return noCommand(c, args)
+			}
+			return c.Help()
+		},
 	}
+	c.SetFlagErrorFunc(a.flagError)
 	f := c.PersistentFlags()
 	f.StringVarP(&a.address, "address", "a", "", "admin socket of ballastd (default: $BALLAST_ADMIN, then the configuration)")
 	f.StringVar(&a.configFile, "config", "", "configuration file (default: $BALLAST_CONFIG, then "+config.DefaultPath+")")
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "no progress; digests instead of tables")
 	f.BoolVar(&a.debug, "debug", false, "log every request")
 	c.AddCommand(
-		a.prefetchCommand(), a.importCommand(), a.seedCommand(), a.hydrateCommand(), a.lsCommand(), a.statusCommand(), a.inspectCommand(), a.dfCommand(), a.rmCommand(),
+		a.prefetchCommand(), a.pullCommand(), a.importCommand(), a.seedCommand(), a.hydrateCommand(), a.lsCommand(), a.statusCommand(), a.inspectCommand(), a.dfCommand(), a.rmCommand(),
 		a.pinCommand(), a.unpinCommand(), a.gcCommand(), a.verifyCommand(), a.pathCommand(), a.resolveCommand(), a.mountCommand(), a.unmountCommand(),
 		a.convertCommand(), a.digestCommand(),
 		a.setupCommand(), a.doctorCommand(), a.configCommand(), a.nodeCommand(), a.versionCommand(),
@@ -67,7 +76,7 @@ func helpCommand(root *cobra.Command) *cobra.Command {
 		RunE: func(_ *cobra.Command, args []string) error {
 			c, rest, err := root.Find(args)
 			if err != nil || len(rest) > 0 {
-				return usage("there is no command %q", strings.Join(args, " "))
+				return noCommand(c, rest)
 			}
 			c.InitDefaultHelpFlag()
 			return c.Help()

@@ -16,17 +16,11 @@ const defaultHostsDir = snippet.DefaultHostsDir
 
 func (a *app) configCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "config",
+		Use:   "config COMMAND",
 		Short: "print configuration for containerd",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usage("unknown command %q for \"ballast config\"", args[0])
-			}
-			return cmd.Help()
-		},
 	}
 	c.AddCommand(a.configContainerdCommand(), a.configHostsCommand(), a.configRotateCommand())
-	return c
+	return group(c)
 }
 
 func (a *app) configContainerdCommand() *cobra.Command {

@@ -120,7 +120,7 @@ func (a *app) convertCommand() *cobra.Command {
 		}
 		var err error
 		if o.Form, err = export.ParseForm(form); err != nil {
-			return &usageError{err}
+			return usage("--as %.100q: forms are %s", form, strings.Join(forms, ", "))
 		}
 		if o.Compress, err = export.ParseCompression(compress); err != nil {
 			return &usageError{err}
@@ -396,12 +396,10 @@ func parseTarget(name string) (target, error) {
 		}
 		return target{dir: dir, tag: tag}, nil
 	}
-	if f, _ := formats.All().OfURL(name); f != nil || resolve.IsPath(name) {
-		return target{}, usage("%s: a target is a reference or oci:DIR", name)
-	}
 	ref, err := resolve.ParseRef(name)
-	if err != nil {
-		return target{}, &usageError{err}
+	if f, _ := formats.All().OfURL(name); f != nil || err != nil || resolve.IsPath(name) {
+		return target{}, usage("%.300q is not a target: write REGISTRY/REPOSITORY:TAG, oci:DIR, or with --as %s FILE%s", name,
+			formats.All().Writers()[0].Name, formats.All().Writers()[0].Writer.Extension)
 	}
 	if ref.Digest != "" {
 		return target{}, usage("%s: a target has a tag; its digest follows from what is sent", name)

@@ -60,7 +60,7 @@ func TestConvertExitCodes(t *testing.T) {
 	}{
 		{dir, host + "/out:1", exitUnauthorised, "403"},
 		{dir, "localhost:1/out:1", exitNetwork, "localhost:1"},
-		{host + "/none:1", out, exitNotFound, "404"},
+		{host + "/none:1", out, exitNotFound, "has no such repository or tag"},
 		{dir + "/none", out, exitNotFound, "none"},
 		{"oci:" + dir, out, exitNotFound, "oci-layout"},
 	} {

@@ -62,7 +62,7 @@ func (a *app) doctorCommand() *cobra.Command {
 		}
 		d := &doctor.Doctor{
 			Config: cfg, ConfigError: unread, Client: cl, Version: api.ThisVersion().Version,
-			Node: view, NodeError: err, HostsDirs: hostsDirs,
+			Node: view, NodeError: err, HostsDirs: hostsDirs, Fresh: setup.Fresh("/"),
 			Probe:      func(dir string) error { return snapshotter.Probe(dir, dir).Stubs },
 			ProbeUsers: snapshotter.ProbeUsers,
 		}

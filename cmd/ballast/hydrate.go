@@ -13,7 +13,7 @@ import (
 // A hydration has the flags of "hydrate".
 type hydration struct {
 	names         []string
-	wait          bool
+	detach        bool
 	pause, resume bool
 	out           output
 }
@@ -24,17 +24,17 @@ func (a *app) hydrateCommand() *cobra.Command {
 		Use:   "hydrate REF|DIGEST...",
 		Short: "download the rest of models that are not complete",
 		Long: `Download the rest of models that this node knows and that are not complete: mounted models, and models of
-which something is missing. Without --wait, the download runs in the background: reads and other work that
+which something is missing. With --detach, the download runs in the background: reads and other work that
 somebody waits for go first. Nothing is pinned.
 
 --pause stops background downloads of all models until --resume or the next start of ballastd. Reads,
 prefetches and pulls continue.`,
-		Example:           "  ballast hydrate registry.ollama.ai/library/llama3.2:1b --wait\n  ballast hydrate --pause",
+		Example:           "  ballast hydrate registry.ollama.ai/library/llama3.2:1b\n  ballast hydrate --pause",
 		ValidArgsFunction: a.completes(0, modelRefs),
 	}
 	out := outputFlag(c)
 	f := c.Flags()
-	f.BoolVar(&h.wait, "wait", false, "wait until the models are complete, and show progress")
+	detachFlag(c, &h.detach)
 	f.BoolVar(&h.pause, "pause", false, "pause background downloads")
 	f.BoolVar(&h.resume, "resume", false, "resume background downloads")
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
@@ -55,8 +55,8 @@ func (h *hydration) check() error {
 	switch turn := h.pause || h.resume; {
 	case h.pause && h.resume:
 		return usage("--pause and --resume cannot be used together")
-	case turn && h.wait:
-		return usage("--wait needs models, and cannot be used with --pause or --resume")
+	case turn && h.detach:
+		return usage("--detach needs models, and cannot be used with --pause or --resume")
 	case turn && len(h.names) > 0:
 		return usage("--pause and --resume apply to all models; do not name any")
 	case !turn && len(h.names) == 0:
@@ -85,11 +85,11 @@ func (a *app) pause(ctx context.Context, cl *api.Client, h hydration) error {
 // hydrate downloads the rest of one model.
 func (a *app) hydrate(ctx context.Context, cl *api.Client, name string, h hydration) error {
 	var p progress = noProgress{}
-	if h.wait || h.out == outJSON {
+	if !h.detach || h.out == outJSON {
 		p = a.progress(h.out, name)
 	}
 	start := time.Now()
-	last, err := cl.Hydrate(ctx, api.HydrateRequest{Name: name, Wait: h.wait}, p.event)
+	last, err := cl.Hydrate(ctx, api.HydrateRequest{Name: name, Wait: !h.detach}, p.event)
 	p.end()
 	if ctx.Err() != nil {
 		a.detached(name)

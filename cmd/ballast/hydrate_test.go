@@ -22,7 +22,7 @@ func TestHydrateUsage(t *testing.T) {
 		{[]string{"llama"}, "does not name a registry"},
 		{[]string{"--pause", "--resume"}, "cannot be used together"},
 		{[]string{"--pause", ref}, "do not name any"},
-		{[]string{"--resume", "--wait"}, "--wait needs models"},
+		{[]string{"--resume", "--detach"}, "--detach needs models"},
 	} {
 		code, stdout, stderr := ballast(t, append([]string{"hydrate"}, tt.args...)...)
 		if code != exitUsage || stdout != "" || !strings.Contains(stderr, tt.want) || !strings.Contains(stderr, "usage: ballast hydrate REF|DIGEST...") {
@@ -66,14 +66,14 @@ func TestHydrate(t *testing.T) {
 		t.Errorf("doctor:\n%s", out)
 	}
 	sent := s.bytes()
-	if out := s.ok(t, "hydrate", ref); !strings.Contains(out, "starts after \"ballast hydrate --resume\"") {
+	if out := s.ok(t, "hydrate", "--detach", ref); !strings.Contains(out, "starts after \"ballast hydrate --resume\"") {
 		t.Errorf("in the pause: %q", out)
 	}
 	s.awaitState(t, "pulling 0%, paused")
-	lines := strings.Split(strings.TrimSpace(s.ok(t, "hydrate", "--wait", "-o", "json", ref)), "\n")
+	lines := strings.Split(strings.TrimSpace(s.ok(t, "hydrate", "-o", "json", ref)), "\n")
 	last := parse[api.Event](t, lines[len(lines)-1])
 	if last.Status != api.StatusSuccess || last.Image == nil || last.Ref != ref || len(lines) < 3 {
-		t.Errorf("--wait: %d lines, last %+v", len(lines), last)
+		t.Errorf("%d lines, last %+v", len(lines), last)
 	}
 	if s.bytes()-sent < 9<<20 {
 		t.Errorf("only %d bytes came", s.bytes()-sent)
@@ -93,7 +93,7 @@ func TestHydrate(t *testing.T) {
 func TestHydrateStarts(t *testing.T) {
 	s := newSite(t)
 	ref := interrupted(t, s)
-	e := parse[api.Event](t, s.ok(t, "hydrate", "-o", "json", ref))
+	e := parse[api.Event](t, s.ok(t, "hydrate", "--detach", "-o", "json", ref))
 	if e.Status != api.StatusStarted || e.Image == nil {
 		t.Errorf("got %+v", e)
 	}

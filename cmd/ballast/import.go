@@ -44,18 +44,16 @@ registry, which must answer.`,
 	f := c.Flags()
 	f.StringVar(&r.Name, "name", "", "reference of the only model, such as ghcr.io/team/model:v1 (default: the names in the archive)")
 	f.BoolVar(&r.Private, "private", false, "only for users who can read the model in its registry")
-	f.DurationVar(&r.TTL, "ttl", 0, "remove the pins after this time (default: keep them)")
+	ttlFlag(c, &r.TTL)
 	archive := a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
 		return a.importArchive(cmd, cl, args[0], r, *out)
 	})
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		switch {
 		case len(args) == 0:
-			return cmd.Help()
+			return usage("name an archive, oci:DIR, TAR or - for stdin, or use \"ballast import ollama\"")
 		case len(args) > 1:
 			return usage("one archive expected, got %d: %.300q", len(args), args)
-		case r.TTL < 0:
-			return usage("--ttl %v is negative", r.TTL)
 		}
 		if r.Name != "" {
 			if _, err := registry.ImportName(r.Name, ""); err != nil {
@@ -76,7 +74,7 @@ func (a *app) importArchive(cmd *cobra.Command, cl *api.Client, name string, r a
 	}
 	var stream io.Reader
 	if name == "-" {
-		if f, ok := cmd.InOrStdin().(*os.File); ok && isTerminal(f) {
+		if isTerminal(cmd.InOrStdin()) {
 			return usage("stdin is a terminal; give the archive to it: ballast import - < TAR")
 		}
 		stream = cmd.InOrStdin()
@@ -140,16 +138,12 @@ ballastd does the work, and continues if you interrupt this command.`,
 	f := c.Flags()
 	f.StringVar(&i.dir, "dir", "", "directory of Ollama's models (default: $OLLAMA_MODELS, ~/.ollama/models, that of the service)")
 	f.BoolVar(&i.dryRun, "dry-run", false, "show what would be done")
-	f.DurationVar(&i.r.TTL, "ttl", 0, "remove the pins after this time (default: keep them)")
-	f.BoolVar(&i.r.NoPin, "no-pin", false, "do not pin the models; they are removed when space is needed")
+	pinFlags(c, &i.r.TTL, &i.r.NoPin)
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
 		for _, s := range args {
 			if _, err := localstore.ParseName(s); err != nil {
 				return &usageError{err}
 			}
-		}
-		if i.r.TTL < 0 {
-			return usage("--ttl %v is negative", i.r.TTL)
 		}
 		i.models, i.out = args, *out
 		return a.importOllama(cmd.Context(), cl, i)
@@ -280,10 +274,4 @@ func (a *app) plans(plans []api.ImportPlan, out output) error {
 		}
 	}
 	return nil
-}
-
-// isTerminal reports whether a file is a terminal.
-func isTerminal(f *os.File) bool {
-	_, _, ok := terminalSize(f)
-	return ok
 }

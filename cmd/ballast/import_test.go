@@ -151,7 +151,7 @@ func importRewritten(t *testing.T, manifest []byte) {
 	if d := parse[api.Detail](t, s.ok(t, "inspect", "-o", "json", ref)); d.Manifest.String() != pulled || d.State != api.StateComplete {
 		t.Errorf("%s is %s and %s", ref, d.Manifest, d.State)
 	}
-	if out := s.ok(t, "pin"); !strings.Contains(out, "(moved: the name now is ") {
+	if out := s.ok(t, "pin", "ls"); !strings.Contains(out, "(moved: the name now is ") {
 		t.Errorf("the pin does not say that the name has moved:\n%s", out)
 	}
 }
@@ -178,13 +178,13 @@ func TestImportAll(t *testing.T) {
 	if out := s.ok(t, "import", "ollama", "--no-pin"); strings.Count(out, "\n") != 3 || strings.Count(out, " linked)") != 3 {
 		t.Errorf("got\n%s", out)
 	}
-	if pins := parse[[]store.Ref](t, s.ok(t, "pin", "-o", "json")); len(pins) != 0 {
+	if pins := parse[[]store.Ref](t, s.ok(t, "pin", "ls", "-o", "json")); len(pins) != 0 {
 		t.Errorf("pins: %+v", pins)
 	}
 	if out := s.ok(t, "import", "ollama", "--ttl", "1h", "-q"); strings.Count(out, "sha256:") != 3 {
 		t.Errorf("once more: %q", out)
 	}
-	if pins := parse[[]store.Ref](t, s.ok(t, "pin", "-o", "json")); len(pins) != 3 || pins[0].Expires.IsZero() {
+	if pins := parse[[]store.Ref](t, s.ok(t, "pin", "ls", "-o", "json")); len(pins) != 3 || pins[0].Expires.IsZero() {
 		t.Errorf("pins: %+v", pins)
 	}
 	for _, ref := range refs {

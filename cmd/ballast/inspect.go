@@ -75,7 +75,7 @@ func (a *app) localDetail(ctx context.Context, name string) (api.Detail, error) 
 	defer cl.Close()
 	d, err := cl.Image(ctx, name)
 	if errdefs.IsNotFound(err) {
-		err = fmt.Errorf("%w; \"ballast ls\" lists what is here, \"ballast inspect --remote\" asks the registry", err)
+		err = fmt.Errorf("%w; \"ballast inspect --remote\" asks the registry", err)
 	}
 	return d, err
 }
@@ -147,7 +147,7 @@ func (a *app) detail(d api.Detail) error {
 		head = append(head, []string{"Error:", d.Error.Message})
 	}
 	for _, p := range d.Pins {
-		head = append(head, []string{"Pin:", api.PinnedRef(p) + ", expires " + ago(p.Expires)})
+		head = append(head, []string{"Pin:", api.PinnedRef(p) + ", expires " + expires(p.Expires)})
 	}
 	for _, r := range d.Signatures {
 		head = append(head, []string{"Signed:", strings.Join(r.Signers, "; ") + ", as rule " + r.Rule + " wants it"})

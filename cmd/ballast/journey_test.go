@@ -81,7 +81,7 @@ docker_config = ""
 stall_timeout = "2s"
 allow_hosts = %s
 [fetch]
-reserve = %d
+reserve = "%dB"
 [lazy]
 holder = "none" # a holder is a copy of this program, which is the test
 %s`, s.dir+"/root", s.dir+"/run/ballastd.sock", s.address, s.dir+"/containerd.sock", facade, strings.ReplaceAll(fmt.Sprintf("%q", s.allow), " ", ", "), reserve, s.more)
@@ -220,6 +220,19 @@ func TestJourney(t *testing.T) {
 		t.Errorf("inspect --remote: %d bytes of blobs were downloaded", s.bytes())
 	}
 
+	if out := s.ok(t, "pull", "--dry-run", ref); !strings.Contains(out, shortDigest(remote.Manifest.String())) || !strings.Contains(out, "absent") {
+		t.Errorf("pull --dry-run: %q", out)
+	}
+	if s.bytes() > 64<<10 {
+		t.Errorf("pull --dry-run: %d bytes of blobs were downloaded", s.bytes())
+	}
+	s.ok(t, "pull", ref)
+	if pins := parse[[]api.Pin](t, s.ok(t, "pin", "ls", "-o", "json")); len(pins) != 0 {
+		t.Errorf("pins after a pull: %+v", pins)
+	}
+	s.ok(t, "rm", ref)
+	s.ok(t, "gc", "--yes")
+
 	lines := strings.Split(strings.TrimSpace(s.ok(t, "prefetch", "-o", "json", ref)), "\n")
 	last := parse[api.Event](t, lines[len(lines)-1])
 	if last.Status != api.StatusSuccess || last.Ref != ref || last.Image == nil || last.Image.Manifest != remote.Manifest {
@@ -258,7 +271,7 @@ func TestJourney(t *testing.T) {
 		t.Errorf("inspect:\n%s", out)
 	}
 
-	s.ok(t, "gc")
+	s.ok(t, "gc", "--yes")
 	s.ok(t, "verify")
 	u := parse[store.Usage](t, s.ok(t, "df", "-o", "json"))
 	if u.Unique < size || u.Reclaimable != 0 || u.Partial != 0 {
@@ -266,15 +279,21 @@ func TestJourney(t *testing.T) {
 	}
 	s.ok(t, "df")
 	s.ok(t, "unpin", ref)
-	if out := s.ok(t, "gc", "--dry-run"); !strings.Contains(out, "would remove") {
+	if out := s.ok(t, "gc", "--dry-run"); !strings.Contains(out, "would remove") || !strings.Contains(out, "\n  "+ref+"\n") {
 		t.Errorf("gc --dry-run: %q", out)
 	}
-	s.ok(t, "pin", "--ttl", "1h", ref)
-	if out := s.ok(t, "pin"); !strings.Contains(out, ref) {
+	s.ok(t, "pin", "--ttl", "1d", ref)
+	if out := s.ok(t, "pin", "ls"); !strings.Contains(out, ref) || !strings.Contains(out, "in 24 hours") {
 		t.Errorf("pin: %q", out)
 	}
+	if code, _, _ := s.ballast(t.Context(), "gc"); code != exitUsage {
+		t.Errorf("gc without a terminal: code %d", code)
+	}
+	if out := s.ok(t, "rm", "--dry-run", ref); out != remote.Manifest.String()+"\n" || !strings.Contains(s.ok(t, "ls"), "pinned (24 hours left)") {
+		t.Errorf("rm --dry-run: %q", out)
+	}
 	s.ok(t, "rm", ref)
-	s.ok(t, "gc")
+	s.ok(t, "gc", "--yes")
 	if u = parse[store.Usage](t, s.ok(t, "df", "-o", "json")); u.Unique != 0 {
 		t.Errorf("df after rm and gc: %+v", u)
 	}
@@ -367,7 +386,7 @@ func TestPrefetchFails(t *testing.T) {
 			if last := parse[api.Event](t, lines[len(lines)-1]); code != tt.want || last.Status != api.StatusError || last.Error == nil {
 				t.Errorf("json: code %d, last line %+v", code, last)
 			}
-			if pins := parse[[]store.Ref](t, s.ok(t, "pin", "-o", "json")); len(pins) != 0 {
+			if pins := parse[[]store.Ref](t, s.ok(t, "pin", "ls", "-o", "json")); len(pins) != 0 {
 				t.Errorf("pins: %+v", pins)
 			}
 		})
@@ -441,7 +460,7 @@ func TestPrefetchListContinuesAfterError(t *testing.T) {
 	if err := os.WriteFile(list, []byte(one+"\n"+s.host+"/none:v1\n"+two+"\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	code, stdout, stderr := s.ballast(t.Context(), "-q", "prefetch", "-f", list)
+	code, stdout, stderr := s.ballast(t.Context(), "-q", "prefetch", "--file", list)
 	if code != exitNotFound || strings.Count(stdout, "sha256:") != 2 || !strings.Contains(stderr, "none:v1") {
 		t.Errorf("code %d, stdout %q, stderr %q", code, stdout, stderr)
 	}
@@ -454,7 +473,7 @@ func TestSecondDaemon(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := daemon.New(cfg, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "another process") {
+	if _, err := daemon.New(cfg, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("process %d has it open", os.Getpid())) {
 		t.Errorf("same root: got %v", err)
 	}
 	cfg.Root = filepath.Join(s.dir, "other")

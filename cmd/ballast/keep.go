@@ -1,43 +1,56 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 )
 
 func (a *app) rmCommand() *cobra.Command {
-	return &cobra.Command{
+	var dryRun bool
+	c := &cobra.Command{
 		Use:               "rm REF|DIGEST...",
 		Short:             "remove models and their pins",
 		Long:              "Remove models and their pins. Files that containers, images of containerd, leases or mounts use stay until these are gone.\nGarbage collection frees the disk space later, \"ballast gc\" at once. Downloads that no client waits for stop.",
 		Args:              modelNames(1, 0),
 		ValidArgsFunction: a.completes(0, modelRefs),
-		RunE: a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
-			return a.each(args, func(name string) error {
-				r, err := cl.RemoveImage(cmd.Context(), name)
-				for _, m := range r.Manifests {
-					fmt.Fprintln(a.stdout, m)
-				}
-				for _, ref := range r.Untagged {
-					fmt.Fprintln(a.stdout, printable(ref))
-				}
-				if r.Stopped > 0 {
-					a.note("%s stopped", plural(r.Stopped, "download"))
-				}
-				for _, m := range r.InUse {
-					a.note("%s is in use; its files stay until the containers, images of containerd (\"ctr -n NS images ls\"), leases of interrupted pulls (\"ctr -n NS leases ls\") and mounts (\"ballast mount\") that use it are gone", m)
-				}
-				return err
-			})
-		}),
 	}
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "show what would be removed")
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
+		remove := cl.RemoveImage
+		if dryRun {
+			remove = cl.Removal
+		}
+		return a.each(args, func(name string) error {
+			r, err := remove(cmd.Context(), name)
+			for _, m := range r.Manifests {
+				fmt.Fprintln(a.stdout, m)
+			}
+			for _, ref := range r.Untagged {
+				fmt.Fprintln(a.stdout, printable(ref))
+			}
+			if r.Stopped > 0 {
+				a.note("%s stopped", plural(r.Stopped, "download"))
+			}
+			for _, m := range r.InUse {
+				a.note("%s is in use; its files stay until the containers, images of containerd (\"ctr -n NS images ls\"), leases of interrupted pulls (\"ctr -n NS leases ls\") and mounts (\"ballast mount ls\") that use it are gone", m)
+			}
+			return err
+		})
+	})
+	return c
 }
 
 // each calls f with all names, continues after an error, which it prints, and returns the first.
@@ -60,35 +73,22 @@ func (a *app) each(names []string, f func(string) error) error {
 }
 
 func (a *app) pinCommand() *cobra.Command {
-	var ttl time.Duration
+	var t time.Duration
 	c := &cobra.Command{
-		Use:   "pin [REF|DIGEST...]",
-		Short: "protect models from garbage collection; without arguments, list pins",
-		Long: `Protect models from garbage collection; without arguments, list pins. A pin belongs to the model that its
+		Use:   "pin REF|DIGEST...",
+		Short: "protect models from garbage collection",
+		Long: `Protect models from garbage collection; "ballast pin ls" lists the pins. A pin belongs to the model that its
 reference stands for when the pin is made. If the tag moves, the list says so, and "ballast prefetch REF"
 or "ballast pin REF" moves the pin.`,
-		Args:              modelNames(0, 0),
+		Args:              modelNames(1, 0),
 		ValidArgsFunction: a.completes(0, modelRefs),
 	}
 	out := outputFlag(c)
-	c.Flags().DurationVar(&ttl, "ttl", 0, "remove the pin after this time (default: keep it)")
+	c.Flags().Var((*ttl)(&t), "ttl", "remove the pin after this time, such as 12h, 3d or 2w (default: keep it)")
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
-		switch {
-		case ttl < 0:
-			return usage("--ttl %v is negative", ttl)
-		case len(args) == 0 && cmd.Flags().Changed("ttl"):
-			return usage("--ttl needs models to pin")
-		}
-		if len(args) == 0 {
-			pins, err := cl.Pins(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return a.pins(pins, *out)
-		}
 		var all []api.Pin
 		err := a.each(args, func(name string) error {
-			pins, err := cl.Pin(cmd.Context(), api.PinRequest{Name: name, TTL: ttl})
+			pins, err := cl.Pin(cmd.Context(), api.PinRequest{Name: name, TTL: t})
 			all = append(all, pins...)
 			return err
 		})
@@ -98,6 +98,20 @@ or "ballast pin REF" moves the pin.`,
 			}
 		}
 		return err
+	})
+	c.AddCommand(a.pinLsCommand())
+	return c
+}
+
+func (a *app) pinLsCommand() *cobra.Command {
+	c := &cobra.Command{Use: "ls", Aliases: []string{"list"}, Short: "list pins", Args: cobra.NoArgs}
+	out := outputFlag(c)
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, _ []string) error {
+		pins, err := cl.Pins(cmd.Context())
+		if err != nil {
+			return err
+		}
+		return a.pins(pins, *out)
 	})
 	return c
 }
@@ -110,9 +124,17 @@ func (a *app) pins(pins []api.Pin, out output) error {
 		if p.Moved != "" {
 			d += " (moved: the name now is " + shortDigest(p.Moved.String()) + ")"
 		}
-		rows = append(rows, []string{api.PinnedRef(p.Ref), d, size(p.ModelSize), ago(p.Expires)})
+		rows = append(rows, []string{api.PinnedRef(p.Ref), d, size(p.ModelSize), expires(p.Expires)})
 	}
 	return a.show(out, pins, refs, rows)
+}
+
+// expires describes when a pin ends.
+func expires(t time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	return "in " + ahead(t)
 }
 
 func (a *app) unpinCommand() *cobra.Command {
@@ -134,16 +156,57 @@ func (a *app) unpinCommand() *cobra.Command {
 	}
 }
 
+// collected prints the result of a garbage collection.
+func (a *app) collected(r store.GCResult, dryRun bool) {
+	verbs := map[bool][]string{false: {"removed", "stopped"}, true: {"would remove", "would stop"}}[dryRun]
+	fmt.Fprintf(a.stdout, "%s %s (%s), %s, %s\n", verbs[0], plural(r.Objects, "object"), size(r.Bytes), plural(r.Partials, "unfinished download"), plural(r.Images, "image"))
+	for _, m := range r.Models {
+		fmt.Fprintf(a.stdout, "  %s\n", printable(m))
+	}
+	if r.Downloads > 0 {
+		fmt.Fprintf(a.stdout, "%s %s that no client waits for\n", verbs[1], plural(r.Downloads, "download"))
+	}
+}
+
+// askable returns a usage error if there is no terminal to ask on.
+func askable(w io.Writer, stdin io.Reader) error {
+	if _, _, ok := terminalSize(w); !ok || !isTerminal(stdin) {
+		return usage("there is no terminal to ask on: write --yes, or --dry-run to see what would be removed")
+	}
+	return nil
+}
+
+// confirmed asks whether to go on.
+func (a *app) confirmed(stdin io.Reader) bool {
+	fmt.Fprint(a.stderr, "go on? [y/N] ")
+	answer, _ := bufio.NewReader(stdin).ReadString('\n') // its end is a no
+	return slices.Contains([]string{"y", "yes"}, strings.ToLower(strings.TrimSpace(answer)))
+}
+
+// isTerminal reports whether a reader is a terminal.
+func isTerminal(r io.Reader) bool {
+	f, ok := r.(*os.File)
+	if !ok {
+		return false
+	}
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}
+
 func (a *app) gcCommand() *cobra.Command {
 	var o store.GCOptions
 	var keep string
+	var yes bool
 	c := &cobra.Command{
 		Use:   "gc",
 		Short: "remove everything that is unused",
-		Args:  cobra.NoArgs,
+		Long: `Remove everything that is unused: models that no pin, container, image of containerd, lease or mount needs. It
+asks before, if it can; in a script, --yes is needed.`,
+		Args: cobra.NoArgs,
 	}
 	out := outputFlag(c)
 	c.Flags().BoolVar(&o.DryRun, "dry-run", false, "show what would be removed")
+	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	c.Flags().StringVar(&keep, "keep", "0", "keep this much of it, such as 50GB; the least recently used goes first")
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, _ []string) error {
 		n, err := config.ParseUnitSize(keep)
@@ -151,6 +214,18 @@ func (a *app) gcCommand() *cobra.Command {
 			return usage("--keep: %w", err)
 		}
 		o.Keep = int64(n)
+		if !yes && !o.DryRun {
+			if err := askable(a.stderr, cmd.InOrStdin()); err != nil {
+				return err
+			}
+			plan, err := cl.GC(cmd.Context(), store.GCOptions{Keep: o.Keep, DryRun: true})
+			if err != nil {
+				return err
+			}
+			if a.collected(plan, true); !a.confirmed(cmd.InOrStdin()) {
+				return nil
+			}
+		}
 		r, err := cl.GC(cmd.Context(), o)
 		if err != nil {
 			return err
@@ -158,15 +233,7 @@ func (a *app) gcCommand() *cobra.Command {
 		if *out == outJSON {
 			return a.printJSON(r)
 		}
-		verb := "removed"
-		if o.DryRun {
-			verb = "would remove"
-		}
-		fmt.Fprintf(a.stdout, "%s %d objects (%s), %d unfinished fetches, %d images\n", verb, r.Objects, size(r.Bytes), r.Partials, r.Images)
-		if r.Downloads > 0 {
-			verb := map[bool]string{false: "stopped", true: "would stop"}[o.DryRun]
-			fmt.Fprintf(a.stdout, "%s %s that no client waits for\n", verb, plural(r.Downloads, "download"))
-		}
+		a.collected(r, o.DryRun)
 		if r.Objects == 0 && !a.quiet {
 			a.note("models stay that pins, containers, images of containerd, leases of interrupted pulls (\"ctr -n NS leases ls\") or mounts use")
 		}

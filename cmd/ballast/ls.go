@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/convert/formats"
+	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/spf13/cobra"
 )
@@ -47,7 +49,7 @@ containerd or mounts).`,
 
 // list prints models.
 func (a *app) list(images []api.Image, out output) error {
-	ids, rows := []string{}, [][]string{{"REFERENCE", "DIGEST", "FORMAT", "SIZE", "STATE", "USED"}}
+	ids, rows := []string{}, [][]string{{"REFERENCE", "DIGEST", "FORMAT", "SIZE", "STATE", "LAST USED"}}
 	for _, im := range images {
 		ids = append(ids, im.ID().String())
 		for _, ref := range orNone(im) {
@@ -65,6 +67,27 @@ func (a *app) list(images []api.Image, out output) error {
 	return nil
 }
 
+// filterValues are the values of keys of filters that have no others.
+var filterValues = map[string][]string{
+	"state": {
+		string(api.StateComplete), string(api.StateLazy), string(api.StatePulling), string(api.StatePartial), string(api.StateAbsent),
+		string(api.StateInvalid), string(api.StateIndex),
+	},
+	"format": formatNames(),
+	"pinned": {"true", "false"},
+	"used":   {"true", "false"},
+}
+
+// formatNames returns the formats of models on a node.
+func formatNames() (names []string) {
+	for _, f := range formats.All() {
+		if f.Name != "" && f.Name != mediatype.FormatFiles {
+			names = append(names, string(f.Name))
+		}
+	}
+	return append(names, string(mediatype.FormatIndex))
+}
+
 // parseFilters returns the filter of a list of KEY=VALUE.
 func parseFilters(filters []string) (func(api.Image) bool, error) {
 	var all []func(api.Image) bool
@@ -74,14 +97,15 @@ func parseFilters(filters []string) (func(api.Image) bool, error) {
 			return nil, usage("--filter %q is not KEY=VALUE", f)
 		}
 		yes := value == "true"
-		if (key == "pinned" || key == "used") && !yes && value != "false" {
-			return nil, usage("--filter %s is true or false, and not %q", key, value)
+		first, _, _ := strings.Cut(value, "/") // a variant follows
+		if known := filterValues[key]; known != nil && !slices.Contains(known, first) {
+			return nil, usage("--filter %s=%.100s: the values are %s", key, value, strings.Join(known, ", "))
 		}
 		switch key {
 		case "state":
 			all = append(all, func(im api.Image) bool { return im.State == api.ImageState(value) })
 		case "format":
-			all = append(all, func(im api.Image) bool { return im.Origin.Format == value })
+			all = append(all, func(im api.Image) bool { return strings.HasPrefix(im.Origin.Format+"/", value+"/") })
 		case "ref":
 			all = append(all, func(im api.Image) bool {
 				return slices.ContainsFunc(orNone(im), func(ref string) bool { return strings.Contains(ref, value) })
@@ -91,7 +115,7 @@ func parseFilters(filters []string) (func(api.Image) bool, error) {
 		case "used":
 			all = append(all, func(im api.Image) bool { return (im.Snapshots > 0) == yes })
 		default:
-			return nil, usage("--filter has no key %q: state, format, ref, pinned, used", key)
+			return nil, usage("--filter has no key %q; its keys are state, format, ref, pinned, used", key)
 		}
 	}
 	return func(im api.Image) bool {
@@ -157,7 +181,7 @@ func until(expires time.Time) string {
 	if expires.IsZero() {
 		return ""
 	}
-	return " (" + strings.TrimSuffix(ago(expires), " from now") + " left)"
+	return " (" + ahead(expires) + " left)"
 }
 
 func (a *app) dfCommand() *cobra.Command {

@@ -55,7 +55,7 @@ func TestUsageErrors(t *testing.T) {
 
 func TestNoDaemon(t *testing.T) {
 	for _, args := range [][]string{
-		{"ls"}, {"df"}, {"gc"}, {"verify"}, {"pin"}, {"rm", "ghcr.io/a/b:v1"}, {"inspect", "ghcr.io/a/b:v1"}, {"prefetch", "ghcr.io/a/b:v1"},
+		{"ls"}, {"df"}, {"gc", "--yes"}, {"verify"}, {"pin", "ls"}, {"rm", "ghcr.io/a/b:v1"}, {"inspect", "ghcr.io/a/b:v1"}, {"prefetch", "ghcr.io/a/b:v1"},
 	} {
 		code, _, stderr := ballast(t, args...)
 		if code != exitNetwork || !strings.Contains(stderr, "ballastd is not running") {
@@ -224,7 +224,7 @@ func TestDoctorJSON(t *testing.T) {
 	if err := json.Unmarshal([]byte(stdout), &findings); err != nil {
 		t.Fatalf("%v in %q", err, stdout)
 	}
-	if code != 1 || len(findings) < 4 || findings[0].Check != "daemon" || findings[0].Status != "fail" {
+	if code != 1 || len(findings) < 1 || findings[0].Check != "daemon" || findings[0].Status != "fail" {
 		t.Errorf("code %d, findings %+v", code, findings)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,21 +20,21 @@ import (
 
 func (a *app) mountCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "mount [REF|DIGEST DIR]",
-		Short: "mount a model for processes outside of containers; without arguments, list mounts",
+		Use:   "mount REF|DIGEST DIR",
+		Short: "mount a model for processes outside of containers",
 		Long: `Mount the files of a model read-only at an empty directory, for processes outside of containers: vLLM, llama.cpp,
 LocalAI. A model that is not complete can be mounted if lazy.mode lets containers read it; reads of missing
 bytes wait for them.
 
 A mounted model is not removed from the node. The mount stays when ballastd stops, and complete models are read
 without it. The mount ends with "ballast unmount" or a restart of the machine, which does not restore it. Every
-user who can enter the directory can read the files.`,
+user who can enter the directory can read the files. "ballast mount ls" lists the mounts.`,
 		Example: "  ballast mount docker.io/ai/smollm2 /srv/models/smollm2\n  ballast unmount /srv/models/smollm2",
 		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 0 && len(args) != 2 {
-				return errors.New("use a model and a directory, or no arguments for a list")
+			if len(args) != 2 {
+				return errors.New("a model and a directory expected; \"ballast mount ls\" lists mounts")
 			}
-			return names(args[:min(1, len(args))])
+			return names(args[:1])
 		},
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 1 {
@@ -44,15 +45,13 @@ user who can enter the directory can read the files.`,
 	}
 	out := outputFlag(c)
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
-		if len(args) == 0 {
-			return a.listMounts(cmd.Context(), cl, *out)
-		}
 		dir, err := mountPoint(args[1])
 		if err != nil {
 			return err
 		}
 		return a.mount(cmd.Context(), cl, api.MountRequest{Name: args[0], Dir: dir}, *out)
 	})
+	c.AddCommand(a.mountLsCommand())
 	return c
 }
 
@@ -99,10 +98,14 @@ minute.`,
 // mountPoint returns the real path of a directory, which must exist and be empty, unless it is a
 // mount point.
 func mountPoint(dir string) (string, error) {
-	dir, err := realPath(dir)
+	path, err := realPath(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", usage("%s: no such directory; make it first", dir)
+	}
 	if err != nil {
 		return "", usage("%w", err)
 	}
+	dir = path
 	if at, err := mountedAt(dir); err != nil || at != nil {
 		return dir, err
 	}
@@ -224,20 +227,24 @@ func (a *app) mount(ctx context.Context, cl *api.Client, r api.MountRequest, out
 	return err
 }
 
-// listMounts prints all mounts.
-func (a *app) listMounts(ctx context.Context, cl *api.Client, out output) error {
-	all, err := cl.Mounts(ctx)
-	if err != nil {
-		return err
-	}
-	dirs, rows := []string{}, [][]string{{"DIRECTORY", "MODEL", "MADE", "STATE"}}
-	for _, m := range all {
-		dirs = append(dirs, m.Dir)
-		state := "mounted"
-		if !m.Mounted {
-			state = "not mounted"
+func (a *app) mountLsCommand() *cobra.Command {
+	c := &cobra.Command{Use: "ls", Aliases: []string{"list"}, Short: "list mounts", Args: cobra.NoArgs}
+	out := outputFlag(c)
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, _ []string) error {
+		all, err := cl.Mounts(cmd.Context())
+		if err != nil {
+			return err
 		}
-		rows = append(rows, []string{m.Dir, m.Name, ago(m.Created), state})
-	}
-	return a.show(out, all, dirs, rows)
+		dirs, rows := []string{}, [][]string{{"DIRECTORY", "MODEL", "SINCE", "STATE"}}
+		for _, m := range all {
+			dirs = append(dirs, m.Dir)
+			state := "mounted"
+			if !m.Mounted {
+				state = "not mounted"
+			}
+			rows = append(rows, []string{m.Dir, m.Name, ago(m.Created), state})
+		}
+		return a.show(*out, all, dirs, rows)
+	})
+	return c
 }

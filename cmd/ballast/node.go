@@ -29,13 +29,12 @@ type cluster struct {
 
 func (a *app) nodeCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "node",
-		Short: "label this node in Kubernetes; for the pods of the chart",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Use:    "node COMMAND",
+		Short:  "label this node in Kubernetes; for the pods of the chart",
+		Hidden: true,
 	}
 	c.AddCommand(a.nodeReadyCommand(), a.nodeWatchCommand(), a.nodeLeaveCommand(), a.nodeGoneCommand())
-	return c
+	return group(c)
 }
 
 func (c *cluster) flags(cmd *cobra.Command) {

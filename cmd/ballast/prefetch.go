@@ -14,17 +14,20 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/export"
+	"github.com/ballast-dev/ballast/convert/layout"
+	"github.com/ballast-dev/ballast/convert/ollama/localstore"
+	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 )
 
 func (a *app) prefetchCommand() *cobra.Command {
-	var list string
-	var refer, detach bool
-	var r api.PrefetchRequest
-	c := &cobra.Command{
+	c, r := a.fetchCommand(&cobra.Command{
 		Use:   "prefetch REF...",
 		Short: "download models ahead of their use, verify and pin them",
 		Long: `Download models ahead of their use, verify and pin them. A model that is already complete is only pinned, and
@@ -32,29 +35,50 @@ an unfinished download is resumed.
 
 ballastd does the work, downloads several models at the same time, and continues if you interrupt this command;
 with --detach, the command returns at once. References name their registry:
-registry.ollama.ai/library/llama3.2:1b, docker.io/ai/smollm2, ghcr.io/team/model:v1. A list has one reference
-per line; empty lines and lines that start with # are ignored.`,
-		Example: "  ballast prefetch registry.ollama.ai/library/llama3.2:1b\n  ballast prefetch -f models.txt --ttl 24h",
-	}
+registry.ollama.ai/library/llama3.2:1b, docker.io/ai/smollm2, ghcr.io/team/model:v1. The URL of a model's page
+at huggingface.co or ollama.com stands for its reference. A list has one reference per line; empty lines and
+lines that start with # are ignored.`,
+		Example: "  ballast prefetch registry.ollama.ai/library/llama3.2:1b\n  ballast prefetch --file models.txt --ttl 3d",
+	})
+	pinFlags(c, &r.TTL, &r.NoPin)
+	return c
+}
+
+// pullCommand returns "pull", which is "prefetch --no-pin".
+func (a *app) pullCommand() *cobra.Command {
+	c, r := a.fetchCommand(&cobra.Command{
+		Use:     "pull REF...",
+		Short:   "download and verify models, without pins",
+		Long:    "Download and verify models, exactly as \"ballast prefetch --no-pin\" does: they are removed when space is needed.",
+		Example: "  ballast pull hf:Qwen/Qwen3-0.6B-GGUF",
+	})
+	r.NoPin = true
+	return c
+}
+
+// fetchCommand completes a command that downloads models as r says.
+func (a *app) fetchCommand(c *cobra.Command) (_ *cobra.Command, r *api.PrefetchRequest) {
+	var list string
+	var refer, detach, dryRun bool
+	r = &api.PrefetchRequest{}
 	c.ValidArgsFunction = a.completes(0, modelRefs)
 	out := outputFlag(c)
-	c.Flags().StringVarP(&list, "file", "f", "", "read references from a file, - for stdin")
-	c.Flags().DurationVar(&r.TTL, "ttl", 0, "remove the pin after this time (default: keep it)")
-	c.Flags().BoolVar(&r.NoPin, "no-pin", false, "do not pin the models; they are removed when space is needed")
-	c.Flags().BoolVarP(&detach, "detach", "d", false, "return as soon as ballastd has started; \"ballast status\" shows the progress")
+	c.Flags().StringVar(&list, "file", "", "read references from a file, - for stdin")
+	detachFlag(c, &detach)
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "show what would be downloaded")
 	c.Flags().BoolVar(&refer, "referrer", false, "then write the converted image of each model beside it, as \"ballast convert REF --referrer\" does")
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
 		refs, err := a.references(cmd, args, list)
 		if err != nil {
 			return err
 		}
-		if r.TTL < 0 {
-			return usage("--ttl %v is negative", r.TTL)
-		}
-		if detach && refer {
+		switch {
+		case detach && refer:
 			return usage("--referrer needs the models, and --detach does not wait for them")
+		case dryRun:
+			return a.planFetches(cmd.Context(), cl, refs, *out)
 		}
-		p := &prefetching{app: a, client: cl, r: r, out: *out, detach: detach}
+		p := &prefetching{app: a, client: cl, r: *r, out: *out, detach: detach}
 		if err := p.run(cmd.Context(), refs); err != nil || !refer {
 			return err
 		}
@@ -66,14 +90,49 @@ per line; empty lines and lines that start with # are ignored.`,
 		}
 		return nil
 	})
-	return c
+	return c, r
+}
+
+// detachFlag adds --detach to a command.
+func detachFlag(c *cobra.Command, detach *bool) {
+	c.Flags().BoolVarP(detach, "detach", "d", false, "return as soon as ballastd has started; \"ballast status\" shows the progress")
+}
+
+// A fetchPlan is what a download would do, in JSON.
+type fetchPlan struct {
+	Ref    string         `json:"ref"`
+	Digest digest.Digest  `json:"digest"`
+	Size   int64          `json:"size"`
+	State  api.ImageState `json:"state"` // on this node; absent if it is not known
+}
+
+// planFetches prints what downloads would do.
+func (a *app) planFetches(ctx context.Context, cl *api.Client, refs []string, out output) error {
+	plans, digests, rows := []fetchPlan{}, []string{}, [][]string{{"REFERENCE", "DIGEST", "SIZE", "STATE"}}
+	failed := a.each(refs, func(ref string) error {
+		d, err := a.remoteDetail(ctx, ref, convert.Choice{})
+		if err != nil {
+			return api.About(ref, err)
+		}
+		p := fetchPlan{Ref: ref, Digest: d.Manifest, Size: d.Size, State: api.StateAbsent}
+		switch here, err := cl.Image(ctx, d.Manifest.String()); {
+		case err == nil:
+			p.State = here.State
+		case !errdefs.IsNotFound(err):
+			return err
+		}
+		plans, digests = append(plans, p), append(digests, p.Digest.String())
+		rows = append(rows, []string{ref, shortDigest(p.Digest.String()), size(p.Size), string(p.State)})
+		return nil
+	})
+	return cmp.Or(a.show(out, plans, digests, rows), failed)
 }
 
 // references returns the valid references of the command line and of a list.
 func (a *app) references(cmd *cobra.Command, args []string, list string) ([]string, error) {
 	var refs []string
 	for _, s := range args {
-		ref, err := resolve.ParseRef(s)
+		ref, err := parseRemote(s)
 		if err != nil {
 			return nil, &usageError{err}
 		}
@@ -100,7 +159,7 @@ func readList(stdin io.Reader, name string) ([]string, error) {
 	} else {
 		f, err := os.Open(name)
 		if err != nil {
-			return nil, usage("-f: %w", err)
+			return nil, usage("--file: %w", err)
 		}
 		defer f.Close()
 		in = f
@@ -114,7 +173,7 @@ func readList(stdin io.Reader, name string) ([]string, error) {
 		if s == "" || strings.HasPrefix(s, "#") {
 			continue
 		}
-		ref, err := resolve.ParseRef(s)
+		ref, err := parseRemote(s)
 		if err != nil {
 			return nil, usage("%s:%d: %w", name, n, err)
 		}
@@ -124,6 +183,21 @@ func readList(stdin io.Reader, name string) ([]string, error) {
 		return nil, fmt.Errorf("%s:%d: %w", name, n+1, err)
 	}
 	return refs, nil
+}
+
+// parseRemote parses the reference of a model in a registry. The error for a model of this machine says
+// what takes it.
+func parseRemote(s string) (remote.Ref, error) {
+	ref, err := resolve.ParseRef(s)
+	model, ofOllama := strings.CutPrefix(s, localstore.Scheme)
+	isLayout := strings.HasPrefix(s, layout.Scheme) && !strings.HasPrefix(s, layout.Scheme+"//")
+	switch {
+	case ofOllama && !resolve.IsPath(model):
+		return ref, fmt.Errorf("%s is on this machine: use \"ballast import ollama %s\": %w", s, model, errdefs.ErrInvalidArgument)
+	case ofOllama, isLayout, err != nil && resolve.IsPath(s):
+		return ref, fmt.Errorf("%s is on this machine: publish it first, with \"ballast convert %s REGISTRY/REPOSITORY:TAG\": %w", s, s, errdefs.ErrInvalidArgument)
+	}
+	return ref, err
 }
 
 // A prefetching is one run of "prefetch".

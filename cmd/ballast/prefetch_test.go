@@ -39,7 +39,7 @@ func TestPrefetchDetached(t *testing.T) {
 	}
 	close(open)
 	s.ok(t, "prefetch", one, two)
-	if pins := parse[[]store.Ref](t, s.ok(t, "pin", "-o", "json")); len(pins) != 2 {
+	if pins := parse[[]store.Ref](t, s.ok(t, "pin", "ls", "-o", "json")); len(pins) != 2 {
 		t.Errorf("pins: %+v", pins)
 	}
 	if code, _, stderr := ballast(t, "prefetch", "--detach", "--referrer", one); code != exitUsage || !strings.Contains(stderr, "--referrer") {
@@ -96,7 +96,7 @@ func TestPrefetchListInterrupted(t *testing.T) {
 		}
 	}
 	close(open)
-	waitUntil(t, "all models", func() bool { return len(parse[[]store.Ref](t, s.ok(t, "pin", "-o", "json"))) == 6 })
+	waitUntil(t, "all models", func() bool { return len(parse[[]store.Ref](t, s.ok(t, "pin", "ls", "-o", "json"))) == 6 })
 	if running, _, _ := status(); running != 0 {
 		t.Errorf("%d jobs", running)
 	}
@@ -127,7 +127,7 @@ func TestStopOfQueuedPrefetch(t *testing.T) {
 		t.Errorf("rm: code %d, %q", code, stderr)
 	}
 	close(open)
-	waitUntil(t, "the other models", func() bool { return len(parse[[]store.Ref](t, s.ok(t, "pin", "-o", "json"))) == 4 })
+	waitUntil(t, "the other models", func() bool { return len(parse[[]store.Ref](t, s.ok(t, "pin", "ls", "-o", "json"))) == 4 })
 	if out := s.ok(t, "ls"); strings.Contains(out, queued[0]) {
 		t.Errorf("the model is there:\n%s", out)
 	}

@@ -31,10 +31,10 @@ again, and pods can pull them while the registry does not answer.
 
 DIR must be empty, or made by an earlier "ballast seed", to which the models are added. Models that only
 credentials can read stay private: pods need a pull secret, and the registry must answer.`,
-		Example: "  ballast seed ./image/var/lib/ballast ghcr.io/team/model:v1\n  ballast seed ./ballast -f models.txt && tar --xattrs -C ./ballast -cf ballast.tar .",
+		Example: "  ballast seed ./image/var/lib/ballast ghcr.io/team/model:v1\n  ballast seed ./ballast --file models.txt && tar --xattrs -C ./ballast -cf ballast.tar .",
 		Args:    cobra.MinimumNArgs(1),
 	}
-	c.Flags().StringVarP(&list, "file", "f", "", "read references from a file, - for stdin")
+	c.Flags().StringVar(&list, "file", "", "read references from a file, - for stdin")
 	out := outputFlag(c)
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		refs, err := a.references(cmd, args[1:], list)

@@ -184,6 +184,7 @@ func (a *app) applyPlan(ctx context.Context, plan *setup.Plan, dryRun bool, out 
 		err = plan.Apply(ctx, say)
 	}
 	if out == outJSON && err == nil {
+		plan.Steps = append([]setup.Step{}, plan.Steps...) // [] and not null
 		return a.printJSON(plan)
 	}
 	for _, n := range plan.Notes {

@@ -25,7 +25,7 @@ func TestInterruptEnds(t *testing.T) {
 		args   []string
 		stdout io.Writer
 	}{
-		"list":   {[]string{"prefetch", "-f", fifo}, io.Discard},
+		"list":   {[]string{"prefetch", "--file", fifo}, io.Discard},
 		"output": {[]string{"version"}, stdout},
 	} {
 		ctx, interrupt := context.WithCancel(t.Context())

@@ -137,7 +137,7 @@ func (a *app) signatures(ctx context.Context, cl *api.Client, ref string, out ou
 		return err
 	}
 	if len(res.Results) == 0 {
-		return fmt.Errorf("%s: no [[verify.rule]] matches it, so nothing was checked; ballastd reads rules when it starts: %w", ref, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("%s: nothing was checked: no [[verify.rule]] of the configuration matches it; add one, and restart ballastd: %w", ref, errdefs.ErrFailedPrecondition)
 	}
 	for _, r := range res.Results {
 		switch r.State {

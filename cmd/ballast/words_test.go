@@ -45,14 +45,15 @@ func TestUsageLine(t *testing.T) {
 		{[]string{"unpin", "llama"}, []string{"usage: ballast unpin "}},
 		{[]string{"pin", "llama"}, []string{"usage: ballast pin "}},
 		{[]string{"verify", "llama"}, []string{"usage: ballast verify "}},
-		{[]string{"pin", "--ttl", "1h"}, []string{"--ttl needs models to pin", "usage: ballast pin "}},
+		{[]string{"pin", "--ttl", "1h"}, []string{"no model given", "usage: ballast pin REF|DIGEST... [flags]\n"}},
+		{[]string{"mount"}, []string{`"ballast mount ls" lists mounts`, "usage: ballast mount REF|DIGEST DIR [flags]\n"}},
 		{[]string{"ls", "-o", "yaml"}, []string{"usage: ballast ls [flags]\n"}},
 		{[]string{"config", "hosts", "a/b"}, []string{"usage: ballast config hosts REGISTRY"}},
 		{[]string{"config", "containerd", "--like", "x"}, []string{"--runtime-handler"}},
 		{[]string{"help", "nothing"}, []string{`there is no command "nothing"`}},
-		{[]string{"help", "ls", "x"}, []string{`there is no command "ls x"`}},
+		{[]string{"help", "ls", "x"}, []string{`there is no command "x"`}},
 		{[]string{"--config", "/nowhere/c.toml", "ls"}, []string{"--config: ", "/nowhere/c.toml", "no such file"}},
-		{[]string{"prefetch", "-f", "/nowhere/list"}, []string{"/nowhere/list", "usage: ballast prefetch REF..."}},
+		{[]string{"prefetch", "--file", "/nowhere/list"}, []string{"/nowhere/list", "usage: ballast prefetch REF..."}},
 	} {
 		code, stdout, stderr := ballast(t, tt.args...)
 		if code != exitUsage || stdout != "" {
@@ -78,7 +79,7 @@ func TestWarningsHavePrefixes(t *testing.T) {
 	if got, want := out.String(), "ballast: warning: left alone: a\ufffd[2J\nballast: note: it is 1:\n\tx\ufffd\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if _, _, stderr := ballast(t, "lss"); !strings.Contains(stderr, "\n\tls\nusage: ") {
+	if _, _, stderr := ballast(t, "lss"); !strings.Contains(stderr, `"lss": did you mean ls?`) {
 		t.Errorf("a suggestion: %q", stderr)
 	}
 }
@@ -169,7 +170,7 @@ func TestReferenceListErrors(t *testing.T) {
 	if err := os.WriteFile(list, []byte("# models\n\nghcr.io/a/b:v1\nllama\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if code, _, stderr := ballast(t, "prefetch", "-f", list); code != exitUsage || !strings.Contains(stderr, list+`:4: reference "llama"`) {
+	if code, _, stderr := ballast(t, "prefetch", "--file", list); code != exitUsage || !strings.Contains(stderr, list+`:4: reference "llama"`) {
 		t.Errorf("code %d, stderr %q", code, stderr)
 	}
 }
@@ -203,7 +204,7 @@ func TestModelsInOutputAndCompletion(t *testing.T) {
 	one, two := s.add("one", 21, 1<<20), s.add("two", 22, 1<<20)
 	s.ok(t, "prefetch", one, two)
 	s.ok(t, "unpin", two)
-	if got := s.ok(t, "-q", "pin"); got != one+"\n" {
+	if got := s.ok(t, "-q", "pin", "ls"); got != one+"\n" {
 		t.Errorf("-q pin: %q", got)
 	}
 	for _, tt := range []struct {
@@ -269,15 +270,15 @@ func TestMovedPin(t *testing.T) {
 	ref, other := s.add("team/model", 41, 1<<20), s.add("team/other", 42, 2<<20)
 	s.ok(t, "prefetch", ref, other)
 	s.ok(t, "unpin", other)
-	old := parse[[]api.Pin](t, s.ok(t, "pin", "-o", "json"))
+	old := parse[[]api.Pin](t, s.ok(t, "pin", "ls", "-o", "json"))
 	s.models["team/model"] = s.models["team/other"]
 	s.ok(t, "prefetch", "--no-pin", ref)
-	pins := parse[[]api.Pin](t, s.ok(t, "pin", "-o", "json"))
+	pins := parse[[]api.Pin](t, s.ok(t, "pin", "ls", "-o", "json"))
 	if len(pins) != 1 || pins[0].Digest != old[0].Digest || old[0].Moved != "" || pins[0].Moved == "" || pins[0].Moved == pins[0].Digest {
 		t.Fatalf("pins %+v, before %+v", pins, old)
 	}
 	before, now := shortDigest(pins[0].Digest.String()), shortDigest(pins[0].Moved.String())
-	if got, want := s.ok(t, "pin"), before+" (moved: the name now is "+now+")"; !strings.Contains(got, want) {
+	if got, want := s.ok(t, "pin", "ls"), before+" (moved: the name now is "+now+")"; !strings.Contains(got, want) {
 		t.Errorf("got %q, want %q in it", got, want)
 	}
 	for line := range strings.Lines(s.ok(t, "ls")) {
@@ -288,7 +289,7 @@ func TestMovedPin(t *testing.T) {
 	if got, want := s.ok(t, "inspect", now), "Reference:      "+ref+"\nReference:"; !strings.HasPrefix(got, "Reference:") || strings.Count(got, "Reference:") != 2 {
 		t.Errorf("got\n%s\nwant lines like %q", got, want)
 	}
-	if s.ok(t, "prefetch", ref); strings.Contains(s.ok(t, "pin"), "moved") {
+	if s.ok(t, "prefetch", ref); strings.Contains(s.ok(t, "pin", "ls"), "moved") {
 		t.Error("a prefetch did not move the pin after its name")
 	}
 }

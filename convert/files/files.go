@@ -92,7 +92,7 @@ var Format = format.Format{
 func Open(ctx context.Context, name string) (_ *format.Source, err error) {
 	info, err := os.Stat(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s: %w", name, errdefs.ErrNotFound)
+		return nil, fmt.Errorf("%s: no such file or directory: %w", name, errdefs.ErrNotFound)
 	}
 	if err != nil {
 		return nil, err

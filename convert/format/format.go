@@ -53,6 +53,11 @@ type Format struct {
 	// Prefix is the prefix of references with another syntax; Ref parses the rest.
 	Prefix string
 	Ref    func(rest string) (remote.Ref, error)
+
+	// Page returns the reference of the model that a page of a web site shows, "" for another site,
+	// or an error that says what to write for a page that does not show a model. path are the
+	// elements of its path.
+	Page func(host string, path []string) (ref string, err error)
 }
 
 // Variants describe how one of several models is chosen. Its name follows a slash in

@@ -3,6 +3,7 @@ package format
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -136,6 +137,35 @@ func (l List) OfURL(name string) (f *Format, address string) {
 		}
 	}
 	return nil, ""
+}
+
+// OfPage returns the reference of the model that a page of a web site shows, or "" for any other
+// name. A name without the scheme of a URL is only a page if it cannot be a reference there.
+func (l List) OfPage(name string) (ref string, err error) {
+	rest, plain := strings.CutPrefix(name, "https://")
+	if !plain {
+		rest, plain = strings.CutPrefix(name, "http://")
+	}
+	u, err := url.Parse("https://" + rest)
+	if err != nil || u.User != nil {
+		return "", nil
+	}
+	path := strings.Split(strings.Trim(u.Path, "/"), "/")
+	if !plain && len(path) <= 2 {
+		return "", nil
+	}
+	for _, f := range l {
+		switch {
+		case f.Writer != nil && strings.HasSuffix(u.Path, f.Writer.Extension): // an archive at a URL
+			return "", nil
+		case f.Page == nil:
+			continue
+		}
+		if ref, err = f.Page(strings.TrimPrefix(strings.ToLower(u.Host), "www."), path); ref != "" || err != nil {
+			return ref, err
+		}
+	}
+	return "", nil
 }
 
 // Variants returns the names of all variants.

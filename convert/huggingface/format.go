@@ -6,15 +6,17 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/ballast-dev/ballast/convert/format"
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/containerd/errdefs"
 )
 
 // Format parses references of the form "hf:ORG/REPO[@REVISION]", and serves those with hosts of the
 // Hub as ModelPack.
-var Format = format.Format{Prefix: "hf:", Ref: parseRef, Hosts: hosts}
+var Format = format.Format{Prefix: "hf:", Ref: parseRef, Hosts: hosts, Page: page}
 
 func parseRef(rest string) (remote.Ref, error) {
 	repository, revision, pinned := strings.Cut(rest, "@")
@@ -22,6 +24,34 @@ func parseRef(rest string) (remote.Ref, error) {
 		revision = mainBranch
 	}
 	return remote.NewRef(Host, repository, revision)
+}
+
+// page returns the reference of https://huggingface.co/ORG/REPO[/tree/REVISION].
+func page(host string, path []string) (string, error) {
+	if host != Host && host != "huggingface.co" {
+		return "", nil
+	}
+	if len(path) < 2 || slices.Contains([]string{"datasets", "spaces", "collections", "docs", "papers"}, path[0]) {
+		return "", fmt.Errorf("a page of the Hub that is not the page of a model; write hf:ORG/REPO: %w", errdefs.ErrInvalidArgument)
+	}
+	repository := path[0] + "/" + path[1]
+	switch {
+	case len(path) == 2:
+		return Host + "/" + repository + ":" + mainBranch, nil
+	case path[2] == "tree" && len(path) == 4:
+		return Host + "/" + repository + ":" + path[3], nil
+	case len(path) > 4 && path[2] == "tree":
+		return "", part("directory", repository, path[3], strings.Join(path[4:], "/")+"/")
+	case len(path) > 4:
+		return "", part("file", repository, path[3], strings.Join(path[4:], "/"))
+	}
+	return "", fmt.Errorf("a page about a model; write hf:%s for the model: %w", repository, errdefs.ErrInvalidArgument)
+}
+
+// part returns the error for the page of a part of a repository.
+func part(what, repository, revision, path string) error {
+	return fmt.Errorf("one %s of a repository; write hf:%s@%s for the repository; convert and inspect --remote take --include '%s' too: %w",
+		what, repository, revision, path, errdefs.ErrInvalidArgument)
 }
 
 // hosts returns the Hub, whose endpoint HF_ENDPOINT can change, with the token of the environment

@@ -12,11 +12,12 @@ import (
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/ollama/localstore"
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/containerd/errdefs"
 )
 
 // The formats of Ollama: a model, and a list with one for each runner.
 var (
-	Format = format.Format{Name: mediatype.FormatOllama, Detect: detect, Parse: parseModel, Losses: rules, Place: &localstore.Place, Hosts: hosts}
+	Format = format.Format{Name: mediatype.FormatOllama, Detect: detect, Parse: parseModel, Losses: rules, Place: &localstore.Place, Hosts: hosts, Page: page}
 	Lists  = format.Format{
 		Name: mediatype.FormatOllamaList, Detect: detectList, Losses: rules,
 		Variants: &format.Variants{Names: runners, Choose: choose},
@@ -27,10 +28,27 @@ var (
 // requests like those of Ollama's own client, so that it serves the list of runners where there is
 // one.
 func hosts(format.Settings) (format.Hosts, error) {
-	return format.Hosts{Names: []string{"registry.ollama.ai"}, Manner: remote.Manner{
+	return format.Hosts{Names: []string{registryHost}, Manner: remote.Manner{
 		UserAgent: "ollama/0.40.0", Accept: mediatype.OllamaManifestList + ", " + mediatype.DockerManifest,
 	}}, nil
 }
+
+// page returns the reference of https://ollama.com/library/NAME[:TAG], or USER/NAME[:TAG].
+func page(host string, path []string) (string, error) {
+	switch {
+	case host != publicHost && host != registryHost:
+		return "", nil
+	case len(path) != 2:
+		return "", fmt.Errorf("a page that is not that of a model; write %s/library/NAME:TAG or %s/USER/NAME:TAG: %w", publicHost, publicHost, errdefs.ErrInvalidArgument)
+	}
+	return registryHost + "/" + path[0] + "/" + path[1], nil
+}
+
+// The hosts of the web site and of the registry.
+const (
+	publicHost   = "ollama.com"
+	registryHost = "registry.ollama.ai"
+)
 
 // detect looks for types of layers that only Ollama has. A cloud model has no layers; its config
 // has the type of any image, and is read by parse.

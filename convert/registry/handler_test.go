@@ -404,7 +404,8 @@ func TestUpstreamErrors(t *testing.T) {
 			t.Errorf("upstream %d: status %d, want %d", status, got.status, shown)
 		}
 		if text := got.errorText(t); !strings.Contains(text, u.host()+"/org/model:v1") ||
-			status != 401 && !strings.Contains(text, fmt.Sprint("answered ", status)) {
+			status == 404 && !strings.Contains(text, "has no such repository or tag") ||
+			status != 401 && status != 404 && !strings.Contains(text, fmt.Sprint("answered ", status)) {
 			t.Errorf("upstream %d: the text %q does not say so", status, text)
 		}
 		if n := f.ask(t, http.MethodGet, "/v2/"+u.host()+"/org/model/manifests/v1", "").status; n != want {

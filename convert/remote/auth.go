@@ -112,7 +112,7 @@ func (r *Repository) challenge(e *endpoint, used *authorizer, resp *http.Respons
 	if err := a.AddResponses(resp.Request.Context(), []*http.Response{resp}); err != nil {
 		err = authError(e.Host, err)
 		if msg := registryMessage(p); msg != "" && errdefs.IsUnauthorized(err) {
-			err = fmt.Errorf("%s says: %s: %w", e.Host, msg, err)
+			err = fmt.Errorf("%w (%s)", err, msg)
 		}
 		return err
 	}

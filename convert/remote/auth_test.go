@@ -147,7 +147,7 @@ func TestBearerRefused(t *testing.T) {
 	u := newUpstream(t)
 	u.bearer(u.URL+"/token", func(*http.Request) bool { return false })
 	_, err := u.repository(t, remote.Options{}, &remote.Credentials{Username: "alice", Secret: secret}).Manifest(t.Context(), "latest")
-	mustRefuse(t, err, errdefs.IsUnauthorized, "token server answered 401")
+	mustRefuse(t, err, errdefs.IsUnauthorized, "the token server of "+u.host()+" answered 401; use other credentials")
 	if strings.Contains(err.Error(), secret) {
 		t.Errorf("the error contains the secret: %v", err)
 	}

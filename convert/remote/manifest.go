@@ -71,7 +71,7 @@ func (r *Repository) Manifest(ctx context.Context, object string) (Manifest, err
 		return err
 	})
 	if err != nil {
-		return Manifest{}, fmt.Errorf("manifest %s: %w", ref, err)
+		return Manifest{}, fmt.Errorf("%s: %w", ref, err)
 	}
 	return m, nil
 }
@@ -80,6 +80,9 @@ func (r *Repository) Manifest(ctx context.Context, object string) (Manifest, err
 func (r *Repository) manifest(ctx context.Context, e *endpoint, ref Ref) (Manifest, error) {
 	q := request{path: "manifests/" + ref.Object(), accept: cmp.Or(r.manner().Accept, acceptAny)}
 	resp, err := r.do(ctx, e, q)
+	if errdefs.IsNotFound(err) && r.client.opts.Dialects[ref.Host] == nil { // a dialect says what is missing
+		return Manifest{}, r.missing(e, ref)
+	}
 	if err != nil {
 		return Manifest{}, err
 	}
@@ -97,7 +100,7 @@ func (r *Repository) manifest(ctx context.Context, e *endpoint, ref Ref) (Manife
 	m := Manifest{Bytes: p, Digest: digest.FromBytes(p)}
 	m.ContentType, _, _ = mime.ParseMediaType(resp.Header.Get("Content-Type")) // errors are ignored: the body counts
 	if t := bytes.TrimLeft(p, " \t\r\n"); len(t) == 0 || t[0] != '{' {
-		return Manifest{}, fmt.Errorf("%s: the answer (%.100q) is not a manifest: %w", e.Host, m.ContentType, errdefs.ErrInvalidArgument)
+		return Manifest{}, fmt.Errorf("%s: the answer (%.100q) is not a manifest; is it a registry?: %w", e.Host, m.ContentType, errdefs.ErrInvalidArgument)
 	}
 	want := ref.Digest
 	if want == "" && !signed(p) {
@@ -109,6 +112,18 @@ func (r *Repository) manifest(ctx context.Context, e *endpoint, ref Ref) (Manife
 		}
 	}
 	return m, nil
+}
+
+// missing returns the error for a manifest that a host does not have.
+func (r *Repository) missing(e *endpoint, ref Ref) error {
+	text := e.Host + " has no such repository or tag"
+	switch {
+	case ref.Digest != "":
+		text = e.Host + " has no such repository or digest"
+	case ref.Tag == "latest":
+		text += `; a reference without a tag has the tag "latest"`
+	}
+	return as(errdefs.ErrNotFound, text)
 }
 
 // readManifest reads a response, up to one byte more than the largest manifest. It waits for memory

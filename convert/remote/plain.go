@@ -79,7 +79,7 @@ func (c *Client) followPlain(ctx context.Context, req *http.Request) (*http.Resp
 		}
 		resp, err := transport.RoundTrip((&http.Request{Method: req.Method, URL: u, Host: u.Host, Header: header.Clone()}).WithContext(ctx))
 		if err != nil {
-			return nil, transportError(ctx, u.Host, err)
+			return nil, c.transportError(ctx, u.Host, u.Host, err)
 		}
 		return resp, nil
 	})

@@ -93,9 +93,9 @@ func (r *Repository) advise(err error) error {
 	}
 	switch shared := r.client.opts.Shared; {
 	case r.who == caller:
-		return fmt.Errorf("the credentials given for %s are refused: %w", r, err)
+		return fmt.Errorf("%w; use other credentials for %s", err, r)
 	case r.who == node, shared != nil && shared(r.ref.Host):
-		return fmt.Errorf("there are no credentials for %s in upstream.docker_config, or they are refused: %w", r, err)
+		return fmt.Errorf("%w; log in, for upstream.docker_config: docker login %s", err, r.ref.Host)
 	}
 	return fmt.Errorf("no credentials for %s: the pod needs imagePullSecrets (ctr: --user), or list %s in upstream.share_credentials: %w", r, r.ref.Host, err)
 }

@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/textproto"
 	"net/url"
 	"path"
+	"path/filepath"
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/remotes/docker"
@@ -114,7 +116,7 @@ func (r *Repository) try(e *endpoint, t http.RoundTripper, req *http.Request) (*
 	}
 	resp, err := t.RoundTrip(req)
 	if err != nil {
-		return nil, nil, transportError(req.Context(), e.Host, err)
+		return nil, nil, r.client.transportError(req.Context(), e.Host, r.ref.Host, err)
 	}
 	return resp, a, nil
 }
@@ -130,7 +132,7 @@ func (r *Repository) outside(ctx context.Context, e *endpoint, u *url.URL, q req
 		req.Header.Set("User-Agent", r.userAgent())
 		resp, err := e.outside.RoundTrip(req)
 		if err != nil {
-			return nil, fmt.Errorf("%s redirects to %.300q: %w", e.Host, u.Host, transportError(ctx, u.Host, err))
+			return nil, fmt.Errorf("%s redirects to %.300q: %w", e.Host, u.Host, r.client.transportError(ctx, u.Host, r.ref.Host, err))
 		}
 		return resp, nil
 	})
@@ -248,8 +250,9 @@ func discard(resp *http.Response) {
 
 // transportError adds the host to an error of a transport, and distinguishes a stall from the end
 // of the caller. Errors that a retry does not fix are errdefs.ErrFailedPrecondition: an untrusted
-// certificate, a server without TLS.
-func transportError(ctx context.Context, host string, err error) error {
+// certificate, a server without TLS; their cure is in the hosts.toml of the registry.
+func (c *Client) transportError(ctx context.Context, host, registry string, err error) error {
+	file := filepath.Join(c.opts.HostsDir, registry, "hosts.toml")
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", host, context.Cause(ctx))
 	}
@@ -257,10 +260,16 @@ func transportError(ctx context.Context, host string, err error) error {
 		return fmt.Errorf("%s: %w", host, err)
 	}
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return fmt.Errorf("%s: %w; to trust it, set ca in its hosts.toml: %w", host, err, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("%s: %w; to trust it, set ca in %s: %w", host, err, file, errdefs.ErrFailedPrecondition)
 	}
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
-		return fmt.Errorf("%s: %w; to use plain HTTP, set server = \"http://%s\" in its hosts.toml: %w", host, err, host, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("%s does not speak TLS; for plain HTTP, write server = \"http://%s\" to %s: %w", host, host, file, errdefs.ErrFailedPrecondition)
+	}
+	if dns, ok := errors.AsType[*net.DNSError](err); ok && dns.IsNotFound {
+		return fmt.Errorf("%s: no such host in DNS; check the name: %w", host, errdefs.ErrUnavailable)
+	}
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" && op.Addr != nil && op.Addr.String() == host {
+		return fmt.Errorf("%s does not answer: %w: %w", host, op.Err, errdefs.ErrUnavailable)
 	}
 	return fmt.Errorf("%s: %w: %w", host, err, errdefs.ErrUnavailable)
 }

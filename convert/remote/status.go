@@ -41,14 +41,24 @@ func statusError(resp *http.Response, host string, secrets ...string) error {
 	if msg != "" {
 		what += ": " + msg
 	}
-	if resp.StatusCode == http.StatusForbidden {
+	switch {
+	case resp.StatusCode == http.StatusForbidden:
 		what += "; ask the registry's owner for access, or use other credentials"
+	case resp.StatusCode == http.StatusTooManyRequests:
+		what += "; its limit may be higher after docker login " + host
+	case resp.StatusCode >= http.StatusInternalServerError:
+		what += "; try again later"
 	}
-	err := fmt.Errorf("%s: %w", what, category(resp.StatusCode))
+	err := as(category(resp.StatusCode), what)
 	if after, ok := retryAfter(resp, time.Now()); ok {
 		return &transfer.RetryAfterError{After: after, Err: err}
 	}
 	return err
+}
+
+// as returns an error of a category of errdefs, whose text is only the message.
+func as(category error, message string) error {
+	return category.(interface{ WithMessage(string) error }).WithMessage(message)
 }
 
 // category returns the errdefs category of a status.
@@ -122,16 +132,16 @@ func authError(host string, err error) error {
 		if e.StatusCode >= 400 && e.StatusCode < 500 && e.StatusCode != http.StatusTooManyRequests {
 			cat = errdefs.ErrUnauthenticated
 		}
-		return fmt.Errorf("%s: token server answered %d: %w", host, e.StatusCode, cat)
+		return as(cat, fmt.Sprintf("the token server of %s answered %d", host, e.StatusCode))
 	}
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		return fmt.Errorf("%s: token server: %w", host, e.Err)
 	}
 	switch {
 	case errors.Is(err, docker.ErrInvalidAuthorization):
-		return fmt.Errorf("%s: credentials are missing or refused: %w", host, errdefs.ErrUnauthenticated)
+		return as(errdefs.ErrUnauthenticated, host+" wants credentials, or refuses those that it got")
 	case errdefs.IsNotImplemented(err):
-		return fmt.Errorf("%s: the required authentication is not supported: %w", host, errdefs.ErrUnauthenticated)
+		return as(errdefs.ErrUnauthenticated, host+" wants an authentication that is not supported")
 	case errors.Is(err, errCredentials):
 		return fmt.Errorf("%s: %w", host, err)
 	}

@@ -22,8 +22,8 @@ func TestTLSErrors(t *testing.T) {
 		u    *upstream
 		want string
 	}{
-		"certificate": {untrusted, "set ca in its hosts.toml"},
-		"no TLS":      {plain, "set server = \"http://" + plain.host() + "\" in its hosts.toml"},
+		"certificate": {untrusted, "set ca in DIR/registry.example/hosts.toml"},
+		"no TLS":      {plain, " does not speak TLS; for plain HTTP, write server = \"http://" + plain.host() + "\" to DIR/registry.example/hosts.toml"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -32,7 +32,8 @@ func TestTLSErrors(t *testing.T) {
 			if !errdefs.IsFailedPrecondition(err) || errdefs.IsUnavailable(err) {
 				t.Errorf("got %v, want ErrFailedPrecondition alone", err)
 			}
-			if n := strings.Count(err.Error(), tt.u.host()+": "); n != 1 || !strings.Contains(err.Error(), tt.want) {
+			tt.want = strings.Replace(tt.want, "DIR", dir, 1)
+			if n := strings.Count(err.Error(), ": "+tt.u.host()); n != 1 || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got %q, want the host once, and %q", err, tt.want)
 			}
 			if n := tt.u.connections.Load(); n != 1 {

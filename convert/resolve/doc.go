@@ -10,6 +10,7 @@
 //
 //	ghcr.io/team/model:v1      a reference; ParseRef
 //	hf:ORG/REPO[@REVISION]     also a reference, hf.co/ORG/REPO:REVISION
+//	https://huggingface.co/…   the page of a model on the web: its reference
 //	oci:DIR[:TAG]              an OCI layout, or its directory alone
 //	./DIR, ./FILE              a directory of model files (or a snapshot of a hub's cache), or a file
 //	./FILE.carton              a carton, or the directory with its unpacked files

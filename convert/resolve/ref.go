@@ -11,10 +11,19 @@ import (
 )
 
 // ParseRef parses a reference typed by a user: one of a registry, for which the scheme "oci://" is
-// allowed, one with the prefix of a format, or the URL of an archive with the name of its format as
-// scheme. It returns errdefs.ErrInvalidArgument for a name without a registry: "llama3.2" has
-// different meanings for Docker and Ollama.
+// allowed, one with the prefix of a format, the page of a model on the web, or the URL of an archive
+// with the name of its format as scheme. It returns errdefs.ErrInvalidArgument for a name without a
+// registry: "llama3.2" has different meanings for Docker and Ollama.
 func ParseRef(s string) (remote.Ref, error) {
+	page, err := formats.All().OfPage(s)
+	switch {
+	case err != nil:
+		return remote.Ref{}, fmt.Errorf("%.300q is %w", s, err)
+	case page != "":
+		return remote.ParseRef(page)
+	case strings.HasPrefix(s, "https://"), strings.HasPrefix(s, "http://"):
+		return remote.Ref{}, fmt.Errorf("%.300q is a URL; a reference is REGISTRY/REPOSITORY[:TAG][@DIGEST]: %w", s, errdefs.ErrInvalidArgument)
+	}
 	for _, f := range formats.All() {
 		if f.Archives != nil && strings.HasPrefix(s, string(f.Name)+"+") {
 			return remote.ParseRef(s)

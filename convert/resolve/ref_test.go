@@ -18,13 +18,26 @@ func TestParseRef(t *testing.T) {
 		"registry.ollama.ai/library/llama3.2:1b": "registry.ollama.ai/library/llama3.2:1b",
 		"carton+https://h.example/a.carton":      "carton+https://h.example/a.carton",
 		"ghcr.io/a/b@" + d:                       "ghcr.io/a/b@" + d,
+
+		"https://huggingface.co/Qwen/Qwen3-0.6B":                "hf.co/Qwen/Qwen3-0.6B:main",
+		"https://huggingface.co/Qwen/Qwen3-0.6B/tree/v1?x=y#z":  "hf.co/Qwen/Qwen3-0.6B:v1",
+		"huggingface.co/Qwen/Qwen3-0.6B/tree/v1":                "hf.co/Qwen/Qwen3-0.6B:v1",
+		"huggingface.co/Qwen/Qwen3-0.6B":                        "hf.co/Qwen/Qwen3-0.6B:latest",
+		"https://ollama.com/library/llama3.2":                   "registry.ollama.ai/library/llama3.2:latest",
+		"https://www.ollama.com/user/llama3.2:1b/":              "registry.ollama.ai/user/llama3.2:1b",
+		"ollama.com/library/llama3.2:1b":                        "registry.ollama.ai/library/llama3.2:1b",
+		"registry.example/huggingface.co/Qwen/Qwen3/blob/a/b:c": "registry.example/huggingface.co/Qwen/Qwen3/blob/a/b:c",
 	} {
 		got, err := resolve.ParseRef(in)
 		if err != nil || got.String() != want {
 			t.Errorf("ParseRef(%q): got %q, %v, want %q", in, got, err, want)
 		}
 	}
-	for _, in := range []string{"", "llama3.2", "ai/smollm2", "library/x:y", "ghcr.io/", "ghcr.io/a b", "http://ghcr.io/a", "ghcr.io/a:", "ghcr.io/a@sha256:x", strings.Repeat("a.", 500) + "/x"} {
+	for _, in := range []string{"", "llama3.2", "ai/smollm2", "library/x:y", "ghcr.io/", "ghcr.io/a b", "http://ghcr.io/a", "ghcr.io/a:", "ghcr.io/a@sha256:x", strings.Repeat("a.", 500) + "/x",
+		"https://huggingface.co/Qwen/Qwen3-0.6B/blob/main/a.gguf", "https://huggingface.co/Qwen/Qwen3-0.6B/resolve/main/d/a.gguf?download=true",
+		"huggingface.co/Qwen/Qwen3-0.6B/blob/main/a.gguf", "https://huggingface.co/Qwen/Qwen3-0.6B/tree/main/sub", "https://huggingface.co/gpt2",
+		"https://huggingface.co/datasets/a/b", "https://huggingface.co/Qwen/Qwen3-0.6B/discussions", "https://ollama.com/library/x/tags", "https://ollama.com/x",
+		"https://example.com/a/b", "https://h.example/a.carton", "https://user@ollama.com/library/x"} {
 		if got, err := resolve.ParseRef(in); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("ParseRef(%q): got %q, %v, want ErrInvalidArgument", in, got, err)
 		}

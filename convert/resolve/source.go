@@ -110,6 +110,9 @@ func (r *Resolver) Open(ctx context.Context, name string) (*Source, error) {
 }
 
 func (r *Resolver) find(ctx context.Context, s *Source) error {
+	if page, err := formats.All().OfPage(s.Name); page != "" || err != nil {
+		return r.openReference(ctx, s)
+	}
 	if f, address := formats.All().OfURL(s.Name); f != nil {
 		return r.openURL(ctx, s, f, address)
 	}

@@ -194,6 +194,9 @@ func (d *Differ) ShowReady(ctx context.Context, id string, table digest.Digest, 
 	return d.show(ctx, id, table, names(upstream, from), func() (bool, error) {
 		if !complete {
 			early, err := d.expose(ctx, snapshotter.ViewName(id), table, from, upstream)
+			if errdefs.IsUnavailable(err) {
+				err = fmt.Errorf("%s is not complete, and the rest of it cannot be downloaded now: %w", nameOf(table, from), err)
+			}
 			if err != nil || early {
 				return early, err
 			}

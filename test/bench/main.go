@@ -281,7 +281,7 @@ func (b *bench) pullOnce(ref string, size int64, blobs ...digest.Digest) time.Du
 // forget removes a model from the node.
 func (b *bench) forget(ref string) {
 	b.must(b.node.Ctr("images", "rm", "--sync", ref))
-	b.must(b.node.Ballast("gc"))
+	b.must(b.node.Ballast("gc", "--yes"))
 }
 
 // read measures reads of the mounted file compared with a native copy.

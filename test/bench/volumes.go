@@ -29,7 +29,7 @@ func (b *bench) volumes() {
 		b.must(b.node.Ctr("-n", "k8s.io", "images", "rm", "--sync", ref)) // containerd also removes the mounts of volumes
 		b.must(b.node.Ctr("images", "rm", "--sync", ref))
 	}
-	b.must(b.node.Ballast("gc"))
+	b.must(b.node.Ballast("gc", "--yes"))
 }
 
 // volumeOfPod measures the start of a container, with and without the volume.

@@ -81,7 +81,7 @@ func TestAbandonedPull(t *testing.T) {
 	remove()
 
 	pull(running("containerd"))
-	if out := ballast(t, n, "gc"); !strings.Contains(out, "stopped 1 download") {
+	if out := ballast(t, n, "gc", "--yes"); !strings.Contains(out, "stopped 1 download") {
 		t.Errorf("gc:\n%s", out)
 	}
 	stopped("gc")

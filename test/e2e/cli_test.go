@@ -61,12 +61,12 @@ func TestPrefetch(t *testing.T) {
 	if out := n.Ctr("images", "rm", "--sync", ref); out.Err != nil {
 		t.Fatalf("%v: %s", out.Err, out.Output())
 	}
-	ballast(t, n, "gc")
+	ballast(t, n, "gc", "--yes")
 	if got := disk(t, n.Root()); got < int64(len(w)) {
 		t.Errorf("a pinned model was collected: %d bytes are left", got)
 	}
 	ballast(t, n, "unpin", ref)
-	ballast(t, n, "gc")
+	ballast(t, n, "gc", "--yes")
 	if got := disk(t, n.Root()); got > 2<<20 {
 		t.Errorf("after unpin and gc: got %d bytes, want at most 2 MiB", got)
 	}

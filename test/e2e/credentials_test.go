@@ -132,7 +132,7 @@ func noSecrets(t *testing.T, n *node.Node, secrets ...string) {
 	if err != nil {
 		t.Error(err)
 	}
-	for _, cmd := range [][]string{{"ls", "-o", "json"}, {"pin", "-o", "json"}, {"df", "-o", "json"}} {
+	for _, cmd := range [][]string{{"ls", "-o", "json"}, {"pin", "ls", "-o", "json"}, {"df", "-o", "json"}} {
 		out := n.Ballast(cmd...).Output() + n.Metrics()
 		for _, s := range secrets {
 			if strings.Contains(out, s) {
@@ -244,7 +244,7 @@ func TestSecretsInMemoryOnly(t *testing.T) {
 	mustPull(t, n, "ballast", m.ref, "--user", "alice:"+aliceSecret)
 	waitFor(t, "the rest to come after another pull", func() error {
 		// It may join an attempt that began without the secret.
-		out := n.Ballast("hydrate", "--wait", m.ref)
+		out := n.Ballast("hydrate", m.ref)
 		if out.Err != nil {
 			return fmt.Errorf("%w: %s", out.Err, out.Output())
 		}
@@ -294,7 +294,7 @@ func TestStrangerEvictsNoSecrets(t *testing.T) {
 		return nil
 	})
 	restore()
-	if out := n.Ballast("hydrate", "--wait", m.ref); out.Err != nil {
+	if out := n.Ballast("hydrate", m.ref); out.Err != nil {
 		t.Errorf("the rest: %v\n%s", out.Err, out.Output())
 	}
 	m.awaitComplete(t)

@@ -48,7 +48,7 @@ func (h *held) healed(t *testing.T) {
 	if out := h.n.Ballast("verify"); out.Err != nil {
 		t.Errorf("verify: %v\n%s", out.Err, out.Output())
 	}
-	if out := h.n.Ballast("gc"); out.Err != nil {
+	if out := h.n.Ballast("gc", "--yes"); out.Err != nil {
 		t.Errorf("gc: %v\n%s", out.Err, out.Output())
 	}
 	if err := h.look(t); err != nil {
@@ -99,7 +99,7 @@ func TestDamage(t *testing.T) {
 	}
 	collected := func(t *testing.T, h *held) {
 		t.Helper()
-		if out := n.Ballast("gc"); out.Err != nil {
+		if out := n.Ballast("gc", "--yes"); out.Err != nil {
 			t.Errorf("gc: %v\n%s", out.Err, out.Output())
 		}
 		if err := h.look(t); err != nil {
@@ -174,7 +174,7 @@ func TestDamage(t *testing.T) {
 					t.Fatal(err)
 				}
 			})
-			wantError(t, n.Ballast("gc"), "nothing is removed")
+			wantError(t, n.Ballast("gc", "--yes"), "nothing is removed")
 			if err := h.look(t); err != nil {
 				t.Errorf("after gc: %v", err)
 			}

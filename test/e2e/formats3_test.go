@@ -57,7 +57,7 @@ func TestPullCartonURL(t *testing.T) {
 				if out := n.Ctr("images", "rm", "--sync", ref); out.Err != nil {
 					t.Fatalf("%v: %s", out.Err, out.Output())
 				}
-				if out := n.Ballast("gc"); out.Err != nil {
+				if out := n.Ballast("gc", "--yes"); out.Err != nil {
 					t.Fatalf("ballast gc: %v\n%s", out.Err, out.Output())
 				}
 			}
@@ -84,7 +84,7 @@ func TestPullCarton(t *testing.T) {
 		if out := n.Ctr("images", "rm", "--sync", ref); out.Err != nil {
 			t.Fatalf("%v: %s", out.Err, out.Output())
 		}
-		if out := n.Ballast("gc"); out.Err != nil {
+		if out := n.Ballast("gc", "--yes"); out.Err != nil {
 			t.Fatalf("ballast gc: %v\n%s", out.Err, out.Output())
 		}
 	}

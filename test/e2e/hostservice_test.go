@@ -73,7 +73,7 @@ func TestHostService(t *testing.T) {
 	if state := g.show(unit, "ActiveState"); state != "inactive" {
 		t.Errorf("without its mount the service is %s", state)
 	}
-	if out := g.ballast("mount", "-q"); out != "" {
+	if out := g.ballast("mount", "ls", "-q"); out != "" {
 		t.Errorf("mounts that are left: %s", out)
 	}
 }

@@ -64,16 +64,16 @@ func TestHydrate(t *testing.T) {
 	if out := doctor(n); !strings.Contains(out.Stdout, "fix: ballast hydrate --resume") {
 		t.Errorf("doctor in the pause:\n%s", out.Output())
 	}
-	ballast(t, n, "hydrate", s.Table) // does not override the pause
+	ballast(t, n, "hydrate", "--detach", s.Table) // does not override the pause
 	if m.complete() {
 		t.Error("the model was complete in the pause")
 	}
 	n.Registry.Wire.Link(0, 0)
-	if out := ballast(t, n, "hydrate", "--wait", "-o", "json", s.Table); !strings.Contains(out, `"status":"success"`) {
-		t.Errorf("hydrate --wait:\n%s", out)
+	if out := ballast(t, n, "hydrate", "-o", "json", s.Table); !strings.Contains(out, `"status":"success"`) {
+		t.Errorf("hydrate:\n%s", out)
 	}
 	if !m.complete() {
-		t.Error("hydrate --wait returned before the model was complete")
+		t.Error("hydrate returned before the model was complete")
 	}
 	if s := lazyStateOf(t, n); s.State != "complete" || s.Paused {
 		t.Errorf("at the end: %+v", s)
@@ -108,7 +108,7 @@ func TestLazyStateUnverified(t *testing.T) {
 	if out := ballast(t, n, "ls"); !strings.Contains(out, "unverified, in use") {
 		t.Errorf("ls:\n%s", out)
 	}
-	ballast(t, n, "hydrate", "--wait", ref)
+	ballast(t, n, "hydrate", ref)
 	if s := lazyStateOf(t, n); s.State != "complete" || s.Unverified {
 		t.Errorf("at the end: %+v", s)
 	}

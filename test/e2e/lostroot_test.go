@@ -79,7 +79,7 @@ func TestLostMetadata(t *testing.T) {
 	}
 	n.StartBallastd(t)
 	wantError(t, n.Ballast("verify"), "its metadata is lost")
-	if out := n.Ballast("gc"); out.Err != nil {
+	if out := n.Ballast("gc", "--yes"); out.Err != nil {
 		t.Errorf("gc: %v: %s", out.Err, out.Output())
 	}
 	if _, err := os.Stat(object(n, digest.FromBytes(b.Files["model.gguf"].Data))); err != nil {

@@ -75,22 +75,22 @@ func TestHostMount(t *testing.T) {
 		t.Errorf("another user, without the daemon: %v, or other bytes", err)
 	}
 	n.StartBallastd(t)
-	ballast(t, n, "gc")
+	ballast(t, n, "gc", "--yes")
 	if err := unix.Unmount(own, 0); err != nil { // without ballastd
 		t.Fatal(err)
 	}
-	if out := ballast(t, n, "mount"); !strings.Contains(out, "not mounted\n") || !strings.Contains(out, "  mounted\n") {
+	if out := ballast(t, n, "mount", "ls"); !strings.Contains(out, "not mounted\n") || !strings.Contains(out, "  mounted\n") {
 		t.Errorf("list of mounts:\n%s", out)
 	}
 	ballast(t, n, "unmount", own)
-	ballast(t, n, "gc")
+	ballast(t, n, "gc", "--yes")
 	wantHostFiles(t, dir, b)
 	if _, err := os.Stat(object(n, digest.FromBytes(w))); err != nil {
 		t.Errorf("the model was collected while it was mounted: %v", err)
 	}
 	ballast(t, n, "unmount", dir)
 	wantError(t, n.Ballast("unmount", dir), "no model is mounted")
-	ballast(t, n, "gc")
+	ballast(t, n, "gc", "--yes")
 	if _, err := os.Stat(object(n, digest.FromBytes(w))); err == nil {
 		t.Error("the model is there after the unmount")
 	}
@@ -109,8 +109,8 @@ func TestHostMountCollected(t *testing.T) {
 	if out := n.Ctr("images", "rm", "--sync", other); out.Err != nil {
 		t.Fatalf("%v: %s", out.Err, out.Output())
 	}
-	ballast(t, n, "gc")
-	if out := ballast(t, n, "mount", "-q"); out != dir+"\n" {
+	ballast(t, n, "gc", "--yes")
+	if out := ballast(t, n, "mount", "ls", "-q"); out != dir+"\n" {
 		t.Errorf("mounts: %q", out)
 	}
 	wantHostFiles(t, dir, b)
@@ -126,8 +126,8 @@ func TestHostMountRefused(t *testing.T) {
 	wantError(t, n.Ballast("mount", ref, dir), "not complete", "download it first: ballast prefetch "+ref)
 	ballast(t, n, "prefetch", ref)
 	wantError(t, n.Ballast("mount", ref, n.Dir), "not empty")
-	wantError(t, n.Ballast("mount", ref, filepath.Join(dir, "x")), "no such file")
-	if out := ballast(t, n, "mount", "-q"); out != "" {
+	wantError(t, n.Ballast("mount", ref, filepath.Join(dir, "x")), "no such directory; make it first")
+	if out := ballast(t, n, "mount", "ls", "-q"); out != "" {
 		t.Errorf("mounts: %s", out)
 	}
 }
@@ -157,7 +157,7 @@ func TestHostMountLazy(t *testing.T) {
 	}
 	m.readAll(t)
 	ballast(t, n, "unmount", dir)
-	if out := ballast(t, n, "mount", "-o", "json"); out != "[]\n" {
+	if out := ballast(t, n, "mount", "ls", "-o", "json"); out != "[]\n" {
 		t.Errorf("mounts that are left: %s", out)
 	}
 }

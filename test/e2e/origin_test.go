@@ -243,7 +243,7 @@ func testOriginStays(t *testing.T, show string) {
 		if !keeps {
 			removeImage(t, cri, id)
 		}
-		if out := n.Ballast("gc"); out.Err != nil {
+		if out := n.Ballast("gc", "--yes"); out.Err != nil {
 			t.Fatalf("%v\n%s", out.Err, out.Output())
 		}
 		if _, err := os.Stat(object(n, weights)); (err == nil) != keeps {

@@ -98,7 +98,7 @@ func (d *dpkg) replace(p string) {
 	waitFor(m.t, "the daemon", func() error { return m.ballast("ls").Err })
 	m.checkReader()
 	m.checkIdle()
-	if out := m.ballast("pin"); !strings.Contains(out.Stdout, "team/model") {
+	if out := m.ballast("pin", "ls"); !strings.Contains(out.Stdout, "team/model") {
 		m.t.Errorf("pins: %v\n%s", out.Err, out.Output())
 	}
 	if pidOf("containerd.service") != containerd {

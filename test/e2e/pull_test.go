@@ -177,7 +177,7 @@ func TestRemove(t *testing.T) {
 	}
 
 	// While the image exists, nothing is removed.
-	if out := n.Ballast("gc"); out.Err != nil {
+	if out := n.Ballast("gc", "--yes"); out.Err != nil {
 		t.Fatalf("ballast gc: %v\n%s", out.Err, out.Output())
 	}
 	wantFiles(t, n, ref, states(b))
@@ -185,7 +185,7 @@ func TestRemove(t *testing.T) {
 	if out := n.Ctr("images", "rm", "--sync", ref); out.Err != nil {
 		t.Fatalf("%v: %s", out.Err, out.Output())
 	}
-	if out := n.Ballast("gc"); out.Err != nil {
+	if out := n.Ballast("gc", "--yes"); out.Err != nil {
 		t.Fatalf("ballast gc: %v\n%s", out.Err, out.Output())
 	}
 	if got := disk(t, n.Root()) - before; got > 1<<20 {

@@ -81,7 +81,7 @@ func TestStatus(t *testing.T) {
 	if got, most := n.Registry.Wire.BlobBytes()[digest.FromBytes(w)], int64(len(w))*3/2; got > most {
 		t.Errorf("bytes of the weights downloaded: got %d, want at most %d", got, most)
 	}
-	if out := ballast(t, n, "pin"); !strings.Contains(out, ref) {
+	if out := ballast(t, n, "pin", "ls"); !strings.Contains(out, ref) {
 		t.Errorf("the prefetched model is not pinned:\n%s", out)
 	}
 }

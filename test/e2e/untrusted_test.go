@@ -36,7 +36,7 @@ func TestUntrusted(t *testing.T) {
 		t.Errorf("ctr images pull: %v, want %q and no 502:\n%s", out.Err, want, out.Output())
 	}
 	out := n.Ballast("prefetch", ref)
-	if e, ok := errors.AsType[*exec.ExitError](out.Err); !ok || e.ExitCode() != 11 || strings.Count(out.Stderr, address+": ") != 1 || !strings.Contains(out.Stderr, "set ca in its hosts.toml") {
+	if e, ok := errors.AsType[*exec.ExitError](out.Err); !ok || e.ExitCode() != 11 || strings.Count(out.Stderr, address+": ") != 1 || !strings.Contains(out.Stderr, "set ca in /") {
 		t.Errorf("prefetch: %v, want exit code 1, the host once, and what to do:\n%s", out.Err, out.Stderr)
 	}
 }

@@ -299,7 +299,7 @@ func (n *aVersion) lazy(t *testing.T) string {
 		t.Error("the model was complete before it was read")
 	}
 	ballast(t, n.Node, "hydrate", "--resume")
-	ballast(t, n.Node, "hydrate", "--wait", ref)
+	ballast(t, n.Node, "hydrate", ref)
 	return works
 }
 
@@ -453,7 +453,7 @@ func (n *aVersion) removal(t *testing.T) string {
 			}
 		}
 	}
-	ballast(t, n.Node, "gc")
+	ballast(t, n.Node, "gc", "--yes")
 	if got := disk(t, filepath.Join(n.Root(), "objects")); got > 1<<20 {
 		t.Errorf("disk use of objects after rm and gc: got %d, want at most 1 MiB: documents of the last minute", got)
 	}

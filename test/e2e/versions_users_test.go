@@ -75,7 +75,7 @@ func (n *aVersion) usersLazy(t *testing.T) string {
 		t.Error("the model was complete before it was read")
 	}
 	ballast(t, n.Node, "hydrate", "--resume")
-	ballast(t, n.Node, "hydrate", "--wait", ref)
+	ballast(t, n.Node, "hydrate", ref)
 	if found != works {
 		if p.id, err = p.Run(n.busybox, volume); err != nil {
 			t.Fatal(err)

@@ -145,7 +145,7 @@ func (k *kubelet) wantStoreEmpty(t *testing.T) {
 	if out := n.Ctr(append([]string{"-n", "k8s.io", "images", "rm", "--sync"}, images...)...); out.Err != nil {
 		t.Errorf("remove images: %v\n%s", out.Err, out.Output())
 	}
-	if out := n.Ballast("gc"); out.Err != nil {
+	if out := n.Ballast("gc", "--yes"); out.Err != nil {
 		t.Errorf("ballast gc: %v\n%s", out.Err, out.Output())
 	}
 	left, err := os.ReadDir(filepath.Join(n.Root(), "snapshots"))

@@ -155,7 +155,7 @@ func testPolicies(t *testing.T, k *kubelet) {
 	}
 	k.apply(t, k.pod("policy-never-absent", stoppedHost+"/models/other:1", "Never"))
 	wantMessage(t, k.awaitWaiting(t, "policy-never-absent", "ErrImageNeverPull"), stoppedHost+"/models/other:1", documented(t, "is not present with pull policy of Never"))
-	wantMessage(t, k.awaitWaiting(t, "policy-always", "ErrImagePull", "ImagePullBackOff"), "manifest "+ref, "connection refused")
+	wantMessage(t, k.awaitWaiting(t, "policy-always", "ErrImagePull", "ImagePullBackOff"), ref+": ", "connection refused")
 
 	// The kubelet tries again, and the pod starts.
 	server = serveAt(t, address, r.Wire)

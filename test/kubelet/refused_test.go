@@ -39,7 +39,7 @@ func testRefused(t *testing.T, k *kubelet) {
 	late.Name = "late"
 	list := []refusal{
 		{name: "no-tag", ref: n.Registry.Ref("models/late", "1"), words: []string{"resolve image: " + n.Registry.Ref("models/late", "1") + ": "}, doc: ": not found"},
-		{name: "no-host", ref: unreachableHost + "/team/model:1", words: []string{"unavailable: manifest " + unreachableHost + "/team/model:1: "}, doc: "connect: connection refused"},
+		{name: "no-host", ref: unreachableHost + "/team/model:1", words: []string{"unavailable: " + unreachableHost + "/team/model:1: "}, doc: "connect: connection refused"},
 		{name: "bad-name", ref: n.Registry.Host + "/Team/model:1", reasons: []string{"InvalidImageName"}, words: []string{"repository name (Team/model)"}, doc: "must be lowercase"},
 	}
 	list = append(list, k.oddArtifacts(t)...)

@@ -76,6 +76,7 @@ func (h *Handler) state(ctx context.Context, im store.Image, refs []store.Ref) (
 		switch {
 		case ref.Table != im.Table:
 		case strings.HasPrefix(ref.Name, api.PinPrefix):
+			ref.Name = api.PinnedRef(ref)
 			v.Pins = append(v.Pins, ref)
 		case isContainerds(ref):
 			v.Snapshots++
@@ -183,8 +184,17 @@ func (h *Handler) image(ctx context.Context, name api.Name) (*api.Detail, error)
 // removeImage removes images, and stops the downloads of the removed names and models that no client
 // waits for. Of an image with several references, only the given one is removed.
 func (h *Handler) removeImage(ctx context.Context, name api.Name) (*api.Removed, error) {
+	return h.removal(ctx, name, false)
+}
+
+// planRemoval returns what removeImage would return, without the downloads that it would stop.
+func (h *Handler) planRemoval(ctx context.Context, name api.Name) (*api.Removed, error) {
+	return h.removal(ctx, name, true)
+}
+
+func (h *Handler) removal(ctx context.Context, name api.Name, dryRun bool) (*api.Removed, error) {
 	found, err := h.find(ctx, name)
-	if errdefs.IsNotFound(err) {
+	if errdefs.IsNotFound(err) && !dryRun {
 		return h.stopUnnamed(ctx, name, err)
 	}
 	if err != nil {
@@ -194,10 +204,13 @@ func (h *Handler) removeImage(ctx context.Context, name api.Name) (*api.Removed,
 	out := &api.Removed{Manifests: []digest.Digest{}}
 	for _, im := range found {
 		if ref := name.Ref.Recorded(); name.IsRef() && len(im.Refs) > 1 {
+			out.Untagged = append(out.Untagged, ref)
+			if dryRun {
+				continue
+			}
 			if err := h.untag(ctx, im, ref); err != nil {
 				return nil, err
 			}
-			out.Untagged = append(out.Untagged, ref)
 			if err := h.stop(ctx, out, "", ref); err != nil {
 				return nil, err
 			}
@@ -213,12 +226,14 @@ func (h *Handler) removeImage(ctx context.Context, name api.Name) (*api.Removed,
 			return slices.ContainsFunc(c.Refs, func(ref string) bool { return !strings.Contains(ref, "@") })
 		})
 		for _, im := range append(entries, im) {
-			if err := h.forget(ctx, im); err != nil {
-				return nil, err
-			}
 			out.Manifests = append(out.Manifests, im.Manifest)
-			if err := h.stop(ctx, out, im.Table, im.Refs...); err != nil {
-				return nil, err
+			if !dryRun {
+				if err := h.forget(ctx, im); err != nil {
+					return nil, err
+				}
+				if err := h.stop(ctx, out, im.Table, im.Refs...); err != nil {
+					return nil, err
+				}
 			}
 			if slices.ContainsFunc(refs, func(r store.Ref) bool { return !isIndex(im) && r.Table == im.Table && isContainerds(r) }) {
 				out.InUse = append(out.InUse, im.Manifest)

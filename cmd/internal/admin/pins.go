@@ -46,6 +46,7 @@ func (h *Handler) sized(ctx context.Context, pins []store.Ref) ([]api.Pin, error
 		if now, ok := byRef[api.PinnedRef(p)]; ok && now.Table != p.Table {
 			pin.Moved = (&api.Image{Image: now}).ID()
 		}
+		pin.Name = api.PinnedRef(p)
 		out = append(out, pin)
 	}
 	return out, nil

@@ -28,7 +28,7 @@ func (h *Handler) find(ctx context.Context, name api.Name) (found []store.Image,
 		})
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("model %s: %w", name, errdefs.ErrNotFound)
+		return nil, fmt.Errorf("%s: no such model on this node (\"ballast ls\" lists all): %w", name, errdefs.ErrNotFound)
 	}
 	return found, nil
 }

@@ -118,6 +118,7 @@ func (h *Handler) Routes() http.Handler {
 	mux.Handle("GET /v1/images", query(h.images))
 	mux.Handle("GET /v1/image", named(h.image))
 	mux.Handle("DELETE /v1/image", named(h.removeImage))
+	mux.Handle("GET /v1/removal", named(h.planRemoval))
 	mux.Handle("GET /v1/status", query(func(ctx context.Context) (api.Status, error) { return h.Status(ctx), nil }))
 	mux.Handle("GET /v1/pins", query(h.pins))
 	mux.Handle("PUT /v1/pin", request(h.pin))

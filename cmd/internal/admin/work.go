@@ -22,7 +22,7 @@ func (h *Handler) hydrate(ctx context.Context, req api.HydrateRequest, out *line
 	}
 	im, err := h.findShown(ctx, name)
 	if errdefs.IsNotFound(err) {
-		err = fmt.Errorf("%w; \"ballast prefetch\" fetches models that this node does not know", err)
+		err = fmt.Errorf("%s: no such model on this node; \"ballast prefetch\" fetches new ones: %w", req.Name, errdefs.ErrNotFound)
 	}
 	if err != nil {
 		return err

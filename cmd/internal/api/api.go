@@ -192,7 +192,7 @@ type Job struct {
 // Pin is a pin with what it protects. Size and Inodes are what is attributed to it: objects that an
 // older reference protects as well are not counted.
 type Pin struct {
-	store.Ref
+	store.Ref // Name is the recorded reference
 
 	// Digest is the digest by which the model is known: of its manifest, or of its table. Moved is
 	// the digest of the model that the name of the pin refers to now, if that is another one.
@@ -345,7 +345,7 @@ type LocalModel struct {
 // ImportPlan describes what an import would do.
 type ImportPlan struct {
 	LocalModel
-	Manifest digest.Digest    `json:"manifest"` // of the converted image
+	Manifest digest.Digest    `json:"digest"` // of the converted image
 	Origin   filetable.Origin `json:"origin"`
 	Size     int64            `json:"size"` // size of the blobs in bytes
 	Blobs    []ImportBlob     `json:"blobs"`

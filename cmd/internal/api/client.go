@@ -71,6 +71,11 @@ func (c *Client) RemoveImage(ctx context.Context, name string) (v Removed, err e
 	return v, c.call(ctx, http.MethodDelete, "/v1/image?name="+url.QueryEscape(name), nil, &v)
 }
 
+// Removal returns what RemoveImage would remove, without downloads.
+func (c *Client) Removal(ctx context.Context, name string) (v Removed, err error) {
+	return v, c.call(ctx, http.MethodGet, "/v1/removal?name="+url.QueryEscape(name), nil, &v)
+}
+
 // Status returns the work of the daemon.
 func (c *Client) Status(ctx context.Context) (v Status, err error) {
 	return v, c.call(ctx, http.MethodGet, "/v1/status", nil, &v)

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"regexp"
 	"strings"
 	"syscall"
 
@@ -112,6 +113,12 @@ var silent = []error{
 	errdefs.ErrUnknown, errdefs.ErrOutOfRange,
 }
 
+// spoken match lines that say what the category after them says.
+var spoken = map[error]*regexp.Regexp{
+	errdefs.ErrNotFound:         regexp.MustCompile(`(?i)(^| )(no|not|none) |(not found|no such .*)$`),
+	errdefs.ErrPermissionDenied: regexp.MustCompile(` root\b| refused|permission denied$`),
+}
+
 // Text returns the text of err for users: without the categories of errdefs at the ends of its
 // lines. "invalid argument" remains where it is the text of the kernel's EINVAL.
 func Text(err error) string {
@@ -123,10 +130,10 @@ func Text(err error) string {
 }
 
 func withoutCategories(line string, err error) string {
-	// A server has already answered in nearly the same words: "answered 404 Not Found: not found".
-	said := errdefs.ErrNotFound.Error()
-	if rest, ok := strings.CutSuffix(line, ": "+said); ok && strings.HasSuffix(strings.ToLower(rest), said) {
-		line = rest
+	for category, said := range spoken {
+		if rest, ok := strings.CutSuffix(line, ": "+category.Error()); ok && errors.Is(err, category) && said.MatchString(rest) {
+			line = rest
+		}
 	}
 	for again := true; again; {
 		again = false

@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"encoding"
 	"errors"
 	"fmt"
 	"io"
@@ -146,12 +147,16 @@ func decode(name string, p []byte, c *Config) error {
 		return fmt.Errorf("%s: %w", strings.Join(lines, "\n"), errdefs.ErrInvalidArgument)
 	case errors.As(err, &bad):
 		row, _ := bad.Position()
-		if key := strings.Join(bad.Key(), "."); key != "" {
-			return fmt.Errorf("%s:%d: %s: %w: %w", name, row, key, err, errdefs.ErrInvalidArgument)
+		text := strings.TrimPrefix(bad.Error(), "toml: ")
+		if f, ok := field(bad.Key()); ok {
+			text = strings.Join(bad.Key(), ".") + ": " + text
+			if strings.Contains(text, "cannot decode TOML ") {
+				text = strings.Join(bad.Key(), ".") + " is " + describe(f)
+			}
 		}
-		return fmt.Errorf("%s:%d: %w: %w", name, row, err, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("%s:%d: %s: %w", name, row, text, errdefs.ErrInvalidArgument)
 	case err != nil:
-		return fmt.Errorf("%s: %s%w: %w", name, bareDuration(p), err, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("%s%w: %w", place(name, p), err, errdefs.ErrInvalidArgument)
 	}
 	switch c.Version {
 	case Version:
@@ -162,29 +167,71 @@ func decode(name string, p []byte, c *Config) error {
 	return fmt.Errorf("%s: version is %d, this ballast supports %d: %w", name, c.Version, Version, errdefs.ErrInvalidArgument)
 }
 
-// bareDuration returns the key, followed by a colon, of a duration that p gives as a number, or "".
-// The decoder reports neither key nor line in this case.
-func bareDuration(p []byte) string {
-	var tables map[string]any
-	if toml.Unmarshal(p, &tables) != nil {
-		return ""
+// field returns the default of a key.
+func field(key []string) (v reflect.Value, ok bool) {
+	v = reflect.ValueOf(*Default())
+	for _, k := range key {
+		if v.Kind() == reflect.Slice { // of tables
+			v = reflect.Zero(v.Type().Elem())
+		}
+		if v.Kind() != reflect.Struct {
+			return v, false
+		}
+		f, found := v.Type().FieldByNameFunc(func(name string) bool {
+			f, _ := v.Type().FieldByName(name)
+			tag, _, _ := strings.Cut(f.Tag.Get("toml"), ",")
+			return tag == k
+		})
+		if !found {
+			return v, false
+		}
+		v = v.FieldByIndex(f.Index)
 	}
-	for section := range reflect.TypeFor[Config]().Fields() {
-		table, _ := tables[section.Tag.Get("toml")].(map[string]any)
-		if section.Type.Kind() != reflect.Struct {
+	return v, len(key) > 0
+}
+
+// describe returns what a key has, with its default as an example.
+func describe(v reflect.Value) string {
+	kind := map[reflect.Kind]string{reflect.Int: "a number", reflect.Bool: "true or false", reflect.Slice: "a list in brackets", reflect.Struct: "a table"}[v.Kind()]
+	text, err := toml.Marshal(map[string]any{"v": v.Interface()})
+	example, isValue := strings.CutPrefix(strings.TrimSpace(string(text)), "v = ")
+	_, isText := v.Interface().(encoding.TextMarshaler)
+	switch {
+	case isText || v.Kind() == reflect.String:
+		kind = "a text in quotes"
+	case v.Kind() == reflect.Bool:
+		return kind
+	}
+	if err != nil || !isValue || example == "[]" || example == "''" {
+		return kind
+	}
+	return kind + ", such as " + example
+}
+
+// place returns the file, the line and the key of the first number without a unit that is wrong, each with a colon, or
+// the file alone. The decoder reports neither key nor line of one.
+func place(name string, p []byte) string {
+	var table []string
+	row := 0
+	for line := range strings.Lines(string(p)) {
+		row++
+		line = strings.TrimSpace(line)
+		if header, ok := strings.CutPrefix(line, "["); ok {
+			table = strings.Split(strings.Trim(header, "[] "), ".")
+		}
+		key, value, ok := strings.Cut(line, "=")
+		key = strings.TrimSpace(key)
+		value, _, _ = strings.Cut(value, "#")
+		f, known := field(append(slices.Clone(table), key))
+		if !ok || !known {
 			continue
 		}
-		for f := range section.Type.Fields() {
-			if f.Type != reflect.TypeFor[Duration]() {
-				continue
-			}
-			key := f.Tag.Get("toml")
-			if v, ok := table[key]; ok && reflect.TypeOf(v).Kind() != reflect.String {
-				return section.Tag.Get("toml") + "." + key + ": "
-			}
+		if to, ok := reflect.New(f.Type()).Interface().(encoding.TextUnmarshaler); ok && to.UnmarshalText([]byte(strings.TrimSpace(value))) != nil &&
+			!strings.ContainsAny(value, "\"'") {
+			return fmt.Sprintf("%s:%d: %s: ", name, row, strings.Join(append(table, key), "."))
 		}
 	}
-	return ""
+	return name + ": "
 }
 
 // Write writes c as a configuration file in which every key has its comment.

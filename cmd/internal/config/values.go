@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"strconv"
@@ -74,9 +75,15 @@ func (s Size) String() string {
 	return strconv.FormatInt(int64(s), 10)
 }
 
-// UnmarshalText parses p as ParseSize does.
+// leastBare is the least size without a unit that is not taken for one whose unit was forgotten.
+const leastBare = 1000
+
+// UnmarshalText parses p as ParseSize does. Few bytes, and parts of a byte, need a unit.
 func (s *Size) UnmarshalText(p []byte) error {
 	v, err := ParseSize(string(p))
+	if err == nil && (v < leastBare || bytes.ContainsRune(p, '.')) {
+		v, err = ParseUnitSize(string(p))
+	}
 	if err != nil {
 		return err
 	}

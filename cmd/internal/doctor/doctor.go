@@ -27,6 +27,9 @@ type Doctor struct {
 	Node      *node.View
 	NodeError error
 
+	// Fresh is set for a node on which ballast was never set up.
+	Fresh bool
+
 	// HostsDirs are directories of hosts.toml files besides those in the configuration of
 	// containerd. May be empty.
 	HostsDirs []string

@@ -221,6 +221,8 @@ func TestFaults(t *testing.T) {
 	}{
 		{"daemon down", func(_ *testing.T, n *machine) { n.stop() },
 			"daemon", node.Fail, "is not running", "systemctl enable --now ballastd"},
+		{"never set up", func(_ *testing.T, n *machine) { n.stop(); n.doctor.Fresh = true },
+			"daemon", node.Fail, "was never set up", "ballast setup"},
 		{"daemon of another version", func(_ *testing.T, n *machine) { n.health.Version.Version = "1.0.0" },
 			"daemon", node.Warn, "ballastd is 1.0.0, this command is 1.2.3", "restart ballastd"},
 		{"daemon at another socket", func(_ *testing.T, n *machine) { n.health.Address = "/elsewhere.sock" },

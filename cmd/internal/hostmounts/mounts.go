@@ -96,7 +96,7 @@ func (h *Mounts) advise(ctx context.Context, im store.Image, ref remote.Ref, err
 	}
 	how := "prefetch"
 	if ref == (remote.Ref{}) && len(im.Refs) == 0 {
-		how = "hydrate --wait" // which takes digests
+		how = "hydrate" // which takes digests
 	}
 	return fmt.Errorf("%s; download it first: ballast %s %s: %w", api.Text(err), how, api.Label(im, ref), errdefs.ErrFailedPrecondition)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -34,7 +35,7 @@ func description(c *cobra.Command) string {
 
 // useLine returns the usage line of a command.
 func useLine(c *cobra.Command) string {
-	if !c.Runnable() || c.HasParent() && c.HasAvailableSubCommands() { // a command with subcommands prints its help
+	if !c.Runnable() {
 		return c.CommandPath() + " COMMAND [flags]"
 	}
 	return c.UseLine()
@@ -96,8 +97,69 @@ func unindent(s string) string {
 	return strings.Join(lines, "\n")
 }
 
-// Man returns a man page of a section, such as 8, with all commands of a program.
-func Man(root *cobra.Command, section int, version string) string {
+// A Section is a section of a man page, with a list of names and what they mean.
+type Section struct {
+	Title string
+	Items [][2]string
+}
+
+// Table returns the first table after a line of a page as a section: the first two columns, as plain text.
+func Table(page, after, title string) (Section, error) {
+	s := Section{Title: title}
+	p, err := os.ReadFile(page)
+	if err != nil {
+		return s, err
+	}
+	_, rest, _ := strings.Cut(string(p), after)
+	for line := range strings.Lines(rest) {
+		cells := strings.Split(line, "|")
+		switch {
+		case len(cells) < 4 && len(s.Items) > 0:
+			return s, nil
+		case len(cells) >= 4 && strings.HasPrefix(cells[1], "-"): // below the titles
+			s.Items = nil
+		case len(cells) >= 4:
+			s.Items = append(s.Items, [2]string{plain(cells[1]), plain(cells[2])})
+		}
+	}
+	if len(s.Items) == 0 {
+		return s, fmt.Errorf("%s has no table after %q", page, after)
+	}
+	return s, nil
+}
+
+// Sections returns the sections of the man page of the command, or of the daemon, that are not in --help. Most are tables
+// in the documentation.
+func Sections(docs string, command bool, neighbour string) (all []Section, err error) {
+	for _, s := range []struct {
+		page, after, title string
+		both               bool
+	}{
+		{"commands.md", "## Exit codes\n", "EXIT STATUS", false}, {"configuration.md", "`ballastd config default`", "ENVIRONMENT", true},
+		{"configuration.md", "`HTTPS_PROXY`", "FILES", true},
+	} {
+		if !command && !s.both {
+			all = append(all, Section{s.title, [][2]string{{"0", "ended by a signal"}, {"1", "any other error"}, {"2", "wrong usage, or a configuration that cannot be read"}}})
+			continue
+		}
+		t, err := Table(filepath.Join(docs, s.page), s.after, s.title)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, t)
+	}
+	return append(all, Section{"SEE ALSO", [][2]string{{neighbour + ", ctr(8), journalctl(1)", "https://github.com/ballast-dev/ballast"}}}), nil
+}
+
+// link matches a link of Markdown.
+var link = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
+
+func plain(cell string) string {
+	return strings.TrimSpace(strings.ReplaceAll(link.ReplaceAllString(cell, "$1"), "`", ""))
+}
+
+// Man returns a man page of a section, such as 8, with all commands of a program, and more sections.
+func Man(root *cobra.Command, section int, version string, more ...Section) string {
 	var b strings.Builder
 	name := root.Name()
 	fmt.Fprintf(&b, ".TH %q %d \"\" %q\n.nh\n.ad l\n", strings.ToUpper(name), section, "ballast "+version)
@@ -115,6 +177,12 @@ func Man(root *cobra.Command, section int, version string) string {
 			if c.Example != "" {
 				fmt.Fprintf(&b, ".P\nExample:\n.P\n.nf\n%s\n.fi\n", roff(c.Example))
 			}
+		}
+	}
+	for _, s := range more {
+		fmt.Fprintf(&b, ".SH %s\n", s.Title)
+		for _, i := range s.Items {
+			fmt.Fprintf(&b, ".TP\n\\fB%s\\fR\n%s\n", roff(i[0]), roff(i[1]))
 		}
 	}
 	return b.String()
@@ -158,11 +226,11 @@ func roff(s string) string {
 
 // Check is Update for the part of a page with the commands of root, under the name of root. If dir
 // is not empty, it also writes the man page of root there.
-func Check(page string, root *cobra.Command, write bool, dir, version string) error {
+func Check(page string, root *cobra.Command, write bool, dir, version string, more ...Section) error {
 	if err := Update(page, root.Name(), Markdown(root), write); err != nil || dir == "" {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, root.Name()+".8"), []byte(Man(root, 8, version)), 0o644)
+	return os.WriteFile(filepath.Join(dir, root.Name()+".8"), []byte(Man(root, 8, version, more...)), 0o644)
 }
 
 // Update compares the part of a page between the comments "begin name" and "end name" with want,

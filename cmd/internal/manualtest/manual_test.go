@@ -107,3 +107,20 @@ func TestUpdate(t *testing.T) {
 		t.Errorf("(got, want):\n%s", diff)
 	}
 }
+
+func TestTable(t *testing.T) {
+	page := filepath.Join(t.TempDir(), "page.md")
+	if err := os.WriteFile(page, []byte("# A\n\n| x | y |\n|---|---|\n\n# B\n\n| a | b | c |\n|---|---|---|\n| `A` | of [b](c.md#d) | e |\n| F | - | e |\n\n| G | h |\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Table(page, "# B\n", "B")
+	if diff := cmp.Diff(Section{"B", [][2]string{{"A", "of b"}, {"F", "-"}}}, got); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	if _, err := Table(page, "| G", "B"); err == nil {
+		t.Error("no table: no error")
+	}
+	if man := Man(tree(), 8, "v1", got); !strings.HasSuffix(man, ".SH B\n.TP\n\\fBA\\fR\nof b\n.TP\n\\fBF\\fR\n\\-\n") {
+		t.Errorf("got %q", man)
+	}
+}

@@ -39,7 +39,7 @@ func TestUnsuitableHostStaysUnchanged(t *testing.T) {
 		o          Options
 		words      string
 	}{
-		{"no systemd", "plain", func(r *root) { r.ok(os.RemoveAll(filepath.Join(r.dir, "run/systemd"))) }, Options{}, "--no-service"},
+		{"no systemd", "plain", func(r *root) { r.ok(os.RemoveAll(filepath.Join(r.dir, "run/systemd"))) }, Options{}, "--no-service --no-restart --runtime-handler ballast"},
 		{"the pod of all pods", "kubeadm", nil, Options{NoService: true}, "--runtime-handler ballast"},
 		{"broken configuration", "kubeadm", func(r *root) { r.write("etc/containerd/config.toml", "version = \n") }, Options{}, "/etc/containerd/config.toml"},
 		{"k3s without drop-ins, all pods", "k3s-old", nil, Options{}, "--runtime-handler ballast"},
@@ -64,6 +64,12 @@ func TestUnsuitableHostStaysUnchanged(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRegistryNames refuses names that are not registries before it looks at the host.
+func TestRegistryNames(t *testing.T) {
+	_, err := newRoot(t, "kubeadm").plan(Options{Registries: []string{"ghcr.io/team"}, Distro: "none"})
+	wantError(t, err, errdefs.IsInvalidArgument, `--registry: "ghcr.io/team" is not a registry`)
 }
 
 // TestForeignHosts leaves hosts.toml files of others unchanged, replaces them by force, and

@@ -244,6 +244,9 @@ func TestCrashBeforeTheFirstChange(t *testing.T) {
 			if set {
 				r.kill(o, 0)
 			}
+			if set && Fresh(r.dir) {
+				t.Errorf("killed before call %d: set up, and not known to be", at)
+			}
 			p, err := NewRemoval(t.Context(), Options{Host: r.dir, NoRestart: true})
 			r.ok(err)
 			r.apply(p)
@@ -252,6 +255,9 @@ func TestCrashBeforeTheFirstChange(t *testing.T) {
 			}
 			if hostAt(r.dir).Exists(undoDir) || hostAt(r.dir).Exists(stateFile) {
 				t.Errorf("killed before call %d, set up %v: records are left", at, set)
+			}
+			if !Fresh(r.dir) {
+				t.Errorf("killed before call %d, set up %v: not fresh after the removal", at, set)
 			}
 		}
 	}

@@ -33,6 +33,13 @@ func Recorded(root string) (Options, error) {
 	return r.Options, nil
 }
 
+// Fresh reports whether ballast was never set up on a host: it has neither a record nor a unit of its own.
+func Fresh(root string) bool {
+	h := hostAt(root)
+	r, err := h.readRecord()
+	return err == nil && r == nil && !h.Exists(unitDir+"/"+serviceName)
+}
+
 // New returns the steps that set up a host. It changes nothing. programs is the directory of the
 // programs in this process's file system; if it is empty, the programs of the host stay as they
 // are.
@@ -40,6 +47,11 @@ func Recorded(root string) (Options, error) {
 // It returns errdefs.ErrFailedPrecondition, with advice, for a host that cannot be set up as it is,
 // and errdefs.ErrAlreadyExists for files of others that would have to be replaced.
 func New(ctx context.Context, o Options, programs string) (*Plan, error) {
+	for _, r := range o.Registries {
+		if err := snippet.CheckRegistry(r); err != nil {
+			return nil, fmt.Errorf("--registry: %w", err)
+		}
+	}
 	v, err := look(ctx, &o)
 	if err != nil {
 		return nil, err
@@ -132,12 +144,10 @@ func (b *builder) check() error {
 		return fmt.Errorf("--like is for --runtime-handler: %w", errdefs.ErrInvalidArgument)
 	case b.Version.Before(containerdversion.Oldest):
 		return fmt.Errorf("containerd %s is too old for ballast, which needs %s or later; distributions of Kubernetes and https://github.com/containerd/containerd/releases have newer ones: %w", b.Version, containerdversion.Oldest, errdefs.ErrFailedPrecondition)
-	case !b.o.NoService && !b.Systemd:
-		return fmt.Errorf("%s has no systemd: run ballastd yourself, and use --no-service: %w", b.o.Host, errdefs.ErrFailedPrecondition)
+	case !b.Systemd && (!b.o.NoService || !b.o.NoRestart):
+		return fmt.Errorf("%s has no systemd: use --no-service --no-restart --runtime-handler ballast (or --snapshotter-only), then run ballastd and restart containerd yourself: %w", b.o.Host, errdefs.ErrFailedPrecondition)
 	case b.o.NoService && b.o.RuntimeHandler == "" && !b.o.SnapshotterOnly && !b.o.Force:
 		return fmt.Errorf("without --runtime-handler all pods use ballast, and without a service ballastd is one of them: it could not start without itself. Use --runtime-handler ballast: %w", errdefs.ErrFailedPrecondition)
-	case b.o.NoService && !b.Systemd && !b.o.NoRestart:
-		return fmt.Errorf("%s has no systemd to restart containerd: use --no-restart, and restart it yourself: %w", b.o.Host, errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }

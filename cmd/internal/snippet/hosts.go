@@ -56,8 +56,8 @@ func (h Hosts) Write(w io.Writer) error {
 	if h.Open {
 		return fmt.Errorf("only %s can be open: %w", DefaultRegistry, errdefs.ErrInvalidArgument)
 	}
-	if h.Registry == "" || strings.HasPrefix(h.Registry, ".") || strings.ContainsAny(h.Registry, "/\\\"@ \t\n") {
-		return fmt.Errorf("%q is not a registry: write a host name, with a port if need be: %w", h.Registry, errdefs.ErrInvalidArgument)
+	if err := CheckRegistry(h.Registry); err != nil {
+		return err
 	}
 	return registryTemplate.Execute(w, h)
 }
@@ -68,6 +68,15 @@ func (h Hosts) FacadeURL() string {
 		return "http://" + h.Facade
 	}
 	return "https://" + h.Facade
+}
+
+// CheckRegistry returns errdefs.ErrInvalidArgument for a name that is neither DefaultRegistry nor a host name with an
+// optional port.
+func CheckRegistry(name string) error {
+	if name == "" || strings.HasPrefix(name, ".") || strings.ContainsAny(name, "/\\\"@ \t\n") {
+		return fmt.Errorf("%.300q is not a registry: write a host name, with a port if need be: %w", name, errdefs.ErrInvalidArgument)
+	}
+	return nil
 }
 
 // Server returns the URL of the registry itself.

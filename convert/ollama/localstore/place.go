@@ -12,16 +12,17 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-const scheme = "ollama:"
+// Scheme is the prefix of names of models in a local Ollama.
+const Scheme = "ollama:"
 
 // Place opens ollama:[DIR:]MODEL.
 var Place = format.Place{
-	Takes: func(n format.Name) bool { return strings.HasPrefix(n.Text, scheme) },
+	Takes: func(n format.Name) bool { return strings.HasPrefix(n.Text, Scheme) },
 	Open:  open,
 }
 
 func open(_ context.Context, s format.Settings, name string) (*format.Source, error) {
-	dir, model := split(strings.TrimPrefix(name, scheme))
+	dir, model := split(strings.TrimPrefix(name, Scheme))
 	if _, err := ParseName(model); err != nil {
 		return nil, &format.NameError{Err: err}
 	}

@@ -18,7 +18,7 @@
 //	tables
 //	  <digest>    objects logical complete used partly broken
 //	images
-//	  <manifest>  manifest config table origin refs size privateNames read imported created used
+//	  <manifest>  digest config table origin refs size privateNames read imported created used
 //	refs
 //	  <name>      name table created expires sources
 //	chunks

@@ -14,7 +14,7 @@ import (
 // Image is the record of a converted image. Its manifest, config and table are objects, kept as
 // long as the image.
 type Image struct {
-	Manifest digest.Digest    `json:"manifest"` // of the converted image; the key
+	Manifest digest.Digest    `json:"digest"` // of the converted image; the key
 	Config   digest.Digest    `json:"config"`
 	Table    digest.Digest    `json:"table"`
 	Origin   filetable.Origin `json:"origin"`

@@ -31,7 +31,7 @@ func TestImported(t *testing.T) {
 	}
 	put(Image{Manifest: one, Refs: []string{ref}, Imported: []string{ref}})
 	for i := range maxRefs + 10 {
-		put(Image{Manifest: one, Refs: []string{"away.example/team/y" + digest.FromString(string(rune('a'+i))).Encoded()[:8] + ":v1"}})
+		put(Image{Manifest: one, Refs: []string{"away.example/team/y" + digest.FromString(string(rune('a' + i))).Encoded()[:8] + ":v1"}})
 	}
 	if im := put(Image{Manifest: one, Refs: []string{"other.example/x:v1"}}); !slices.Equal(im.Imported, []string{ref}) || !slices.Contains(im.Refs, ref) {
 		t.Errorf("after many pulls: %v of %d", im.Imported, len(im.Refs))

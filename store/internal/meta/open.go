@@ -88,7 +88,7 @@ func Schema(path string) (string, error) {
 func open(path string) (*DB, error) {
 	bolt, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockWait})
 	if errors.Is(err, bolterrors.ErrTimeout) {
-		return nil, errLocked
+		return nil, locked(path)
 	}
 	if err != nil {
 		return nil, err
@@ -101,7 +101,23 @@ func open(path string) (*DB, error) {
 	return db, nil
 }
 
-var errLocked = fmt.Errorf("another process has it open: %w", errdefs.ErrUnavailable)
+// locked returns the error for a file that another process has locked, with its id if it can be found.
+func locked(path string) error {
+	var st unix.Stat_t
+	locks, err := os.ReadFile("/proc/locks")
+	if err = errors.Join(err, unix.Stat(path, &st)); err != nil {
+		locks = nil // only for the id
+	}
+	process := "another process"
+	inode := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
+	for line := range strings.Lines(string(locks)) {
+		// 1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE FIRST LAST
+		if f := strings.Fields(line); len(f) > 5 && f[1] == "FLOCK" && f[5] == inode && f[4] > "0" {
+			process = "process " + f[4]
+		}
+	}
+	return fmt.Errorf("%s has it open: %w", process, errdefs.ErrUnavailable)
+}
 
 // repair replaces the database at path if it is lost or damaged.
 func repair(path string, o Options) error {
@@ -145,7 +161,7 @@ func lock(f *os.File) error {
 			return err
 		}
 		if time.Now().After(end) {
-			return errLocked
+			return locked(f.Name())
 		}
 	}
 }

@@ -35,6 +35,8 @@ type Collected struct {
 	meta.Expired
 	Objects int
 	Bytes   int64 // of objects
+
+	Gone []digest.Digest // the objects
 }
 
 // Collect removes what is not needed. While the needs of a reference are unknown, it removes only
@@ -61,6 +63,7 @@ func (s *Objects) Collect(root Root, o CollectOptions) (c Collected, err error) 
 	for _, g := range gone {
 		c.Bytes += g.Size
 		c.Objects++
+		c.Gone = append(c.Gone, g.Digest)
 	}
 	if !o.DryRun {
 		// Views first: their links keep the space of objects.

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/manualtest"
+	"github.com/ballast-dev/ballast/cmd/internal/node"
+	"github.com/ballast-dev/ballast/cmd/internal/setup"
+	"github.com/ballast-dev/ballast/store"
+)
+
+// results are what the commands print with -o json.
+var results = []struct {
+	commands string
+	is       string
+	value    any
+}{
+	{"ls", "a list", []api.Image{}},
+	{"inspect", "an object: the fields of ls, and", api.Detail{}},
+	{"prefetch, pull, hydrate", "a line for each event, the last with status success, started, paused or error", api.Event{}},
+	{"prefetch --dry-run, pull --dry-run", "a list", []fetchPlan{}},
+	{"import ollama", "a line for each event: the fields of prefetch, and", api.ImportEvent{}},
+	{"import ollama --dry-run", "a list", []api.ImportPlan{}},
+	{"status", "an object", api.Status{}},
+	{"df", "an object", store.Usage{}},
+	{"pin, pin ls", "a list", []api.Pin{}},
+	{"gc", "an object", store.GCResult{}},
+	{"verify", "an object", api.VerifyResult{}},
+	{"verify --signatures", "an object", api.Signatures{}},
+	{"mount, path", "an object", api.Mount{}},
+	{"mount ls", "a list", []api.Mount{}},
+	{"hydrate --pause, hydrate --resume", "an object", api.PauseRequest{}},
+	{"convert", "lines of progress, then an object", conversion{}},
+	{"digest", "an object", seen{}},
+	{"setup, doctor --fix --dry-run", "an object", setup.Plan{}},
+	{"doctor", "a list", node.Findings{}},
+}
+
+// shape returns lines with the fields of a type in JSON, and the types of those in others. skip are fields that another
+// result has described.
+func shape(t reflect.Type, prefix string, skip []string) (lines []string) {
+	for t.Kind() == reflect.Slice || t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	for f := range t.Fields() {
+		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch {
+		case f.Anonymous && name == "":
+			lines = append(lines, shape(f.Type, prefix, skip)...)
+			continue
+		case !f.IsExported() || name == "-" || slices.Contains(skip, prefix+name):
+			continue
+		}
+		if name == "" {
+			name = f.Name
+		}
+		text, inner := kindOf(f.Type)
+		if strings.Contains(options, "omit") {
+			text += ", can be absent"
+		}
+		lines = append(lines, fmt.Sprintf("%s%s: %s", prefix, name, text))
+		if inner != nil && strings.Count(prefix, "  ") < 2 {
+			lines = append(lines, shape(inner, prefix+"  ", nil)...)
+		}
+	}
+	return lines
+}
+
+// kindOf describes a type in JSON, and returns that of the objects in it, if there are any.
+func kindOf(t reflect.Type) (text string, inner reflect.Type) {
+	switch {
+	case t == reflect.TypeFor[time.Time]():
+		return "time (RFC 3339)", nil
+	case t == reflect.TypeFor[time.Duration]():
+		return "number of nanoseconds", nil
+	case t == reflect.TypeFor[json.RawMessage]():
+		return "any JSON", nil
+	case t == reflect.TypeFor[[]byte]():
+		return "text in base64", nil
+	}
+	switch t.Kind() {
+	case reflect.Pointer:
+		return kindOf(t.Elem())
+	case reflect.Slice:
+		text, inner = kindOf(t.Elem())
+		return "list of " + text, inner
+	case reflect.Map:
+		text, inner = kindOf(t.Elem())
+		return "object with values: " + text, inner
+	case reflect.Struct:
+		return "object", t
+	case reflect.String:
+		if strings.HasSuffix(t.String(), "digest.Digest") {
+			return "digest", nil
+		}
+		return "text", nil
+	case reflect.Bool:
+		return "true or false", nil
+	}
+	return "number", nil
+}
+
+// TestJSON compares the page about JSON with the results of the commands; -update writes it.
+func TestJSON(t *testing.T) {
+	var b strings.Builder
+	var image []string
+	for _, line := range shape(reflect.TypeFor[api.Image](), "", nil) {
+		name, _, _ := strings.Cut(line, ":")
+		image = append(image, name)
+	}
+	for _, r := range results {
+		var skip []string
+		if _, ok := r.value.(api.Detail); ok {
+			skip = image
+		}
+		if _, ok := r.value.(api.ImportEvent); ok {
+			for f := range reflect.TypeFor[api.Event]().Fields() {
+				name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+				skip = append(skip, name)
+			}
+		}
+		fmt.Fprintf(&b, "\n## %s\n\n%s%s:\n\n```text\n%s\n```\n", r.commands, strings.ToUpper(r.is[:1]), r.is[1:], strings.Join(shape(reflect.TypeOf(r.value), "", skip), "\n"))
+	}
+	if err := manualtest.Update("../../contrib/docs/json.md", "json", strings.TrimPrefix(b.String(), "\n"), *update); err != nil {
+		t.Error(err)
+	}
+}

@@ -221,7 +221,7 @@ func everything(t *testing.T, n *node.Node) (names []string) {
 		}
 		names = append(names, found...)
 	}
-	for _, args := range [][]string{{"ls", "-q"}, {"pin", "-q"}} {
+	for _, args := range [][]string{{"ls", "-q"}, {"pin", "ls", "-q"}} {
 		out := n.Ballast(args...)
 		if out.Err != nil {
 			t.Fatalf("ballast %v: %v\n%s", args, out.Err, out.Output())

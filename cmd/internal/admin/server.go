@@ -109,7 +109,9 @@ func (h *Handler) Routes() http.Handler {
 	mux.Handle("GET /v1/version", query(func(context.Context) (api.Version, error) { return h.Version, nil }))
 	mux.Handle("GET /v1/health", query(func(ctx context.Context) (api.Health, error) { return h.Health(ctx) }))
 	mux.Handle("POST /v1/facade/rotate", query(func(ctx context.Context) (struct{}, error) { return struct{}{}, h.RotateCA(ctx) }))
-	mux.Handle("GET /v1/images", query(h.images))
+	mux.Handle("GET /v1/images", answer(func(r *http.Request) (any, error) {
+		return h.images(r.Context(), r.FormValue("size") == "true")
+	}))
 	mux.Handle("GET /v1/image", named(h.image))
 	mux.Handle("DELETE /v1/image", named(h.removeImage))
 	mux.Handle("GET /v1/status", query(func(ctx context.Context) (api.Status, error) { return h.Status(ctx), nil }))

@@ -40,6 +40,9 @@ type Image struct {
 	// Error is set if State is StateInvalid.
 	Error *Error `json:"error,omitempty"`
 
+	// Share is what it takes on the disk, if that was requested: "own" and "shared".
+	*store.Share
+
 	// Pins are the pins that protect it from garbage collection.
 	Pins []store.Ref `json:"pins,omitempty"`
 

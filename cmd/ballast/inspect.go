@@ -75,7 +75,7 @@ func (a *app) localDetail(ctx context.Context, name string) (api.Detail, error) 
 	defer cl.Close()
 	d, err := cl.Image(ctx, name)
 	if errdefs.IsNotFound(err) {
-		err = fmt.Errorf("%w; \"ballast ls\" lists what is here, \"ballast inspect --remote\" asks the registry", err)
+		err = fmt.Errorf("%w, \"ballast inspect --remote\" asks the registry", err)
 	}
 	return d, err
 }

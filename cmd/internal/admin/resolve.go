@@ -28,7 +28,7 @@ func (h *Handler) find(ctx context.Context, name api.Name) (found []store.Image,
 		})
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("model %s: %w", name, errdefs.ErrNotFound)
+		return nil, fmt.Errorf("model %s: %w; \"ballast ls\" lists the models of this node, \"ballast prefetch REF\" fetches one", name, errdefs.ErrNotFound)
 	}
 	return found, nil
 }

@@ -16,9 +16,6 @@ func (h *Handler) hydrate(ctx context.Context, req api.HydrateRequest, out *line
 		return err
 	}
 	im, err := h.findShown(ctx, name)
-	if errdefs.IsNotFound(err) {
-		err = fmt.Errorf("%w; \"ballast prefetch\" fetches models that this node does not know", err)
-	}
 	if err != nil {
 		return err
 	}

@@ -71,6 +71,11 @@ func (c *Client) Image(ctx context.Context, name string) (v Detail, err error) {
 	return v, c.call(ctx, http.MethodGet, "/v1/image?name="+url.QueryEscape(name), nil, &v)
 }
 
+// Why explains one image; name is a reference or a digest.
+func (c *Client) Why(ctx context.Context, name string) (v Why, err error) {
+	return v, c.call(ctx, http.MethodGet, "/v1/why?name="+url.QueryEscape(name), nil, &v)
+}
+
 // RemoveImage removes the image called name and its pins.
 func (c *Client) RemoveImage(ctx context.Context, name string) (v Removed, err error) {
 	return v, c.call(ctx, http.MethodDelete, "/v1/image?name="+url.QueryEscape(name), nil, &v)

@@ -31,7 +31,7 @@ func (d *Daemon) admin() *admin.Handler {
 		Store: d.store, Version: d.version, Prefetch: d.jobs.Prefetch, Status: d.jobs.Status, Stop: d.jobs.Stop, Verifying: d.jobs.Verifying,
 		Hydrate: d.jobs.Hydrate, Import: d.jobs.Import, ImportPlan: d.jobs.ImportPlan, ImportModels: d.jobs.ImportModels,
 		Convert: d.jobs.Convert, Mount: d.mounts.Prepare, Mounts: d.mounts.List, Unmounted: d.mounts.Release,
-		Sources: d.jobs.Sources.Wanted, Resolve: d.jobs.Restore, Settle: d.settle, Repaired: d.snapshotter.Refresh, Forget: d.forgetMissing, Snapshots: d.verifySnapshots, CheckSignatures: d.checkSignatures, Signers: d.signers,
+		Sources: d.jobs.Sources.Wanted, Resolve: d.jobs.Restore, Settle: d.settle, Repaired: d.snapshotter.Refresh, Forget: d.forgetMissing, Holders: d.holders, Eager: d.eager, Snapshots: d.verifySnapshots, CheckSignatures: d.checkSignatures, Signers: d.signers,
 		Health: d.health, RotateCA: d.port.Rotate, Metrics: d.metrics.Handler(), Log: d.log,
 	}
 }

@@ -167,12 +167,29 @@ func (s *Snapshotter) removeHost(ctx context.Context, m HostMount) error {
 // HostRefs returns the names of the references of snapshots for processes on the host.
 func (s *Snapshotter) HostRefs(ctx context.Context) (map[string]bool, error) {
 	refs := map[string]bool{}
-	return refs, s.meta.WithTransaction(ctx, false, func(ctx context.Context) error {
+	return refs, s.eachRef(ctx, func(ref, key string) {
+		if isHost(key) {
+			refs[ref] = true
+		}
+	})
+}
+
+// Keys returns the keys with which containerd has made snapshots, by the names of their references.
+func (s *Snapshotter) Keys(ctx context.Context) (map[string]string, error) {
+	keys := map[string]string{}
+	return keys, s.eachRef(ctx, func(ref, key string) {
+		if !isHost(key) {
+			keys[ref] = key
+		}
+	})
+}
+
+// eachRef calls do with the name of the reference and the key of each snapshot.
+func (s *Snapshotter) eachRef(ctx context.Context, do func(ref, key string)) error {
+	return s.meta.WithTransaction(ctx, false, func(ctx context.Context) error {
 		ids, err := storage.IDMap(ctx)
 		for id, key := range ids {
-			if isHost(key) {
-				refs[refName(id)] = true
-			}
+			do(refName(id), key)
 		}
 		return err
 	})

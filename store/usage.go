@@ -2,6 +2,9 @@ package store
 
 import (
 	"context"
+
+	"github.com/ballast-dev/ballast/store/internal/meta"
+	"github.com/opencontainers/go-digest"
 )
 
 // Usage is the disk usage of a store, in bytes.
@@ -31,6 +34,14 @@ func (s *Store) Usage(ctx context.Context) (Usage, error) {
 	u.Free, u.Capacity, err = s.free()
 	return u, err
 }
+
+// A Share is the size of the finished files and documents of a model, in bytes: those that no other known
+// model needs, and the others. Its own bytes are what removing it, and a GC, give back.
+type Share = meta.Share
+
+// Shares returns the share of each image, by its manifest, and of each other model that is referenced or being
+// downloaded, by its table. The cost is linear in the files of all models.
+func (s *Store) Shares() map[digest.Digest]Share { return s.db.Shares(collector{s}.Live()) }
 
 // Counts are counters since the store was opened.
 type Counts struct {

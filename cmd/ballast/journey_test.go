@@ -24,6 +24,7 @@ import (
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/dustin/go-humanize"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
 )
@@ -276,6 +277,18 @@ func TestJourney(t *testing.T) {
 	u := parse[store.Usage](t, s.ok(t, "df", "-o", "json"))
 	if u.Unique < size || u.Reclaimable != 0 || u.Partial != 0 {
 		t.Errorf("df: %+v", u)
+	}
+	v := parse[struct {
+		store.Usage
+		Models []api.Image `json:"models"`
+	}](t, s.ok(t, "df", "-v", "-o", "json"))
+	if v.Unique != u.Unique || len(v.Models) != 1 || v.Models[0].Share == nil || v.Models[0].Own != u.Unique || v.Models[0].Shared != 0 {
+		t.Errorf("df -v: %+v, want one model that takes everything of %+v", v, u)
+	}
+	for _, args := range [][]string{{"df", "-v"}, {"ls", "--size"}} {
+		if out := s.ok(t, args...); !strings.Contains(out, "OWN") || !strings.Contains(out, humanize.Bytes(uint64(u.Unique))) {
+			t.Errorf("%q:\n%s", args, out)
+		}
 	}
 	s.ok(t, "df")
 	s.ok(t, "unpin", ref)

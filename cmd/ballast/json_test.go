@@ -24,8 +24,11 @@ var results = []struct {
 }{
 	{"ls", "a list", []api.Image{}},
 	{"inspect", "an object: the fields of ls, and", api.Detail{}},
+	{"why", "an object: the fields of ls, and", api.Why{}},
+	{"resolve", "an object", api.Resolved{}},
 	{"prefetch, pull, hydrate", "a line for each event, the last with status success, started, paused or error", api.Event{}},
 	{"prefetch --dry-run, pull --dry-run", "a list", []fetchPlan{}},
+	{"import", "a line for each event: the fields of prefetch, and", api.ArchiveEvent{}},
 	{"import ollama", "a line for each event: the fields of prefetch, and", api.ImportEvent{}},
 	{"import ollama --dry-run", "a list", []api.ImportPlan{}},
 	{"status", "an object", api.Status{}},
@@ -53,7 +56,12 @@ func shape(t reflect.Type, prefix string, skip []string) (lines []string) {
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 		switch {
 		case f.Anonymous && name == "":
-			lines = append(lines, shape(f.Type, prefix, skip)...)
+			for _, line := range shape(f.Type, prefix, skip) {
+				if f.Type.Kind() == reflect.Pointer {
+					line += ", can be absent"
+				}
+				lines = append(lines, line)
+			}
 			continue
 		case !f.IsExported() || name == "-" || slices.Contains(skip, prefix+name):
 			continue
@@ -117,10 +125,10 @@ func TestJSON(t *testing.T) {
 	}
 	for _, r := range results {
 		var skip []string
-		if _, ok := r.value.(api.Detail); ok {
+		switch r.value.(type) {
+		case api.Detail, api.Why:
 			skip = image
-		}
-		if _, ok := r.value.(api.ImportEvent); ok {
+		case api.ImportEvent, api.ArchiveEvent:
 			for f := range reflect.TypeFor[api.Event]().Fields() {
 				name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 				skip = append(skip, name)

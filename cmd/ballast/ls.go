@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -23,12 +24,16 @@ keeps a model and for how long.
 
 Filters, which must all match: state=STATE (complete, lazy, pulling, partial, absent, invalid, index),
 format=FORMAT, ref=PART of a reference, pinned=true|false, used=true|false (by containers, images of
-containerd or mounts).`,
+containerd or mounts).
+
+With --size, OWN is what no other model of the node needs: what removing it gives back, once nothing uses it
+and it is collected. SHARED is the rest of what is on the disk. Unfinished files are in neither.`,
 		Example: "  ballast ls --filter state=lazy --watch\n  ballast ls -q --filter pinned=false --filter used=false",
 		Args:    cobra.NoArgs,
 	}
 	out := outputFlag(c)
 	watch := watchFlag(c)
+	sized := c.Flags().BoolP("size", "s", false, "show what each model takes alone, and what it shares")
 	filters := c.Flags().StringArrayP("filter", "f", nil, "show only models with KEY=VALUE; can be repeated")
 	flagValues(c, "filter", "state=", "format=", "ref=", "pinned=", "used=")
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, _ []string) error {
@@ -36,8 +41,12 @@ containerd or mounts).`,
 		if err != nil {
 			return err
 		}
+		ask := cl.Images
+		if *sized {
+			ask = cl.SizedImages
+		}
 		return a.watching(cmd.Context(), *watch, func() error {
-			images, err := cl.Images(cmd.Context())
+			images, err := ask(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -50,10 +59,17 @@ containerd or mounts).`,
 // list prints models.
 func (a *app) list(images []api.Image, out output) error {
 	ids, rows := []string{}, [][]string{{"REFERENCE", "DIGEST", "FORMAT", "SIZE", "STATE", "LAST USED"}}
+	if len(images) > 0 && images[0].Share != nil {
+		rows[0] = slices.Insert(rows[0], 4, "OWN", "SHARED")
+	}
 	for _, im := range images {
 		ids = append(ids, im.ID().String())
 		for _, ref := range orNone(im) {
-			rows = append(rows, []string{ref, shortDigest(im.ID().String()), im.Origin.Format, size(im.Size), state(im, ref), ago(im.Used)})
+			row := []string{ref, shortDigest(im.ID().String()), im.Origin.Format, size(im.Size), state(im, ref), ago(im.Used)}
+			if im.Share != nil {
+				row = slices.Insert(row, 4, size(im.Own), size(im.Shared))
+			}
+			rows = append(rows, row)
 		}
 	}
 	if err := a.show(out, images, ids, rows); err != nil || out == outJSON || a.quiet {
@@ -188,15 +204,35 @@ func (a *app) dfCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "df",
 		Short: "show what models take on the disk, and what sharing saves",
-		Args:  cobra.NoArgs,
+		Long: `Show what models take on the disk, and what sharing saves. With --verbose also for each model: OWN is what no
+other model of the node needs (what removing it gives back), SHARED is the rest.`,
+		Args: cobra.NoArgs,
 	}
 	out := outputFlag(c)
+	verbose := c.Flags().BoolP("verbose", "v", false, "also show what each model takes")
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, _ []string) error {
 		u, err := cl.Usage(cmd.Context())
 		if err != nil {
 			return err
 		}
-		return a.show(*out, u, nil, usageRows(u))
+		if !*verbose {
+			return a.show(*out, u, nil, usageRows(u))
+		}
+		images, err := cl.SizedImages(cmd.Context())
+		if err != nil {
+			return err
+		}
+		if *out == outJSON {
+			return a.printJSON(struct {
+				store.Usage
+				Models []api.Image `json:"models"`
+			}{u, images})
+		}
+		if err := a.table(usageRows(u)); err != nil {
+			return err
+		}
+		fmt.Fprintln(a.stdout)
+		return a.table(shareRows(images))
 	})
 	return c
 }
@@ -211,4 +247,15 @@ func usageRows(u store.Usage) [][]string {
 		{"PARTIAL", size(u.Partial), "unfinished downloads"},
 		{"FREE", size(u.Free), "of " + size(u.Capacity)},
 	}
+}
+
+// shareRows returns the table of what models take, the ones with most own bytes first. A model has one row.
+func shareRows(images []api.Image) [][]string {
+	slices.SortStableFunc(images, func(a, b api.Image) int { return cmp.Compare(b.Own, a.Own) })
+	rows := [][]string{{"MODEL", "DIGEST", "OWN", "SHARED", "STATE"}}
+	for _, im := range images {
+		ref := orNone(im)[0]
+		rows = append(rows, []string{ref, shortDigest(im.ID().String()), size(im.Own), size(im.Shared), state(im, ref)})
+	}
+	return rows
 }

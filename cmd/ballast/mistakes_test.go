@@ -68,7 +68,7 @@ var mistakes = []mistake{
 	{"a misspelt command", "prefech x", `there is no command "prefech": did you mean prefetch?`, 2},
 	{"a misspelt command below another", "config host", `there is no command "host": did you mean hosts?`, 2},
 	{"a word like rm", "rmx", `there is no command "rmx": "ballast --help" lists all`, 2},
-	{"any word", "fly", `there is no command "fly": "ballast --help" lists all`, 2},
+	{"any word", "teleport", `there is no command "teleport": "ballast --help" lists all`, 2},
 	{"no such configuration", "--config DIR/none.toml ls", "--config: stat DIR/none.toml: no such file or directory", 2},
 	{"a text for a number", "--config DIR/type.toml digest x.y/z", "DIR/type.toml:3: fetch.connections is a number, such as 8", 2},
 	{"a truth value for a text", "--config DIR/bool.toml digest x.y/z", "DIR/bool.toml:3: lazy.mode is a text in quotes, such as 'auto'", 2},

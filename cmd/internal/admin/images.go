@@ -27,8 +27,8 @@ func isContainerds(r store.Ref) bool {
 	return strings.HasPrefix(r.Name, api.SnapshotPrefix) || strings.HasPrefix(r.Name, api.OriginPrefix)
 }
 
-// images lists all images with their state.
-func (h *Handler) images(ctx context.Context) ([]api.Image, error) {
+// images lists all images with their state and, if sized is set, their share of the disk.
+func (h *Handler) images(ctx context.Context, sized bool) ([]api.Image, error) {
 	all := h.Store.Images()
 	out := make([]api.Image, 0, len(all))
 	refs := h.Store.Refs("")
@@ -40,6 +40,13 @@ func (h *Handler) images(ctx context.Context) ([]api.Image, error) {
 	rest, err := h.unnamed(ctx, all, refs, work)
 	out = append(out, rest...)
 	rates(out, work)
+	if sized {
+		shares := h.Store.Shares()
+		for i := range out {
+			share := shares[out[i].ID()]
+			out[i].Share = &share
+		}
+	}
 	return out, err
 }
 

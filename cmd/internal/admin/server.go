@@ -81,6 +81,11 @@ type Handler struct {
 	// are gone. It runs before a GC.
 	Settle func(ctx context.Context) error
 
+	// Holders returns what in containerd needs a table, and Eager why an image is not shown before it
+	// is complete; "" if it is.
+	Holders func(ctx context.Context, table digest.Digest) ([]api.Holder, error)
+	Eager   func(ctx context.Context, im store.Image) (string, error)
+
 	// Snapshots compares the snapshots that show a table, or all if it is empty, with their table.
 	Snapshots func(ctx context.Context, table digest.Digest) ([]api.SnapshotProblem, error)
 
@@ -115,8 +120,11 @@ func (h *Handler) Routes() http.Handler {
 	mux.Handle("GET /v1/version", query(func(context.Context) (api.Version, error) { return h.Version, nil }))
 	mux.Handle("GET /v1/health", query(func(ctx context.Context) (api.Health, error) { return h.Health(ctx) }))
 	mux.Handle("POST /v1/facade/rotate", query(func(ctx context.Context) (struct{}, error) { return struct{}{}, h.RotateCA(ctx) }))
-	mux.Handle("GET /v1/images", query(h.images))
+	mux.Handle("GET /v1/images", answer(func(r *http.Request) (any, error) {
+		return h.images(r.Context(), r.FormValue("size") == "true")
+	}))
 	mux.Handle("GET /v1/image", named(h.image))
+	mux.Handle("GET /v1/why", named(h.why))
 	mux.Handle("DELETE /v1/image", named(h.removeImage))
 	mux.Handle("GET /v1/removal", named(h.planRemoval))
 	mux.Handle("GET /v1/status", query(func(ctx context.Context) (api.Status, error) { return h.Status(ctx), nil }))

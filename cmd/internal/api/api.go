@@ -40,6 +40,9 @@ type Image struct {
 	// Error is set if State is StateInvalid.
 	Error *Error `json:"error,omitempty"`
 
+	// Share is what it takes on the disk, if that was requested: "own" and "shared".
+	*store.Share
+
 	// Pins are the pins that protect it from garbage collection.
 	Pins []store.Ref `json:"pins,omitempty"`
 
@@ -60,6 +63,45 @@ const (
 	StateInvalid  ImageState = "invalid"  // it cannot be shown; see Error
 	StateIndex    ImageState = "index"    // it is a list of other images
 )
+
+// Why explains an image: what holds its files, and why it is not shown before it is complete.
+type Why struct {
+	Image
+
+	// Eager is why it is shown only when it is complete; empty if it can be read before, or is complete.
+	Eager string `json:"eager,omitempty"`
+
+	// Holders are what keeps its files on the node, and how that ends. Without any, a collection
+	// removes them.
+	Holders []Holder `json:"holders"`
+
+	// Unknown is why the holders of containerd are unknown.
+	Unknown *Error `json:"unknown,omitempty"`
+}
+
+// A Hold is a kind of Holder.
+type Hold string
+
+// The kinds of holders.
+const (
+	HoldPin       Hold = "pin"
+	HoldMount     Hold = "mount"    // on the host
+	HoldDownload  Hold = "download" // or another job
+	HoldImage     Hold = "image"    // of containerd
+	HoldContainer Hold = "container"
+	HoldVolume    Hold = "volume" // an image volume of a pod
+	HoldLease     Hold = "lease"
+	HoldSnapshot  Hold = "snapshot" // of nothing else that is known
+)
+
+// A Holder keeps the files of a model.
+type Holder struct {
+	Kind      Hold      `json:"kind"`
+	Name      string    `json:"name"`
+	Namespace string    `json:"namespace,omitempty"` // of containerd
+	Expires   time.Time `json:"expires,omitzero"`    // it ends then
+	End       string    `json:"end"`                 // the command that ends it, or what does
+}
 
 // Detail describes one image in full.
 type Detail struct {

@@ -61,9 +61,19 @@ func (c *Client) Images(ctx context.Context) (v []Image, err error) {
 	return v, c.call(ctx, http.MethodGet, "/v1/images", nil, &v)
 }
 
+// SizedImages is Images with the Share of each.
+func (c *Client) SizedImages(ctx context.Context) (v []Image, err error) {
+	return v, c.call(ctx, http.MethodGet, "/v1/images?size=true", nil, &v)
+}
+
 // Image returns one image; name is a reference or a digest.
 func (c *Client) Image(ctx context.Context, name string) (v Detail, err error) {
 	return v, c.call(ctx, http.MethodGet, "/v1/image?name="+url.QueryEscape(name), nil, &v)
+}
+
+// Why explains one image; name is a reference or a digest.
+func (c *Client) Why(ctx context.Context, name string) (v Why, err error) {
+	return v, c.call(ctx, http.MethodGet, "/v1/why?name="+url.QueryEscape(name), nil, &v)
 }
 
 // RemoveImage removes the image called name and its pins.

@@ -33,7 +33,7 @@ func (d *Daemon) admin() *admin.Handler {
 		Hydrate: d.jobs.Hydrate, Import: d.jobs.Import, ImportPlan: d.jobs.ImportPlan, ImportModels: d.jobs.ImportModels,
 		ImportArchive: d.jobs.ImportArchive, Models: filepath.Join(filepath.Dir(d.config.Address), dirs.Models),
 		Convert: d.jobs.Convert, Mount: d.mounts.Prepare, Mounts: d.mounts.List, Unmounted: d.mounts.Release,
-		Sources: d.jobs.Sources.Wanted, Resolve: d.jobs.Restore, Settle: d.settle, Repaired: d.snapshotter.Refresh, Forget: d.forgetMissing, Snapshots: d.verifySnapshots, CheckSignatures: d.checkSignatures, Signers: d.signers,
+		Sources: d.jobs.Sources.Wanted, Resolve: d.jobs.Restore, Settle: d.settle, Repaired: d.snapshotter.Refresh, Forget: d.forgetMissing, Holders: d.holders, Eager: d.eager, Snapshots: d.verifySnapshots, CheckSignatures: d.checkSignatures, Signers: d.signers,
 		Health: d.health, RotateCA: d.port.Rotate, Metrics: d.metrics.Handler(), Log: d.log,
 	}
 }

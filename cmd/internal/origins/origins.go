@@ -119,6 +119,21 @@ func (o *Origins) list(ctx context.Context, namespace string) ([]entry, error) {
 	return l, nil
 }
 
+// NamesOf returns the names of the images of a namespace with one of these manifests or configs.
+func (o *Origins) NamesOf(ctx context.Context, namespace string, of map[digest.Digest]bool) (names []string, err error) {
+	all, err := o.list(ctx, namespace)
+	for _, e := range all {
+		t, err := o.target(ctx, namespace, e.target)
+		if err != nil {
+			return nil, err
+		}
+		if of[e.target.Digest] || slices.ContainsFunc(t.configs, func(d digest.Digest) bool { return of[d] }) {
+			names = append(names, e.name)
+		}
+	}
+	return names, err
+}
+
 // Volume shows, in snapshot id, the model of the image whose manifest has digest d: see
 // snapshotter.Options.Volume.
 func (o *Origins) Volume(ctx context.Context, d digest.Digest, id string) error {

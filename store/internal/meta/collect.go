@@ -71,6 +71,16 @@ func (db *DB) Usage(roots Roots) (u Usage, err error) {
 	})
 }
 
+// A Share is the size of the existing objects that a model needs, in bytes.
+type Share struct {
+	Own    int64 `json:"own"`    // no other known model needs them
+	Shared int64 `json:"shared"` // others do
+}
+
+// Shares returns the share of each image, by its manifest, and of each other table that a reference or the
+// roots keep, by its digest. A model without existing objects is left out.
+func (db *DB) Shares(roots Roots) map[digest.Digest]Share { return db.index.shares(roots.Tables) }
+
 // Evict removes the records of unneeded objects, least recently used first, until want(their total
 // size) bytes are found. It returns these objects, whose files can be removed, and a function that
 // reports which other objects are needed. Tables that need a removed object become incomplete. A

@@ -27,6 +27,7 @@ type answers struct {
 	Unresolved []string
 	Tables     map[digest.Digest][]digest.Digest // that need each object
 	Images     []Image
+	Shares     map[digest.Digest]Share
 }
 
 func ask(t *testing.T, db *DB, universe []digest.Digest) (a answers) {
@@ -59,6 +60,7 @@ func ask(t *testing.T, db *DB, universe []digest.Digest) (a answers) {
 		}
 	}
 	a.Images = db.Images()
+	a.Shares = db.Shares(Roots{})
 	return a
 }
 
@@ -66,7 +68,17 @@ func ask(t *testing.T, db *DB, universe []digest.Digest) (a answers) {
 func count(t *testing.T, db *DB) (a answers) {
 	t.Helper()
 	needed, shared, counts := map[digest.Digest]bool{}, map[digest.Digest]bool{}, map[digest.Digest]bool{}
-	known := map[digest.Digest]Table{}
+	known, sizes := map[digest.Digest]Table{}, map[digest.Digest]int64{}
+	needs := map[digest.Digest]map[digest.Digest]bool{} // of models
+	need := func(model digest.Digest, objects ...digest.Digest) {
+		if needs[model] == nil {
+			needs[model] = map[digest.Digest]bool{}
+		}
+		for _, o := range objects {
+			needs[model][o] = true
+		}
+	}
+	imaged := map[digest.Digest]bool{}
 	a.Unneeded, a.Tables = map[digest.Digest]int64{}, map[digest.Digest][]digest.Digest{}
 	err := db.view(func(tx *txn) error {
 		return errors.Join(
@@ -93,12 +105,17 @@ func count(t *testing.T, db *DB) (a answers) {
 				for _, d := range im.documents() {
 					needed[d] = true
 				}
+				imaged[im.Table], imaged[im.Manifest] = true, true
+				need(im.Manifest, append(im.documents(), known[im.Table].Objects...)...)
 				return nil
 			}),
 			each(tx, bucketRefs, func(name string, r Ref) error {
 				rec, ok := known[r.Table]
 				if r.live(time.Now()) && (!ok || rec.Broken && rec.Partly) {
 					a.Unresolved = append(a.Unresolved, name)
+				}
+				if r.live(time.Now()) && !imaged[r.Table] {
+					need(r.Table, append(rec.Objects, r.Table)...)
 				}
 				for _, o := range append(rec.Objects, r.Table) {
 					needed[o], counts[o] = true, true
@@ -107,6 +124,7 @@ func count(t *testing.T, db *DB) (a answers) {
 			}),
 			each(tx, bucketObjects, func(d digest.Digest, o Object) error {
 				a.Usage.Objects++
+				sizes[d] = o.Size
 				a.Usage.Unique += o.Size
 				if shared[d] {
 					a.Usage.Shared += o.Size
@@ -124,6 +142,24 @@ func count(t *testing.T, db *DB) (a answers) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+	a.Shares = map[digest.Digest]Share{}
+	for model, objects := range needs {
+		for o := range objects {
+			size, exists := sizes[o]
+			if !exists {
+				continue
+			}
+			s := a.Shares[model]
+			s.Own += size
+			for other, theirs := range needs {
+				if other != model && theirs[o] {
+					s.Own, s.Shared = s.Own-size, s.Shared+size
+					break
+				}
+			}
+			a.Shares[model] = s
+		}
 	}
 	return a
 }

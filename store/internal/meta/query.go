@@ -270,3 +270,54 @@ func (x *index) unusedImages(tables []digest.Digest) (idle []Idle) {
 	}
 	return idle
 }
+
+// shares returns the share of each image, by its manifest, and of each other table that a reference or the
+// roots keep, by its digest. It reads each need of a model twice, whatever else needs the same.
+func (x *index) shares(roots []digest.Digest) map[digest.Digest]Share {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	now, out := time.Now(), map[digest.Digest]Share{}
+	rooted := map[digest.Digest]bool{}
+	for _, d := range roots {
+		rooted[d] = true
+	}
+	users := make([]uint8, x.objects.last+1) // models that need an object: none, one, or more
+	each := func(do func(model digest.Digest, id objectID)) {
+		for manifest, im := range x.images.all {
+			var all []objectID
+			if t := x.byKey[keyOf(im.Table)]; t != nil {
+				all = t.all
+			}
+			for _, d := range im.documents() {
+				if id, ok := x.objects.find(keyOf(d)); ok && !slices.Contains(all, id) {
+					all = append(slices.Clip(all), id)
+				}
+			}
+			for _, id := range all {
+				do(manifest, id)
+			}
+		}
+		for _, t := range x.tables {
+			if d := t.key.digest(); len(x.images.byTable[d]) == 0 && x.images.all[d].Manifest == "" && (x.kept(t, now) || rooted[d]) {
+				for _, id := range t.all {
+					do(d, id)
+				}
+			}
+		}
+	}
+	each(func(_ digest.Digest, id objectID) { users[id] = min(2, users[id]+1) })
+	each(func(model digest.Digest, id objectID) {
+		o := x.objects.at(id)
+		if !o.exists() {
+			return
+		}
+		s := out[model]
+		if users[id] > 1 {
+			s.Shared += o.size
+		} else {
+			s.Own += o.size
+		}
+		out[model] = s
+	})
+	return out
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) whyCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "why REF|DIGEST",
+		Short: "explain where a model is from, why it is not lazy, who holds it, and what ends that",
+		Long: `Explain a model: where it is from, its state, why it is shown only when it is complete, and what keeps its files
+(pins, mounts, downloads, and of containerd images, containers, volumes of pods and leases), each with the command
+that ends that.`,
+		Args:              modelNames(1, 1),
+		ValidArgsFunction: a.completes(1, modelRefs),
+	}
+	out := outputFlag(c)
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
+		w, err := cl.Why(cmd.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		if *out == outJSON {
+			return a.printJSON(w)
+		}
+		return a.why(w)
+	})
+	return c
+}
+
+// why prints an explanation.
+func (a *app) why(w api.Why) error {
+	ref := orNone(w.Image)[0]
+	rows := [][]string{
+		{"Model:", strings.Join(orNone(w.Image), " ")}, {"Digest:", w.ID().String()},
+		{"From:", w.Origin.Format + " " + w.Origin.Digest.String()}, {"State:", state(w.Image, ref)},
+		{"Disk:", size(w.Own) + " of its own, " + size(w.Shared) + " shared with other models"},
+	}
+	if w.Eager != "" {
+		rows = append(rows, []string{"Not lazy:", w.Eager})
+	}
+	if w.Error != nil {
+		rows = append(rows, []string{"Invalid:", w.Error.Message})
+	}
+	if err := a.table(rows); err != nil {
+		return err
+	}
+	fmt.Fprintln(a.stdout)
+	switch {
+	case w.Unknown != nil:
+		fmt.Fprintf(a.stdout, "what of containerd holds it is unknown: %s\n\n", printable(w.Unknown.Message))
+	case len(w.Holders) == 0:
+		_, err := fmt.Fprintf(a.stdout, "nothing holds it: it goes when space is short, or at once with \"ballast rm %s && ballast gc --yes\"\n"+
+			"(what was made in the last minute, at the next collection after that)\n", printable(shortDigest(w.ID().String())))
+		return err
+	}
+	rows = [][]string{{"HELD BY", "NAME", "NAMESPACE", "ENDS WITH"}}
+	for _, h := range w.Holders {
+		end := h.End
+		if !h.Expires.IsZero() {
+			end += ", or " + ago(h.Expires)
+		}
+		rows = append(rows, []string{string(h.Kind), h.Name, h.Namespace, end})
+	}
+	if len(rows) == 1 {
+		return nil
+	}
+	if err := a.table(rows); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(a.stdout, "\nWhen these are gone, its own bytes come back at the next collection (\"ballast gc\").")
+	return err
+}

@@ -1,0 +1,69 @@
+package admin
+
+import (
+	"context"
+	"slices"
+
+	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/store"
+)
+
+// why explains one image.
+func (h *Handler) why(ctx context.Context, name api.Name) (*api.Why, error) {
+	im, err := h.findShown(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	w := &api.Why{Holders: []api.Holder{}}
+	refs := h.Store.RefsOf(im.Table)
+	w.Image, _ = h.state(ctx, im, refs)
+	share := h.Store.Shares()[w.ID()]
+	w.Share = &share
+	if w.State != api.StateComplete {
+		if w.Eager, err = h.Eager(ctx, im); err != nil {
+			return nil, err
+		}
+	}
+	for _, p := range w.Pins {
+		ref := api.PinnedRef(p)
+		w.Holders = append(w.Holders, api.Holder{Kind: api.HoldPin, Name: ref, Expires: p.Expires, End: "ballast unpin " + ref})
+	}
+	mounts, err := h.Mounts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range mounts {
+		if m.Table == im.Table {
+			w.Holders = append(w.Holders, api.Holder{Kind: api.HoldMount, Name: m.Dir, End: "ballast unmount " + m.Dir})
+		}
+	}
+	work := slices.DeleteFunc(slices.Clone(h.Status(ctx).Jobs), func(j api.Job) bool { return !j.Ended.IsZero() || !about(j, im) })
+	for _, j := range work {
+		w.Rate = max(w.Rate, j.Rate)
+		w.Holders = append(w.Holders, api.Holder{Kind: api.HoldDownload, Name: string(j.Kind) + " " + j.Ref, Expires: j.Ends, End: endOf(j)})
+	}
+	theirs, err := h.Holders(ctx, im.Table)
+	if err != nil { // containerd may be down
+		w.Unknown = api.Wrap(err)
+	}
+	w.Holders = append(w.Holders, theirs...)
+	return w, nil
+}
+
+// about reports whether a job works on an image.
+func about(j api.Job, im store.Image) bool {
+	return j.Table != "" && j.Table == im.Table || slices.Contains(im.Refs, j.Ref)
+}
+
+// endOf returns what ends a job.
+func endOf(j api.Job) string {
+	switch {
+	case j.Kind == api.KindVerify:
+		return "the end of the verification"
+	case j.Kind == api.KindBackground:
+		return "the end of what shows the model"
+	case j.Waiting > 0:
+		return "Ctrl-C of its client, then ballast rm " + j.Ref
+	}
+	return "ballast rm " + j.Ref
+}

@@ -1,0 +1,206 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/jobs"
+	"github.com/ballast-dev/ballast/convert/registry"
+	"github.com/ballast-dev/ballast/snapshotter/differ"
+	"github.com/ballast-dev/ballast/store"
+	containersapi "github.com/containerd/containerd/api/services/containers/v1"
+	leasesapi "github.com/containerd/containerd/api/services/leases/v1"
+	namespacesapi "github.com/containerd/containerd/api/services/namespaces/v1"
+	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
+	"github.com/containerd/containerd/v2/core/content"
+	contentproxy "github.com/containerd/containerd/v2/core/content/proxy"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/core/snapshots/proxy"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/opencontainers/go-digest"
+)
+
+// holders returns what in containerd needs a table: its images, containers, volumes of pods and leases.
+func (d *Daemon) holders(ctx context.Context, table digest.Digest) (all []api.Holder, err error) {
+	keys, err := d.snapshotter.Keys(ctx)
+	if err != nil {
+		return nil, err
+	}
+	origins := map[digest.Digest]bool{} // manifests whose images need it
+	maps.DeleteFunc(keys, func(ref, _ string) bool {
+		r, err := d.store.Ref(ref)
+		return err != nil || r.Table != table
+	})
+	for _, r := range d.store.RefsOf(table) {
+		if origin, ok := strings.CutPrefix(r.Name, api.OriginPrefix); ok {
+			origins[digest.Digest(origin)] = true
+		}
+	}
+	if len(keys)+len(origins) == 0 {
+		return nil, nil
+	}
+	name, err := d.snapshotterName(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list, err := namespacesapi.NewNamespacesClient(d.containerd).List(ctx, &namespacesapi.ListNamespacesRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("namespaces of containerd: %w", errgrpc.ToNative(err))
+	}
+	for _, ns := range list.Namespaces {
+		l := looking{d: d, ns: ns.Name, snapshotter: name, infos: map[string]snapshots.Info{}, needs: map[string]bool{}, targets: maps.Clone(origins)}
+		if err := l.look(namespaces.WithNamespace(ctx, ns.Name), keys); err != nil {
+			return nil, fmt.Errorf("containerd's namespace %s: %w", ns.Name, errgrpc.ToNative(err))
+		}
+		all = append(all, l.found...)
+	}
+	return all, nil
+}
+
+// looking is a search for what needs snapshots in a namespace of containerd.
+type looking struct {
+	d           *Daemon
+	ns          string
+	snapshotter string                    // its name
+	infos       map[string]snapshots.Info // of all snapshots, by key
+	needs       map[string]bool           // keys of the snapshots of the table, and of those above them
+	targets     map[digest.Digest]bool    // manifests and configs whose images need it
+	found       []api.Holder
+}
+
+// look finds what needs the snapshots with keys of the snapshotter.
+func (l *looking) look(ctx context.Context, keys map[string]string) error {
+	theirs := proxy.NewSnapshotter(snapshotsapi.NewSnapshotsClient(l.d.containerd), l.snapshotter)
+	if err := theirs.Walk(ctx, func(_ context.Context, i snapshots.Info) error { l.infos[i.Name] = i; return nil }); err != nil {
+		return err
+	}
+	for _, key := range keys {
+		if key = keyOf(key, l.ns); l.infos[key].Name != "" {
+			l.needs[key] = true
+		}
+	}
+	for key := range l.infos {
+		var above []string
+		for k := key; k != ""; k = l.infos[k].Parent {
+			if above = append(above, k); l.needs[k] {
+				for _, k := range above {
+					l.needs[k] = true
+				}
+				break
+			}
+		}
+	}
+	for _, find := range []func(context.Context) error{l.containers, l.leases, l.images} {
+		if err := find(ctx); err != nil {
+			return err
+		}
+	}
+	if len(l.needs) > 0 && len(l.found) == 0 {
+		l.add(api.HoldSnapshot, slices.Sorted(maps.Keys(l.needs))[0], "nothing: containerd removes it at its next collection")
+	}
+	return nil
+}
+
+func (l *looking) add(kind api.Hold, name, end string, args ...any) {
+	l.found = append(l.found, api.Holder{Kind: kind, Name: name, Namespace: l.ns, End: fmt.Sprintf(end, args...)})
+}
+
+// containers finds containers, volumes of pods, and snapshots that clients have made for themselves.
+func (l *looking) containers(ctx context.Context) error {
+	list, err := containersapi.NewContainersClient(l.d.containerd).List(ctx, &containersapi.ListContainersRequest{})
+	if err != nil {
+		return err
+	}
+	named, pods := map[string]bool{}, map[string]string{} // by id
+	for _, c := range list.Containers {
+		end := fmt.Sprintf("ctr -n %s tasks kill -s KILL %s; ctr -n %[1]s containers rm %[2]s", l.ns, c.ID)
+		if pod := c.Labels["io.kubernetes.pod.name"]; pod != "" {
+			end = fmt.Sprintf("kubectl -n %s delete pod %s", c.Labels["io.kubernetes.pod.namespace"], pod)
+		}
+		pods[c.ID] = end
+		if c.Snapshotter == l.snapshotter && l.needs[c.SnapshotKey] {
+			named[c.SnapshotKey] = true
+			l.add(api.HoldContainer, c.ID, "%s", end)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(l.needs)) {
+		if l.infos[key].Kind == snapshots.KindCommitted || named[key] || isUnpacked(key) {
+			continue
+		}
+		if _, of, ok := strings.Cut(key, "/image-volumes/"); ok {
+			pod, _, _ := strings.Cut(of, "/")
+			if end := pods[pod]; end != "" {
+				l.add(api.HoldVolume, "pod "+pod, "%s", end)
+				continue
+			}
+		}
+		l.add(api.HoldSnapshot, key, "ctr -n %s snapshots --snapshotter %s rm %s", l.ns, l.snapshotter, key)
+	}
+	return nil
+}
+
+func (l *looking) leases(ctx context.Context) error {
+	leases := leasesapi.NewLeasesClient(l.d.containerd)
+	list, err := leases.List(ctx, &leasesapi.ListRequest{})
+	if err != nil {
+		return err
+	}
+	for _, lease := range list.Leases {
+		held, err := leases.ListResources(ctx, &leasesapi.ListResourcesRequest{ID: lease.ID})
+		if errdefs.IsNotFound(errgrpc.ToNative(err)) {
+			continue // it has ended
+		}
+		if err != nil {
+			return err
+		}
+		if slices.ContainsFunc(held.Resources, func(r *leasesapi.Resource) bool {
+			return r.Type == "snapshots/"+l.snapshotter && l.needs[r.ID]
+		}) {
+			l.add(api.HoldLease, lease.ID, "ctr -n %s leases rm --sync %s", l.ns, lease.ID)
+		}
+	}
+	return nil
+}
+
+// images finds images: by the configs from which containerd refers to their snapshots, and by their manifests.
+func (l *looking) images(ctx context.Context) error {
+	label := "containerd.io/gc.ref.snapshot." + l.snapshotter
+	err := contentproxy.NewContentStore(l.d.containerd).Walk(ctx, func(i content.Info) error {
+		if l.needs[i.Labels[label]] {
+			l.targets[i.Digest] = true
+		}
+		return nil
+	}, fmt.Sprintf("labels.%q", label))
+	if err != nil {
+		return err
+	}
+	names, err := l.d.origins.NamesOf(ctx, l.ns, l.targets)
+	for _, name := range names {
+		l.add(api.HoldImage, name, "ctr -n %s images rm --sync %s", l.ns, name)
+	}
+	return err
+}
+
+// eager returns why an image is shown only when it is complete; "" if it can be read before.
+func (d *Daemon) eager(ctx context.Context, im store.Image) (string, error) {
+	if why := d.lazyWhy.Load(); why != nil {
+		return *why, nil
+	}
+	switch mode := d.mode(jobs.Repositories(registry.Names(im))); mode {
+	case differ.Lazy:
+		return "", nil
+	case differ.Complete:
+		return "lazy.mode, or a rule of it, is \"complete\" for its repository", nil
+	}
+	use, err := d.store.ChunkUse(ctx, im.Table)
+	if err == nil && use.Chunks == 0 {
+		return "its files have no chunk digests, which \"ballast convert\" writes; lazy.mode = \"lazy\" needs none", nil
+	}
+	return "", err
+}

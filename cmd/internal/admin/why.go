@@ -26,7 +26,7 @@ func (h *Handler) why(ctx context.Context, name api.Name) (*api.Why, error) {
 	}
 	for _, p := range w.Pins {
 		ref := api.PinnedRef(p)
-		w.Holders = append(w.Holders, api.Holder{Kind: api.HoldPin, Name: ref, Expires: p.Expires, End: "ballast unpin " + ref})
+		w.Holders = append(w.Holders, api.Holder{Kind: api.HoldPin, Name: ref, Expires: p.Expires, End: api.Command("ballast", "unpin", ref)})
 	}
 	mounts, err := h.Mounts(ctx)
 	if err != nil {
@@ -34,7 +34,7 @@ func (h *Handler) why(ctx context.Context, name api.Name) (*api.Why, error) {
 	}
 	for _, m := range mounts {
 		if m.Table == im.Table {
-			w.Holders = append(w.Holders, api.Holder{Kind: api.HoldMount, Name: m.Dir, End: "ballast unmount " + m.Dir})
+			w.Holders = append(w.Holders, api.Holder{Kind: api.HoldMount, Name: m.Dir, End: api.Command("ballast", "unmount", m.Dir)})
 		}
 	}
 	work := slices.DeleteFunc(slices.Clone(h.Status(ctx).Jobs), func(j api.Job) bool { return !j.Ended.IsZero() || !about(j, im) })
@@ -63,7 +63,7 @@ func endOf(j api.Job) string {
 	case j.Kind == api.KindBackground:
 		return "the end of what shows the model"
 	case j.Waiting > 0:
-		return "Ctrl-C of its client, then ballast rm " + j.Ref
+		return "Ctrl-C of its client, then " + api.Command("ballast", "rm", j.Ref)
 	}
-	return "ballast rm " + j.Ref
+	return api.Command("ballast", "rm", j.Ref)
 }

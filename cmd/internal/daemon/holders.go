@@ -107,8 +107,13 @@ func (l *looking) look(ctx context.Context, keys map[string]string) error {
 	return nil
 }
 
-func (l *looking) add(kind api.Hold, name, end string, args ...any) {
-	l.found = append(l.found, api.Holder{Kind: kind, Name: name, Namespace: l.ns, End: fmt.Sprintf(end, args...)})
+func (l *looking) add(kind api.Hold, name, end string) {
+	l.found = append(l.found, api.Holder{Kind: kind, Name: name, Namespace: l.ns, End: end})
+}
+
+// ctr returns a command line of ctr in the namespace.
+func (l *looking) ctr(words ...string) string {
+	return api.Command(append([]string{"ctr", "-n", l.ns}, words...)...)
 }
 
 // containers finds containers, volumes of pods, and snapshots that clients have made for themselves.
@@ -119,14 +124,14 @@ func (l *looking) containers(ctx context.Context) error {
 	}
 	named, pods := map[string]bool{}, map[string]string{} // by id
 	for _, c := range list.Containers {
-		end := fmt.Sprintf("ctr -n %s tasks kill -s KILL %s; ctr -n %[1]s containers rm %[2]s", l.ns, c.ID)
+		end := l.ctr("tasks", "kill", "-s", "KILL", c.ID) + "; " + l.ctr("containers", "rm", c.ID)
 		if pod := c.Labels["io.kubernetes.pod.name"]; pod != "" {
-			end = fmt.Sprintf("kubectl -n %s delete pod %s", c.Labels["io.kubernetes.pod.namespace"], pod)
+			end = api.Command("kubectl", "-n", c.Labels["io.kubernetes.pod.namespace"], "delete", "pod", pod)
 		}
 		pods[c.ID] = end
 		if c.Snapshotter == l.snapshotter && l.needs[c.SnapshotKey] {
 			named[c.SnapshotKey] = true
-			l.add(api.HoldContainer, c.ID, "%s", end)
+			l.add(api.HoldContainer, c.ID, end)
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(l.needs)) {
@@ -136,11 +141,11 @@ func (l *looking) containers(ctx context.Context) error {
 		if _, of, ok := strings.Cut(key, "/image-volumes/"); ok {
 			pod, _, _ := strings.Cut(of, "/")
 			if end := pods[pod]; end != "" {
-				l.add(api.HoldVolume, "pod "+pod, "%s", end)
+				l.add(api.HoldVolume, "pod "+pod, end)
 				continue
 			}
 		}
-		l.add(api.HoldSnapshot, key, "ctr -n %s snapshots --snapshotter %s rm %s", l.ns, l.snapshotter, key)
+		l.add(api.HoldSnapshot, key, l.ctr("snapshots", "--snapshotter", l.snapshotter, "rm", key))
 	}
 	return nil
 }
@@ -162,7 +167,7 @@ func (l *looking) leases(ctx context.Context) error {
 		if slices.ContainsFunc(held.Resources, func(r *leasesapi.Resource) bool {
 			return r.Type == "snapshots/"+l.snapshotter && l.needs[r.ID]
 		}) {
-			l.add(api.HoldLease, lease.ID, "ctr -n %s leases rm --sync %s", l.ns, lease.ID)
+			l.add(api.HoldLease, lease.ID, l.ctr("leases", "rm", "--sync", lease.ID))
 		}
 	}
 	return nil
@@ -182,7 +187,7 @@ func (l *looking) images(ctx context.Context) error {
 	}
 	names, err := l.d.origins.NamesOf(ctx, l.ns, l.targets)
 	for _, name := range names {
-		l.add(api.HoldImage, name, "ctr -n %s images rm --sync %s", l.ns, name)
+		l.add(api.HoldImage, name, l.ctr("images", "rm", "--sync", name))
 	}
 	return err
 }

@@ -28,7 +28,7 @@ var results = []struct {
 	{"resolve", "an object", api.Resolved{}},
 	{"prefetch, pull, hydrate", "a line for each event, the last with status success, started, paused or error", api.Event{}},
 	{"prefetch --dry-run, pull --dry-run", "a list", []fetchPlan{}},
-	{"import", "a line for each event: the fields of prefetch, and", api.ArchiveEvent{}},
+	{"import", "events as for prefetch, a line each, the last with", api.ArchiveEvent{}},
 	{"import ollama", "a line for each event: the fields of prefetch, and", api.ImportEvent{}},
 	{"import ollama --dry-run", "a list", []api.ImportPlan{}},
 	{"status", "an object", api.Status{}},

@@ -173,5 +173,5 @@ func TestConvertWrongBytes(t *testing.T) {
 	if out.Err == nil {
 		t.Fatalf("got no error\n%s", out.Output())
 	}
-	wantError(t, n.Ballast("digest", dst), "404")
+	wantError(t, n.Ballast("digest", dst), "no such repository or tag")
 }

@@ -152,7 +152,7 @@ func TestBadBytes(t *testing.T) {
 		{"wrong bytes", node.Fault{Flip: true}, []string{"digest"}},
 		{"truncated", node.Fault{Short: 1 << 20}, nil},
 		{"blob not found", node.Fault{Status: http.StatusNotFound}, []string{"not found"}},
-		{"forbidden", node.Fault{Status: http.StatusForbidden}, []string{"denied"}},
+		{"forbidden", node.Fault{Status: http.StatusForbidden}, []string{"answered 403 Forbidden; ask"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := weights(byte(30+i), 4<<20)

@@ -23,7 +23,7 @@ func TestFullDisk(t *testing.T) {
 	message := k.awaitWaiting(t, "waiting", "ErrImagePull", "ImagePullBackOff")
 	t.Log(message)
 	wantMessage(t, message, "fetch model "+k.node.Registry.Host+"/models/large: the model needs 34 MB more", "and 67 MB stay in reserve, but "+k.node.Root(),
-		documented(t, "and no unused objects to remove; make room on the node, or run the pod on another one"))
+		documented(t, "and no unused objects to remove; \"ballast df\" shows what takes space; make room on the node, or run the pod on another one"))
 	k.run(t, k.pod("shares", ref, "IfNotPresent")) // needs no space
 
 	free()

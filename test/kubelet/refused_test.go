@@ -115,9 +115,9 @@ func (k *kubelet) badTransfers(t *testing.T) (list []refusal) {
 	}{
 		{"wrong-bytes", false, node.Fault{Flip: true}, []string{`fetch model ` + r.Host + `/models/wrong-bytes: layer 4 ("model.gguf"): blob sha256:`}, "; the registry's copy is damaged, push the model again"},
 		{"no-weights", false, node.Fault{Status: http.StatusNotFound}, []string{`layer 4 ("model.gguf"): `}, "answered 404 Not Found"},
-		{"no-access", true, node.Fault{Status: http.StatusForbidden}, []string{"denied: manifest " + r.Ref("models/no-access", "1") + ": "}, "answered 403 Forbidden; ask the registry's owner for access, or use other credentials"},
-		{"busy", true, node.Fault{Status: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {"1"}}}, []string{"unavailable: manifest " + r.Ref("models/busy", "1") + ": "}, "answered 429 Too Many Requests"},
-		{"broken", true, node.Fault{Status: http.StatusInternalServerError}, []string{"unavailable: manifest " + r.Ref("models/broken", "1") + ": "}, "answered 500 Internal Server Error"},
+		{"no-access", true, node.Fault{Status: http.StatusForbidden}, []string{"denied: " + r.Ref("models/no-access", "1") + ": "}, "answered 403 Forbidden; ask the registry's owner for access, or use other credentials"},
+		{"busy", true, node.Fault{Status: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {"1"}}}, []string{"unavailable: " + r.Ref("models/busy", "1") + ": "}, "answered 429 Too Many Requests"},
+		{"broken", true, node.Fault{Status: http.StatusInternalServerError}, []string{"unavailable: " + r.Ref("models/broken", "1") + ": "}, "answered 500 Internal Server Error"},
 	} {
 		b := converttest.ModelPackRaw(converttest.Files(weights(byte(30+i), 3<<20)))
 		b.Name = f.name

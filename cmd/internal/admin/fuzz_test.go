@@ -66,6 +66,7 @@ func FuzzRequest(f *testing.F) {
 			}
 			return api.Mount{}, nil
 		},
+		Stop:   func(context.Context, digest.Digest, ...string) (int, error) { return 0, nil },
 		Health: func(context.Context) (api.Health, error) { return api.Health{}, nil },
 	}).Routes()
 	endpoints := []string{

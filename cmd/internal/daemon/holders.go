@@ -16,12 +16,9 @@ import (
 	leasesapi "github.com/containerd/containerd/api/services/leases/v1"
 	namespacesapi "github.com/containerd/containerd/api/services/namespaces/v1"
 	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
-	"github.com/containerd/containerd/v2/core/content"
-	contentproxy "github.com/containerd/containerd/v2/core/content/proxy"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/core/snapshots/proxy"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
-	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/opencontainers/go-digest"
 )
@@ -151,39 +148,23 @@ func (l *looking) containers(ctx context.Context) error {
 }
 
 func (l *looking) leases(ctx context.Context) error {
-	leases := leasesapi.NewLeasesClient(l.d.containerd)
-	list, err := leases.List(ctx, &leasesapi.ListRequest{})
-	if err != nil {
-		return err
-	}
-	for _, lease := range list.Leases {
-		held, err := leases.ListResources(ctx, &leasesapi.ListResourcesRequest{ID: lease.ID})
-		if errdefs.IsNotFound(errgrpc.ToNative(err)) {
-			continue // it has ended
-		}
-		if err != nil {
-			return err
-		}
-		if slices.ContainsFunc(held.Resources, func(r *leasesapi.Resource) bool {
-			return r.Type == "snapshots/"+l.snapshotter && l.needs[r.ID]
-		}) {
-			l.add(api.HoldLease, lease.ID, l.ctr("leases", "rm", "--sync", lease.ID))
-		}
-	}
-	return nil
+	return l.d.eachLease(ctx, l.snapshotter, l.needed, func(id string, _ []*leasesapi.Resource) error {
+		l.add(api.HoldLease, id, l.ctr("leases", "rm", "--sync", id))
+		return nil
+	})
 }
+
+// needed reports whether a key is that of a snapshot of the table, or of one above it.
+func (l *looking) needed(key string) bool { return l.needs[key] }
 
 // images finds images: by the configs from which containerd refers to their snapshots, and by their manifests.
 func (l *looking) images(ctx context.Context) error {
-	label := "containerd.io/gc.ref.snapshot." + l.snapshotter
-	err := contentproxy.NewContentStore(l.d.containerd).Walk(ctx, func(i content.Info) error {
-		if l.needs[i.Labels[label]] {
-			l.targets[i.Digest] = true
-		}
-		return nil
-	}, fmt.Sprintf("labels.%q", label))
+	unpacked, err := l.d.unpackedAs(ctx, l.snapshotter, l.needed)
 	if err != nil {
 		return err
+	}
+	for _, config := range unpacked {
+		l.targets[config] = true
 	}
 	names, err := l.d.origins.NamesOf(ctx, l.ns, l.targets)
 	for _, name := range names {

@@ -20,6 +20,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/opencontainers/go-digest"
 )
 
 // A lost is what containerd has recorded in a namespace, for this daemon, and does not exist.
@@ -151,42 +152,67 @@ func (d *Daemon) forgetMissing(ctx context.Context) error {
 // https://github.com/containerd/containerd/blob/v2.4.2/docs/garbage-collection.md
 func (d *Daemon) unreference(ctx context.Context, of lost) error {
 	leases := leasesapi.NewLeasesClient(d.containerd)
+	isLost := func(key string) bool { return slices.Contains(of.keys, key) }
+	err := d.eachLease(ctx, of.name, isLost, func(id string, held []*leasesapi.Resource) error {
+		for _, r := range held {
+			if _, err := leases.DeleteResource(ctx, &leasesapi.DeleteResourceRequest{ID: id, Resource: r}); err != nil && !errdefs.IsNotFound(errgrpc.ToNative(err)) {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	unpacked, err := d.unpackedAs(ctx, of.name, isLost)
+	label := snapshotLabel(of.name)
+	for _, config := range unpacked {
+		if err == nil {
+			_, err = contentproxy.NewContentStore(d.containerd).Update(ctx, content.Info{Digest: config, Labels: map[string]string{label: ""}}, "labels."+label)
+		}
+	}
+	return err
+}
+
+// eachLease calls do with each lease that holds snapshots of a snapshotter whose keys are chosen, and with these.
+func (d *Daemon) eachLease(ctx context.Context, snapshotter string, chosen func(key string) bool, do func(id string, held []*leasesapi.Resource) error) error {
+	leases := leasesapi.NewLeasesClient(d.containerd)
 	list, err := leases.List(ctx, &leasesapi.ListRequest{})
 	if err != nil {
 		return err
 	}
 	for _, l := range list.Leases {
-		held, err := leases.ListResources(ctx, &leasesapi.ListResourcesRequest{ID: l.ID})
+		all, err := leases.ListResources(ctx, &leasesapi.ListResourcesRequest{ID: l.ID})
 		if errdefs.IsNotFound(errgrpc.ToNative(err)) {
 			continue // it has ended
 		}
 		if err != nil {
 			return err
 		}
-		for _, r := range held.Resources {
-			if r.Type != "snapshots/"+of.name || !slices.Contains(of.keys, r.ID) {
-				continue
-			}
-			if _, err := leases.DeleteResource(ctx, &leasesapi.DeleteResourceRequest{ID: l.ID, Resource: r}); err != nil && !errdefs.IsNotFound(errgrpc.ToNative(err)) {
-				return err
-			}
+		held := slices.DeleteFunc(all.Resources, func(r *leasesapi.Resource) bool { return r.Type != "snapshots/"+snapshotter || !chosen(r.ID) })
+		if len(held) == 0 {
+			continue
+		}
+		if err := do(l.ID, held); err != nil {
+			return err
 		}
 	}
-	contents := contentproxy.NewContentStore(d.containerd)
-	label := "containerd.io/gc.ref.snapshot." + of.name
-	var unpacked []content.Info
-	err = contents.Walk(ctx, func(i content.Info) error {
-		if slices.Contains(of.keys, i.Labels[label]) {
-			unpacked = append(unpacked, content.Info{Digest: i.Digest, Labels: map[string]string{label: ""}})
+	return nil
+}
+
+// snapshotLabel returns the label by which a config refers to its snapshot of a snapshotter.
+func snapshotLabel(snapshotter string) string { return "containerd.io/gc.ref.snapshot." + snapshotter }
+
+// unpackedAs returns the configs of images that are unpacked as snapshots whose keys are chosen.
+func (d *Daemon) unpackedAs(ctx context.Context, snapshotter string, chosen func(key string) bool) (configs []digest.Digest, err error) {
+	label := snapshotLabel(snapshotter)
+	err = contentproxy.NewContentStore(d.containerd).Walk(ctx, func(i content.Info) error {
+		if chosen(i.Labels[label]) {
+			configs = append(configs, i.Digest)
 		}
 		return nil
 	}, fmt.Sprintf("labels.%q", label))
-	for _, i := range unpacked {
-		if err == nil {
-			_, err = contents.Update(ctx, i, "labels."+label)
-		}
-	}
-	return err
+	return configs, err
 }
 
 // collect waits for a garbage collection of containerd.

@@ -68,14 +68,7 @@ func tars(files []file) (list []bundle) {
 
 // group separates the files with their own layers from those that share one, both by path.
 func group(files []file) (own, rest []file) {
-	bySize := slices.Clone(files)
-	slices.SortStableFunc(bySize, func(a, b file) int { return cmp.Compare(b.Size, a.Size) })
-	alone := map[string]bool{}
-	for _, f := range bySize {
-		if f.Type == filetable.TypeReg && f.Size >= ownLayer && len(alone) < maxOwnLayers {
-			alone[f.Path] = true
-		}
-	}
+	alone := largest(files, maxOwnLayers, ownLayer)
 	for _, f := range files {
 		if alone[f.Path] {
 			own = append(own, f)
@@ -84,6 +77,19 @@ func group(files []file) (own, rest []file) {
 		}
 	}
 	return own, rest
+}
+
+// largest returns the paths of the n largest regular files of a size or more, of equal ones the first.
+func largest(files []file, n int, least int64) map[string]bool {
+	bySize := slices.Clone(files)
+	slices.SortStableFunc(bySize, func(a, b file) int { return cmp.Compare(b.Size, a.Size) })
+	paths := map[string]bool{}
+	for _, f := range bySize {
+		if f.Type == filetable.TypeReg && f.Size >= least && len(paths) < n {
+			paths[f.Path] = true
+		}
+	}
+	return paths
 }
 
 // tarItem returns the item of a tar of files.

@@ -1,10 +1,8 @@
 package export
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/headers"
@@ -69,15 +67,16 @@ func (j *job) planPacked(ctx context.Context) (*plan, error) {
 
 // withTars packs the smaller of too many files into tars of about the same size, by path.
 func withTars(files []bundle) []bundle {
-	bySize := slices.Clone(files)
-	slices.SortStableFunc(bySize, func(a, b bundle) int { return cmp.Compare(b.size, a.size) })
-	alone := map[string]bool{}
-	for _, b := range bySize[:maxImageBlobs-maxTars] {
-		alone[b.path] = true
+	var list []file
+	for _, b := range files {
+		list = append(list, b.files...)
 	}
-	var total int64
-	for _, b := range bySize[maxImageBlobs-maxTars:] {
-		total += b.size
+	alone := largest(list, maxImageBlobs-maxTars, 0)
+	var total int64 // bytes of the others
+	for _, f := range list {
+		if !alone[f.Path] {
+			total += f.Size
+		}
 	}
 	var all []bundle
 	var next []file

@@ -55,7 +55,7 @@ func pinnedRefs(ctx context.Context, cl *api.Client) []string {
 	}
 	var refs []string
 	for _, p := range pins {
-		refs = append(refs, api.PinnedRef(p.Ref))
+		refs = append(refs, p.Name)
 	}
 	return refs
 }

@@ -147,7 +147,7 @@ func (a *app) detail(d api.Detail) error {
 		head = append(head, []string{"Error:", d.Error.Message})
 	}
 	for _, p := range d.Pins {
-		head = append(head, []string{"Pin:", api.PinnedRef(p) + ", expires " + expires(p.Expires)})
+		head = append(head, []string{"Pin:", p.Name + ", expires " + expires(p.Expires)})
 	}
 	for _, r := range d.Signatures {
 		head = append(head, []string{"Signed:", strings.Join(r.Signers, "; ") + ", as rule " + r.Rule + " wants it"})

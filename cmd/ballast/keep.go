@@ -119,12 +119,12 @@ func (a *app) pinLsCommand() *cobra.Command {
 func (a *app) pins(pins []api.Pin, out output) error {
 	refs, rows := []string{}, [][]string{{"PIN", "DIGEST", "SIZE", "EXPIRES"}}
 	for _, p := range pins {
-		refs = append(refs, api.PinnedRef(p.Ref))
+		refs = append(refs, p.Name)
 		d := shortDigest(p.Digest.String())
 		if p.Moved != "" {
 			d += " (moved: the name now is " + shortDigest(p.Moved.String()) + ")"
 		}
-		rows = append(rows, []string{api.PinnedRef(p.Ref), d, size(p.ModelSize), expires(p.Expires)})
+		rows = append(rows, []string{p.Name, d, size(p.ModelSize), expires(p.Expires)})
 	}
 	return a.show(out, pins, refs, rows)
 }
@@ -148,7 +148,7 @@ func (a *app) unpinCommand() *cobra.Command {
 			return a.each(args, func(name string) error {
 				pins, err := cl.Unpin(cmd.Context(), name)
 				for _, p := range pins {
-					fmt.Fprintln(a.stdout, printable(api.PinnedRef(p.Ref)))
+					fmt.Fprintln(a.stdout, printable(p.Name))
 				}
 				return err
 			})

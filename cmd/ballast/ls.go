@@ -179,7 +179,7 @@ func state(im api.Image, ref string) string {
 func pinned(im api.Image, ref string) string {
 	var other *store.Ref
 	for i, p := range im.Pins {
-		switch name := api.PinnedRef(p); {
+		switch name := p.Name; {
 		case name == ref:
 			return "pinned" + until(p.Expires)
 		case !slices.Contains(im.Refs, name):
@@ -189,7 +189,7 @@ func pinned(im api.Image, ref string) string {
 	if other == nil {
 		return "pinned"
 	}
-	return "pinned as " + api.PinnedRef(*other) + until(other.Expires)
+	return "pinned as " + other.Name + until(other.Expires)
 }
 
 // until describes how long a pin lasts.

@@ -63,7 +63,7 @@ func (a *app) fetchCommand(c *cobra.Command) (_ *cobra.Command, r *api.PrefetchR
 	r = &api.PrefetchRequest{}
 	c.ValidArgsFunction = a.completes(0, modelRefs)
 	out := outputFlag(c)
-	c.Flags().StringVar(&list, "file", "", "read references from a file, - for stdin")
+	listFlag(c, &list)
 	detachFlag(c, &detach)
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "show what would be downloaded")
 	c.Flags().BoolVar(&refer, "referrer", false, "then write the converted image of each model beside it, as \"ballast convert REF --referrer\" does")
@@ -91,6 +91,11 @@ func (a *app) fetchCommand(c *cobra.Command) (_ *cobra.Command, r *api.PrefetchR
 		return nil
 	})
 	return c, r
+}
+
+// listFlag adds --file to a command that takes references.
+func listFlag(c *cobra.Command, list *string) {
+	c.Flags().StringVar(list, "file", "", "read references from a file, - for stdin")
 }
 
 // detachFlag adds --detach to a command.

@@ -34,7 +34,7 @@ credentials can read stay private: pods need a pull secret, and the registry mus
 		Example: "  ballast seed ./image/var/lib/ballast ghcr.io/team/model:v1\n  ballast seed ./ballast --file models.txt && tar --xattrs -C ./ballast -cf ballast.tar .",
 		Args:    cobra.MinimumNArgs(1),
 	}
-	c.Flags().StringVar(&list, "file", "", "read references from a file, - for stdin")
+	listFlag(c, &list)
 	out := outputFlag(c)
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		refs, err := a.references(cmd, args[1:], list)

@@ -137,7 +137,7 @@ func TestStateText(t *testing.T) {
 	const ref = "ghcr.io/team/model:v1"
 	im := api.Image{
 		Image: store.Image{Refs: []string{ref}}, State: api.StatePulling, Total: 1000, Completed: 250, Rate: 10,
-		Pins: []store.Ref{{Name: api.PinName(ref), Expires: time.Now().Add(3*time.Hour + time.Minute)}},
+		Pins: []store.Ref{{Name: ref, Expires: time.Now().Add(3*time.Hour + time.Minute)}},
 	}
 	if got, want := state(im, ref), "pulling 25% (1m16s left), pinned (3 hours left)"; got != want {
 		t.Errorf("got %q, want %q", got, want)

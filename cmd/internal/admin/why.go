@@ -25,8 +25,7 @@ func (h *Handler) why(ctx context.Context, name api.Name) (*api.Why, error) {
 		}
 	}
 	for _, p := range w.Pins {
-		ref := api.PinnedRef(p)
-		w.Holders = append(w.Holders, api.Holder{Kind: api.HoldPin, Name: ref, Expires: p.Expires, End: api.Command("ballast", "unpin", ref)})
+		w.Holders = append(w.Holders, api.Holder{Kind: api.HoldPin, Name: p.Name, Expires: p.Expires, End: api.Command("ballast", "unpin", p.Name)})
 	}
 	mounts, err := h.Mounts(ctx)
 	if err != nil {
@@ -37,8 +36,10 @@ func (h *Handler) why(ctx context.Context, name api.Name) (*api.Why, error) {
 			w.Holders = append(w.Holders, api.Holder{Kind: api.HoldMount, Name: m.Dir, End: api.Command("ballast", "unmount", m.Dir)})
 		}
 	}
-	work := slices.DeleteFunc(slices.Clone(h.Status(ctx).Jobs), func(j api.Job) bool { return !j.Ended.IsZero() || !about(j, im) })
-	for _, j := range work {
+	for _, j := range h.Status(ctx).Jobs {
+		if !j.Ended.IsZero() || !about(j, im) {
+			continue
+		}
 		w.Rate = max(w.Rate, j.Rate)
 		w.Holders = append(w.Holders, api.Holder{Kind: api.HoldDownload, Name: string(j.Kind) + " " + j.Ref, Expires: j.Ends, End: endOf(j)})
 	}

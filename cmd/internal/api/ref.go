@@ -78,5 +78,5 @@ func PinName(ref string) string { return PinPrefix + ref }
 // OriginName returns the name of the store's reference for the image with the manifest d.
 func OriginName(d digest.Digest) string { return OriginPrefix + d.String() }
 
-// PinnedRef returns the recorded reference of a pin of the store, or of an answer of the daemon, which is without prefix.
+// PinnedRef returns the recorded reference of a pin of the store. Pins in answers of the daemon have it as their name.
 func PinnedRef(p store.Ref) string { return strings.TrimPrefix(p.Name, PinPrefix) }

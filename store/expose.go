@@ -11,7 +11,6 @@ import (
 
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/internal/chunkfile"
-	"github.com/ballast-dev/ballast/store/internal/hydrate"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -114,7 +113,7 @@ func (s *Store) Expose(ctx context.Context, table digest.Digest, o ExposeOptions
 	}
 	for _, f := range files { // completed in the meantime
 		if s.has(f.file.Digest) {
-			s.arrived(hydrate.Publication{Digest: f.file.Digest})
+			s.arrived(f.file.Digest, "")
 		}
 	}
 	if o.View == "" {
@@ -139,7 +138,7 @@ func (s *Store) missingFiles(t *filetable.Table, o ExposeOptions) ([]shownFile, 
 	} else if !o.Unverified {
 		maps.DeleteFunc(layouts, func(_ digest.Digest, l *chunkfile.Layout) bool { return l.Unverified })
 	}
-	from := namesOf(o.Sources)
+	from := transfer.Names(o.Sources)
 	var out []shownFile
 	early := false // something can be read early
 	seen := map[digest.Digest]bool{}

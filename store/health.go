@@ -8,7 +8,6 @@ import (
 
 	"github.com/ballast-dev/ballast/store/boltfile"
 	"github.com/ballast-dev/ballast/store/filetable"
-	"github.com/ballast-dev/ballast/store/internal/hydrate"
 	"github.com/ballast-dev/ballast/store/internal/object"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -48,7 +47,7 @@ func (s *Store) settlePresent(d digest.Digest, t *filetable.Table) error {
 // announce tells readers that files without a record have become objects.
 func (s *Store) announce(objects []digest.Digest) {
 	for _, d := range objects {
-		s.arrived(hydrate.Publication{Digest: d})
+		s.arrived(d, "")
 	}
 }
 

@@ -90,7 +90,7 @@ func (h host) Has(b filetable.Blob, from *transfer.Sources) (bool, error) {
 	}
 	var names []string
 	if from != nil {
-		names = namesOf(from.Order())
+		names = transfer.Names(from.Order())
 	}
 	for _, c := range contents {
 		if c.Type == filetable.TypeReg && !s.mayHave(c.Digest, names) {
@@ -122,8 +122,14 @@ func (h host) Ended(table digest.Digest, t *filetable.Table, group string, err e
 func (h host) Assembled(f filetable.File) (digest.Digest, error) { return h.assembled(f) }
 
 // Publish implements hydrate.Objects.
-func (h host) Publish(files []hydrate.Publication, found meta.Arrival) error {
-	return h.publish(files, found)
+func (h host) Publish(a meta.Arrival) error {
+	if err := h.objects.Publish(a); err != nil {
+		return err
+	}
+	for _, f := range a.Files {
+		h.arrived(f.Digest, f.Layout)
+	}
+	return nil
 }
 
 // assembled returns the digest of a file with parts, from the table or from its assembly, or "" if

@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/ballast-dev/ballast/store/internal/chunkfile"
-	"github.com/ballast-dev/ballast/store/internal/hydrate"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -20,15 +19,15 @@ func identityOf(d digest.Digest, l *chunkfile.Layout) digest.Digest {
 }
 
 // arrived handles a new object: it completes its exposures, informs hydrations and adds the object
-// to views that may contain it. If readers used chunks that did not make the object, it first
-// compares the bytes.
-func (s *Store) arrived(p hydrate.Publication) {
-	o, ok := s.objects.Record(p.Digest)
+// to views that may contain it. If readers used other chunks than those of the layout with which it was made, it
+// first compares the bytes.
+func (s *Store) arrived(d, layout digest.Digest) {
+	o, ok := s.objects.Record(d)
 	var unchecked []*exposure
-	for _, x := range s.exposuresOf(p.Digest) {
+	for _, x := range s.exposuresOf(d) {
 		switch {
-		case x.view != "" && !(ok && mayHave(o, namesOf(x.from.Order()))):
-		case x.file == nil || p.Layout != nil && p.Layout.ID == x.file.Layout.ID:
+		case x.view != "" && !(ok && mayHave(o, transfer.Names(x.from.Order()))):
+		case x.file == nil || layout == x.file.Layout.ID:
 			s.complete(x)
 		default:
 			unchecked = append(unchecked, x)
@@ -36,7 +35,7 @@ func (s *Store) arrived(p hydrate.Publication) {
 	}
 	end := func() {
 		if ok {
-			s.engine.Arrived(p.Digest, func(from *transfer.Sources) bool { return mayHave(o, namesOf(from.Order())) })
+			s.engine.Arrived(d, func(from *transfer.Sources) bool { return mayHave(o, transfer.Names(from.Order())) })
 		}
 	}
 	if len(unchecked) == 0 {
@@ -46,9 +45,9 @@ func (s *Store) arrived(p hydrate.Publication) {
 	s.spawn(func() {
 		for _, x := range unchecked {
 			if err := s.checkChunks(x.digest, x.file.Layout); err != nil {
-				s.log.Warn("a file was read with chunks that do not match its content; its readers must open it again", "digest", p.Digest, "err", err)
+				s.log.Warn("a file was read with chunks that do not match its content; its readers must open it again", "digest", d, "err", err)
 				if err := s.replaceIdentity(x); err != nil {
-					s.log.Error("complete file is read by chunks until a restart", "digest", p.Digest, "err", err)
+					s.log.Error("complete file is read by chunks until a restart", "digest", d, "err", err)
 					continue
 				}
 			}

@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
-	"github.com/ballast-dev/ballast/store/internal/hydrate"
-	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/ballast-dev/ballast/store/internal/object"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
@@ -32,7 +30,7 @@ func (s *Store) has(d digest.Digest) bool { return s.objects.Has(d) }
 func (s *Store) PutBytes(ctx context.Context, p []byte) (digest.Digest, error) {
 	d, err := s.objects.Put(p)
 	if err == nil {
-		s.arrived(hydrate.Publication{Digest: d})
+		s.arrived(d, "")
 	}
 	return d, err
 }
@@ -90,24 +88,6 @@ func (s *Store) Discard(table digest.Digest, t *filetable.Table, had Holdings) (
 // ReadBytes reads and verifies an object of at most limit bytes.
 func (s *Store) ReadBytes(ctx context.Context, d digest.Digest, limit int64) ([]byte, error) {
 	return s.objects.Read(d, limit)
-}
-
-// publish makes files objects, records found with them, and informs their readers.
-func (s *Store) publish(files []hydrate.Publication, found meta.Arrival) error {
-	out := make([]object.File, len(files))
-	for i, p := range files {
-		out[i] = object.File{From: p.Staged, Digest: p.Digest, Size: p.Size, Private: privateTo(p)}
-		if p.Layout != nil && !p.Layout.Unverified {
-			out[i].Chunks = p.Layout.Chunks
-		}
-	}
-	if err := s.objects.Publish(out, found); err != nil {
-		return err
-	}
-	for _, p := range files {
-		s.arrived(p)
-	}
-	return nil
 }
 
 // free returns the bytes that an unprivileged writer can still write, and the capacity.

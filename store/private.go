@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/ballast-dev/ballast/store/filetable"
-	"github.com/ballast-dev/ballast/store/internal/hydrate"
 	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/ballast-dev/ballast/store/verify"
@@ -24,49 +23,23 @@ func mayHave(o meta.Object, names []string) bool {
 	return len(o.Private) == 0 || slices.ContainsFunc(names, func(n string) bool { return slices.Contains(o.Private, n) })
 }
 
-// namesOf returns the names of sources, sorted and without duplicates.
-func namesOf(sources []transfer.Source) (names []string) {
-	for _, src := range sources {
-		names = append(names, src.Name)
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
-}
-
 // hasBlob reports whether a raw blob is present for these sources. If it came from other sources, with
 // credentials, it is not: these sources must provide all of it.
 //
 // It returns a *verify.Error if the object and the table differ in size.
 func (s *Store) hasBlob(b filetable.Blob, from *transfer.Sources) (bool, error) {
 	o, ok := s.objects.Record(b.Digest)
-	if !ok || from != nil && !mayHave(o, namesOf(from.Order())) {
+	if !ok || from != nil && !mayHave(o, transfer.Names(from.Order())) {
 		return false, nil
 	}
 	return true, verify.Compare(b.Digest, b.Digest, b.Size, o.Size)
-}
-
-// privateTo returns the names of the sources that may have what these sources gave; none if it is
-// public.
-func privateTo(p hydrate.Publication) []string {
-	if p.From == nil {
-		return nil
-	}
-	gave := p.From.Providers()
-	private := len(gave) == 0 // all of it was staged before
-	for _, with := range gave {
-		private = private || with
-	}
-	if !private {
-		return nil
-	}
-	return namesOf(p.From.Order()) // staged bytes came from the same group
 }
 
 // Find implements chunkfile.Finder.
 func (h host) Find(chunks []filetable.Chunk, buf []byte, from *transfer.Sources, right func(filetable.Chunk, []byte) error) []filetable.Location {
 	s := h.Store
 	found := make([]filetable.Location, len(chunks))
-	names := namesOf(from.Order())
+	names := transfer.Names(from.Order())
 	places, err := s.db.Chunks(chunks)
 	if err != nil {
 		s.log.Warn("chunks are fetched that may be there", "err", err)

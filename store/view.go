@@ -150,7 +150,7 @@ func (s *Store) grantTable(view string, t *filetable.Table, sources []transfer.S
 		return false, err
 	}
 	whole = err == nil
-	names := namesOf(sources)
+	names := transfer.Names(sources)
 	var layouts map[digest.Digest]*chunkfile.Layout
 	for _, f := range files {
 		if f.Type != filetable.TypeReg || f.Size == 0 || f.Digest != "" && s.objects.Granted(view, f.Digest) {
@@ -159,7 +159,7 @@ func (s *Store) grantTable(view string, t *filetable.Table, sources []transfer.S
 		own := f.Source != nil && len(f.Source.Inline) > 0
 		exposed := f.Digest != "" && s.exposure(view, f.Digest) != nil // added when that ends
 		if exposed && s.has(f.Digest) {                                // it has failed to end
-			s.arrived(hydrate.Publication{Digest: f.Digest})
+			s.arrived(f.Digest, "")
 		}
 		if f.Digest == "" || exposed ||
 			!s.has(f.Digest) || !own && !s.mayHave(f.Digest, names) {

@@ -202,7 +202,7 @@ func (s *Objects) Put(p []byte) (digest.Digest, error) {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err == nil {
-		err = s.Publish([]File{{From: name, Digest: d, Size: int64(len(p))}}, meta.Arrival{})
+		err = s.publishFile(meta.File{Staged: name, Digest: d, Size: int64(len(p))})
 	}
 	_ = s.o.Root.Remove(name) // present after an error, or if a concurrent call made the object
 	if err != nil {

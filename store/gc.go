@@ -10,20 +10,10 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
-	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/ballast-dev/ballast/store/internal/object"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
-
-// collector is the store as object.Root.
-type collector struct{ s *Store }
-
-// Live implements object.Root.
-func (c collector) Live() (r meta.Roots) {
-	r.Tables, r.Blobs = c.s.engine.Live()
-	return r
-}
 
 // GCOptions are the settings of one GC.
 type GCOptions struct {
@@ -131,9 +121,9 @@ func (s *Store) evict(ctx context.Context, want int64) (int64, error) {
 
 // collect removes unneeded objects, and ends exposures whose reference has expired.
 func (s *Store) collect(ctx context.Context, o object.CollectOptions) (object.Collected, error) {
-	c, err := s.objects.Collect(collector{s}, o)
+	c, err := s.objects.Collect(host{s}, o)
 	if c.Refs > 0 && !o.DryRun {
-		s.withdraw()
+		s.exposed.Withdraw()
 	}
 	return c, err
 }
@@ -144,7 +134,7 @@ func (s *Store) Run(ctx context.Context) error {
 	defer proving.Wait()
 	proving.Go(func() { // may take hours
 		s.announce(s.objects.RecoverAll(ctx))
-		s.settleRecovered(ctx)
+		s.completeRecovered(ctx)
 	})
 	tick := time.NewTicker(s.o.Evict.Interval)
 	defer tick.Stop()

@@ -109,35 +109,6 @@ func (l *ledger) drop(of reserved, which func(*reservation) bool) {
 	l.open[of] = rest
 }
 
-// Reserve implements hydrate.Objects.
-func (h host) Reserve(ctx context.Context, table digest.Digest, group string, need int64, left func() int64) (release func(), err error) {
-	r := &reservation{reserved: reserved{table, group}, left: left}
-	return func() { h.ledger.remove(r) }, h.reserve(ctx, need, r)
-}
-
-// reserveExposed reserves space for the exposed files of a table from a group of sources, until
-// they are complete, no longer exposed, or hydrated.
-func (s *Store) reserveExposed(ctx context.Context, table digest.Digest, group string) error {
-	left := func() (n int64) {
-		files := map[digest.Digest]*exposure{}
-		s.mu.Lock()
-		for _, x := range s.exposures.of(table) {
-			if x.tables[table] == group {
-				files[x.digest] = x
-			}
-		}
-		s.mu.Unlock()
-		for _, x := range files {
-			n += x.size
-			if x.file != nil {
-				n -= max(x.file.Present(), x.staged)
-			}
-		}
-		return n
-	}
-	return s.reserve(ctx, left(), &reservation{reserved: reserved{table, group}, early: true, left: left})
-}
-
 // reserve admits r if need bytes fit on the disk and into the quota beside the other reservations.
 // It evicts objects if needed.
 func (s *Store) reserve(ctx context.Context, need int64, r *reservation) error {

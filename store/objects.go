@@ -10,6 +10,8 @@ import (
 
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/internal/object"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
 )
@@ -25,12 +27,24 @@ func (s *Store) OpenObject(d digest.Digest) (*os.File, error) { return s.objects
 // files without a record.
 func (s *Store) has(d digest.Digest) bool { return s.objects.Has(d) }
 
+// hasBlob reports whether a raw blob is present for these sources. If it came from other sources, with
+// credentials, it is not: these sources must provide all of it.
+//
+// It returns a *verify.Error if the object and the table differ in size.
+func (s *Store) hasBlob(b filetable.Blob, from *transfer.Sources) (bool, error) {
+	o, ok := s.objects.Record(b.Digest)
+	if !ok || from != nil && !o.MayHave(transfer.Names(from.Order())) {
+		return false, nil
+	}
+	return true, verify.Compare(b.Digest, b.Digest, b.Size, o.Size)
+}
+
 // PutBytes durably stores p as an object and returns its digest. It is for manifests, configs and
 // tables; an object without a reference is evictable.
 func (s *Store) PutBytes(ctx context.Context, p []byte) (digest.Digest, error) {
 	d, err := s.objects.Put(p)
 	if err == nil {
-		s.arrived(d, "")
+		s.exposed.Arrived(d, "")
 	}
 	return d, err
 }
@@ -76,7 +90,7 @@ func (s *Store) Discard(table digest.Digest, t *filetable.Table, had Holdings) (
 			break
 		}
 		s.objects.Unprotect(fresh...)
-		err = s.objects.ForgetImages(collector{s}, nil, fresh...)
+		err = s.objects.ForgetImages(host{s}, nil, fresh...)
 		for _, name := range staged {
 			err = errors.Join(err, s.area.Tidy(name))
 		}

@@ -20,7 +20,7 @@ type Ref = meta.Ref
 // until the table is stored again or the reference is removed.
 func (s *Store) AddRef(ctx context.Context, name string, table digest.Digest, expires time.Time) error {
 	if old, err := s.db.Ref(name); err == nil && old.Table != table {
-		defer s.withdraw(old.Table)
+		defer s.exposed.Withdraw(old.Table)
 	}
 	needs, err := s.db.AddRef(name, table, expires)
 	if errdefs.IsNotFound(err) {
@@ -47,11 +47,7 @@ func (s *Store) RemoveRef(ctx context.Context, names ...string) error {
 	if err := s.db.DropRefs(names...); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	for _, name := range names {
-		delete(s.presented, name)
-	}
-	s.mu.Unlock()
-	s.withdraw(tables...)
+	s.exposed.Forget(names...)
+	s.exposed.Withdraw(tables...)
 	return nil
 }

@@ -19,6 +19,11 @@ type Object struct {
 	Private []string `json:"private,omitempty"`
 }
 
+// MayHave reports whether sources with these names may have the object: it is public, or came from one of them.
+func (o Object) MayHave(names []string) bool {
+	return len(o.Private) == 0 || slices.ContainsFunc(names, func(n string) bool { return slices.Contains(o.Private, n) })
+}
+
 // Object returns the record of an object, or errdefs.ErrNotFound.
 func (db *DB) Object(d digest.Digest) (Object, error) { return get[Object](db, bucketObjects, d) }
 

@@ -67,7 +67,7 @@ type Objects struct {
 
 	resized []digest.Digest // set aside by Open because of their size; constant afterwards
 
-	withheld atomic.Int64 // see Withheld
+	removals atomic.Int64 // see Removals
 
 	mu         sync.Mutex // guards the following
 	publishing bool       // Publish is running
@@ -139,6 +139,12 @@ func (s *Objects) Record(d digest.Digest) (rec meta.Object, ok bool) {
 	}
 	info, err := s.o.Root.Lstat(Path(d))
 	return rec, err == nil && info.Mode().IsRegular() && info.Size() == rec.Size
+}
+
+// MayHave is Has for objects that sources with these names may have.
+func (s *Objects) MayHave(d digest.Digest, names []string) bool {
+	rec, ok := s.Record(d)
+	return ok && rec.MayHave(names)
 }
 
 // Size returns the size of an object in bytes, or errdefs.ErrNotFound.

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -21,7 +20,7 @@ type Verdict = meta.Verdict
 
 // PutImage records an image, or adds its Refs to an existing one. A reference names one image at a
 // time: it is removed from the previous image.
-func (s *Store) PutImage(ctx context.Context, im Image) error {
+func (s *Store) PutImage(im Image) error {
 	defer s.objects.Unprotect(im.Manifest, im.Config, im.Table)
 	return s.db.PutImage(im)
 }
@@ -48,7 +47,7 @@ const LimitIdle = "idle_documents"
 // TrimImages makes room for the documents of another image resolved from a registry: it removes
 // unreferenced images, least recently used first, until the limits are met. It returns
 // errdefs.ErrResourceExhausted if that needs images that were just used.
-func (s *Store) TrimImages(ctx context.Context, registry string) error {
+func (s *Store) TrimImages(registry string) error {
 	idle := s.db.Idle(host{s}.Live().Tables)
 	var all, own int64
 	from := func(i meta.Idle) bool {

@@ -2,7 +2,6 @@ package store
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"slices"
 	"sync"
@@ -111,24 +110,24 @@ func (l *ledger) drop(of reserved, which func(*reservation) bool) {
 
 // reserve admits r if need bytes fit on the disk and into the quota beside the other reservations.
 // It evicts objects if needed.
-func (s *Store) reserve(ctx context.Context, need int64, r *reservation) error {
-	want, err := s.admit(ctx, need, r)
+func (s *Store) reserve(need int64, r *reservation) error {
+	want, err := s.admit(need, r)
 	if want > 0 {
 		s.ledger.ask()
-		want, err = s.admit(ctx, need, r)
+		want, err = s.admit(need, r)
 	}
 	if want > 0 {
-		if _, err := s.evict(ctx, want); err != nil {
+		if _, err := s.evict(want); err != nil {
 			return err
 		}
-		_, err = s.admit(ctx, need, r)
+		_, err = s.admit(need, r)
 	}
 	return err
 }
 
 // admit adds r if need bytes fit. Otherwise it returns how many bytes are missing, 0 if that is not known, and
 // an error.
-func (s *Store) admit(ctx context.Context, need int64, r *reservation) (want int64, err error) {
+func (s *Store) admit(need int64, r *reservation) (want int64, err error) {
 	s.ledger.admitting.Lock()
 	defer s.ledger.admitting.Unlock()
 	others, hydrating := s.ledger.others(r)
@@ -136,7 +135,7 @@ func (s *Store) admit(ctx context.Context, need int64, r *reservation) (want int
 		return 0, nil
 	}
 	if need > 0 {
-		u, err := s.Usage(ctx)
+		u, err := s.Usage()
 		if err != nil {
 			return 0, err
 		}

@@ -1,8 +1,6 @@
 package store
 
 import (
-	"context"
-
 	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/opencontainers/go-digest"
 )
@@ -20,7 +18,7 @@ type Usage struct {
 }
 
 // Usage returns the disk use.
-func (s *Store) Usage(ctx context.Context) (Usage, error) {
+func (s *Store) Usage() (Usage, error) {
 	r, err := s.objects.Usage(host{s})
 	if err != nil {
 		return Usage{}, err

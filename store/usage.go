@@ -43,6 +43,9 @@ type Share = meta.Share
 // downloaded, by its table. The cost is linear in the files of all models.
 func (s *Store) Shares() map[digest.Digest]Share { return s.db.Shares(collector{s}.Live()) }
 
+// Share is Shares for one model. Its cost depends on the files of that model.
+func (s *Store) Share(model digest.Digest) Share { return s.db.Share(model, collector{s}.Live()) }
+
 // Counts are counters since the store was opened.
 type Counts struct {
 	ReaderBytes   int64 // fetched for reads of incomplete files

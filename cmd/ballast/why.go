@@ -62,7 +62,7 @@ func (a *app) why(w api.Why) error {
 	for _, h := range w.Holders {
 		end := h.End
 		if !h.Expires.IsZero() {
-			end += ", or " + ago(h.Expires)
+			end += ", or " + expires(h.Expires)
 		}
 		rows = append(rows, []string{string(h.Kind), h.Name, h.Namespace, end})
 	}

@@ -17,7 +17,7 @@ func (h *Handler) why(ctx context.Context, name api.Name) (*api.Why, error) {
 	w := &api.Why{Holders: []api.Holder{}}
 	refs := h.Store.RefsOf(im.Table)
 	w.Image, _ = h.state(ctx, im, refs)
-	share := h.Store.Shares()[w.ID()]
+	share := h.Store.Share(w.ID())
 	w.Share = &share
 	if w.State != api.StateComplete {
 		if w.Eager, err = h.Eager(ctx, im); err != nil {

@@ -61,6 +61,11 @@ func ask(t *testing.T, db *DB, universe []digest.Digest) (a answers) {
 	}
 	a.Images = db.Images()
 	a.Shares = db.Shares(Roots{})
+	for model, want := range a.Shares {
+		if got := db.Share(model, Roots{}); got != want {
+			t.Errorf("share of %s alone: got %+v, want %+v", model, got, want)
+		}
+	}
 	return a
 }
 

@@ -45,7 +45,7 @@ and it is collected. SHARED is the rest of what is on the disk. Unfinished files
 		if *sized {
 			ask = cl.SizedImages
 		}
-		return a.watching(cmd.Context(), *watch, func() error {
+		return a.repeat(cmd.Context(), watch(), func() error {
 			images, err := ask(cmd.Context())
 			if err != nil {
 				return err
@@ -76,8 +76,11 @@ func (a *app) list(images []api.Image, out output) error {
 		return err
 	}
 	for _, im := range images {
-		if im.Error != nil {
-			fmt.Fprintf(a.stdout, "\n%s is invalid: %s\n", shortDigest(im.ID().String()), printable(im.Error.Message))
+		switch id := shortDigest(im.ID().String()); {
+		case im.State == api.StateInvalid:
+			fmt.Fprintf(a.stdout, "\n%s is invalid: %s\n", id, printable(im.Error.Message))
+		case im.Error != nil:
+			fmt.Fprintf(a.stdout, "\nthe last attempt to download %s failed, ballastd tries again: %s\n", id, printable(im.Error.Message))
 		}
 	}
 	return nil
@@ -159,8 +162,14 @@ func state(im api.Image, ref string) string {
 			words[0] += " (" + timeLeft(left, im.Rate) + " left)"
 		}
 	}
-	if im.Paused {
+	switch {
+	case im.Paused:
 		words = append(words, "paused")
+	case im.State != api.StateInvalid && im.Error != nil && im.Rate == 0:
+		words = append(words, "stalled")
+	}
+	if !im.Ends.IsZero() {
+		words = append(words, "stops "+expires(im.Ends))
 	}
 	if im.Unverified {
 		words = append(words, "unverified")

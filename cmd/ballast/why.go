@@ -44,7 +44,7 @@ func (a *app) why(w api.Why) error {
 		rows = append(rows, []string{"Not lazy:", w.Eager})
 	}
 	if w.Error != nil {
-		rows = append(rows, []string{"Invalid:", w.Error.Message})
+		rows = append(rows, []string{"Error:", w.Error.Message})
 	}
 	if err := a.table(rows); err != nil {
 		return err

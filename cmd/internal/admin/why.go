@@ -36,11 +36,14 @@ func (h *Handler) why(ctx context.Context, name api.Name) (*api.Why, error) {
 			w.Holders = append(w.Holders, api.Holder{Kind: api.HoldMount, Name: m.Dir, End: api.Command("ballast", "unmount", m.Dir)})
 		}
 	}
-	for _, j := range h.Status(ctx).Jobs {
+	work := h.Status(ctx).Jobs
+	explained := []api.Image{w.Image}
+	addWork(explained, work)
+	w.Image = explained[0]
+	for _, j := range work {
 		if !j.Ended.IsZero() || !about(j, im) {
 			continue
 		}
-		w.Rate = max(w.Rate, j.Rate)
 		w.Holders = append(w.Holders, api.Holder{Kind: api.HoldDownload, Name: string(j.Kind) + " " + j.Ref, Expires: j.Ends, End: endOf(j)})
 	}
 	theirs, err := h.Holders(ctx, im.Table)

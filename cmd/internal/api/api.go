@@ -37,7 +37,11 @@ type Image struct {
 	// verified.
 	Unverified bool `json:"unverified,omitempty"`
 
-	// Error is set if State is StateInvalid.
+	// Ends is when its download stops, unless a client waits for it before; zero if that is not so.
+	Ends time.Time `json:"ends,omitzero"`
+
+	// Error is why it cannot be shown if State is StateInvalid, otherwise why the last attempt to download it
+	// failed, before the next one.
 	Error *Error `json:"error,omitempty"`
 
 	// Share is what it takes on the disk, if that was requested: "own" and "shared".
@@ -223,6 +227,10 @@ type Job struct {
 	Rate      int64         `json:"rate,omitempty"`    // bytes per second
 	Queued    bool          `json:"queued,omitempty"`  // it begins after other models of its list
 	Waiting   int           `json:"waiting,omitempty"` // the number of waiting clients, without readers of files
+	Reads     int64         `json:"reads,omitempty"`   // the number of reads of its files that wait
+
+	// Limit is what limits the rate: "network", "rate" (lazy.rate), "hash" or "disk". Empty if nothing is transferred.
+	Limit store.Limit `json:"limit,omitempty"`
 
 	// Ends is when a job of KindAbandoned stops unless a client waits for it before.
 	Ends time.Time `json:"ends,omitzero"`

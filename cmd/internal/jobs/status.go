@@ -129,15 +129,13 @@ func (js *Jobs) Status(ctx context.Context) api.Status {
 		}
 	}
 	work := js.Store.Work()
-	for i, j := range running {
-		if j.Kind == api.KindContainerd || j.Kind == api.KindBackground {
-			measure(&running[i], work)
-		}
+	for i := range running {
+		measure(&running[i], work)
 	}
 	later, _ := js.list() // work has the downloads of jobs that have begun meanwhile
 	for _, w := range work {
 		j := api.Job{
-			Kind: api.KindAbandoned, Table: w.Table, Started: w.Started, Total: w.Total, Completed: w.Done, Rate: w.Rate, Waiting: w.Waiting, Ends: w.Ends,
+			Kind: api.KindAbandoned, Table: w.Table, Started: w.Started, Total: w.Total, Completed: w.Done, Rate: w.Rate, Waiting: w.Waiting, Ends: w.Ends, Limit: w.Limit,
 		}
 		if w.Waiting > 0 {
 			if downloads(running, w.Table) || downloads(later, w.Table) {
@@ -146,6 +144,11 @@ func (js *Jobs) Status(ctx context.Context) api.Status {
 			j.Kind = api.KindHydrate // a repair
 		}
 		running = append(running, j)
+	}
+	for i, j := range running {
+		for _, e := range js.Store.Early(j.Table) {
+			running[i].Reads += e.Reads
+		}
 	}
 	slices.SortStableFunc(running, func(a, b api.Job) int { return a.Started.Compare(b.Started) })
 	s := api.Status{Jobs: append(append([]api.Job{}, running...), ended...), Paused: js.Store.Paused()}
@@ -166,14 +169,17 @@ func downloads(jobs []api.Job, table digest.Digest) bool {
 	return slices.ContainsFunc(jobs, func(j api.Job) bool { return j.Table == table })
 }
 
-// measure sets the progress of a job to that of the download it waits for: of the fastest one, if
-// there are several. It stays as it is before the download begins, and between two attempts.
+// measure sets what limits a job, and its progress unless it reports that itself, from the download it waits for:
+// the fastest one, if there are several. They stay as they are before the download begins, and between two attempts.
 func measure(j *api.Job, work []store.Work) {
-	var found bool
+	var of store.Work
 	for _, w := range work {
-		if w.Table == j.Table && w.Waiting > 0 && (!found || w.Rate > j.Rate || w.Rate == j.Rate && w.Done > j.Completed) {
-			found, j.Total, j.Completed, j.Rate = true, w.Total, w.Done, w.Rate
+		if w.Table == j.Table && w.Waiting > 0 && (of.Table == "" || w.Rate > of.Rate || w.Rate == of.Rate && w.Done > of.Done) {
+			of = w
 		}
+	}
+	if j.Limit = of.Limit; of.Table != "" && (j.Kind == api.KindContainerd || j.Kind == api.KindBackground) {
+		j.Total, j.Completed, j.Rate = of.Total, of.Done, of.Rate
 	}
 }
 

@@ -92,6 +92,7 @@ type Store struct {
 	ledger    ledger
 	decoded   decoded
 	failed    atomic.Int64 // reads of incomplete files
+	scrubbed  atomic.Int64 // bytes
 
 	// exposing serialises Expose and withdraw. Locked before a bbolt transaction.
 	exposing sync.Mutex

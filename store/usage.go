@@ -52,12 +52,17 @@ type Counts struct {
 	CopiedBytes   int64 // of chunks copied from another object
 	CorruptChunks int64 // wrong chunks from a source
 	FailedReads   int64 // of incomplete files
+	ScrubbedBytes int64 // read again by Scrub
+	Damaged       int64 // objects that were found damaged or missing
 }
 
 // Counts returns the counters since the store was opened.
 func (s *Store) Counts() Counts {
 	c := &s.files.Counts
-	return Counts{ReaderBytes: c.Received.Load(), CopiedBytes: c.Copied.Load(), CorruptChunks: c.Corrupt.Load(), FailedReads: s.failed.Load()}
+	return Counts{
+		ReaderBytes: c.Received.Load(), CopiedBytes: c.Copied.Load(), CorruptChunks: c.Corrupt.Load(), FailedReads: s.failed.Load(),
+		ScrubbedBytes: s.scrubbed.Load(), Damaged: s.objects.Lost(),
+	}
 }
 
 // Memory returns the memory used for the records of objects, in bytes.

@@ -76,12 +76,17 @@ func (a *app) list(images []api.Image, out output) error {
 		return err
 	}
 	for _, im := range images {
-		switch id := shortDigest(im.ID().String()); {
-		case im.State == api.StateInvalid:
-			fmt.Fprintf(a.stdout, "\n%s is invalid: %s\n", id, printable(im.Error.Message))
-		case im.Error != nil:
-			fmt.Fprintf(a.stdout, "\nthe last attempt to download %s failed, ballastd tries again: %s\n", id, printable(im.Error.Message))
+		if im.Error == nil {
+			continue
 		}
+		what := "%s stalls, ballastd tries again: %s"
+		switch im.State {
+		case api.StateInvalid:
+			what = "%s is invalid: %s"
+		case api.StatePartial, api.StateAbsent:
+			what = "%s is damaged: %s; \"ballast verify --repair\" downloads them again"
+		}
+		fmt.Fprintf(a.stdout, "\n"+what+"\n", shortDigest(im.ID().String()), printable(im.Error.Message))
 	}
 	return nil
 }
@@ -165,7 +170,9 @@ func state(im api.Image, ref string) string {
 	switch {
 	case im.Paused:
 		words = append(words, "paused")
-	case im.State != api.StateInvalid && im.Error != nil && im.Rate == 0:
+	case im.Error != nil && (im.State == api.StatePartial || im.State == api.StateAbsent):
+		words = append(words, "damaged")
+	case im.Error != nil && im.State != api.StateInvalid && im.Rate == 0:
 		words = append(words, "stalled")
 	}
 	if !im.Ends.IsZero() {

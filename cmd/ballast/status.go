@@ -18,7 +18,7 @@ func (a *app) statusCommand() *cobra.Command {
 		Short: "show what ballastd is doing: pulls, prefetches, imports, verifications, and what failed last",
 		Long: `Show what ballastd is doing, who waits for it, how fast it is, and what failed last. Kinds of work are prefetch,
 import, hydrate, containerd (a pull), background (the rest of a mounted model), abandoned (a pull whose client
-has gone) and verify. Errors of a model are shown until it has been downloaded.
+has gone), verify and scrub (a verification in the background). Errors of a model are shown until it has been downloaded.
 
 LIMIT is what most of a download waited for in the last second: network (the registry and what is between), rate
 (lazy.rate), hash (processors, also for unpacking) or disk. WAITING are clients, READS are reads of its files

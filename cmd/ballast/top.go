@@ -53,7 +53,7 @@ func registryRows(jobs []api.Job) [][]string {
 	models := map[string]map[digest.Digest]api.Job{} // by registry and table
 	for _, j := range jobs {
 		host, _, ok := strings.Cut(j.Ref, "/")
-		if !ok || !j.Ended.IsZero() || j.Table == "" || j.Kind == api.KindVerify {
+		if !ok || !j.Ended.IsZero() || j.Table == "" {
 			continue
 		}
 		if models[host] == nil {

@@ -158,7 +158,7 @@ func TestRegistryRows(t *testing.T) {
 		{Kind: api.KindContainerd, Ref: "a.b/c:2", Table: "sha256:1", Total: 100e6, Completed: 10e6, Rate: 4e6, Reads: 1},
 		{Kind: api.KindBackground, Ref: "a.b/d:1", Table: "sha256:2", Total: 100e6, Completed: 20e6, Rate: 2e6, Reads: 2},
 		{Kind: api.KindAbandoned, Ref: "x.y/d:1", Table: "sha256:3", Total: 100e6},
-		{Kind: api.KindVerify, Ref: "v.w/d:1", Table: "sha256:3", Total: 100e6},
+		{Kind: api.KindVerify, Ref: "v.w/d:1", Total: 100e6},
 		{Kind: api.KindHydrate, Ref: "sha256:4", Table: "sha256:4", Total: 100e6},
 	})
 	want := [][]string{

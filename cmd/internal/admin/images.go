@@ -141,7 +141,11 @@ func (h *Handler) progress(ctx context.Context, v *api.Image) error {
 		if begun {
 			v.State = api.StatePartial
 		}
-		return nil
+		missing, err := h.Store.Missing(ctx, v.Table)
+		if len(missing) > 0 { // it was complete
+			v.Error = api.Wrap(fmt.Errorf("%d of its objects are damaged or missing, such as %s: %w", len(missing), missing[0].Digest, errdefs.ErrDataLoss))
+		}
+		return err
 	}
 	v.Paused = h.Store.Paused() && !h.Store.Awaited(v.Table)
 	return nil

@@ -62,7 +62,7 @@ func about(j api.Job, im store.Image) bool {
 // endOf returns what ends a job.
 func endOf(j api.Job) string {
 	switch {
-	case j.Kind == api.KindVerify:
+	case j.Kind == api.KindVerify, j.Kind == api.KindScrub:
 		return "the end of the verification"
 	case j.Kind == api.KindBackground:
 		return "the end of what shows the model"

@@ -40,8 +40,8 @@ type Image struct {
 	// Ends is when its download stops, unless a client waits for it before; zero if that is not so.
 	Ends time.Time `json:"ends,omitzero"`
 
-	// Error is why it cannot be shown if State is StateInvalid, otherwise why the last attempt to download it
-	// failed, before the next one.
+	// Error is why it cannot be shown if State is StateInvalid; what it has lost if it was complete; or why the last
+	// attempt to download it failed, before the next one.
 	Error *Error `json:"error,omitempty"`
 
 	// Share is what it takes on the disk, if that was requested: "own" and "shared".
@@ -202,7 +202,7 @@ type Status struct {
 // A Kind is what a job does, and for which client.
 type Kind string
 
-// The kinds of jobs. All except KindVerify and KindAbandoned are also values of the metrics label
+// The kinds of jobs. All except KindVerify, KindScrub and KindAbandoned are also values of the metrics label
 // "by".
 const (
 	KindPrefetch   Kind = "prefetch"
@@ -211,6 +211,7 @@ const (
 	KindBackground Kind = "background" // the rest of a model, without a waiting client
 	KindContainerd Kind = "containerd" // a pull by containerd
 	KindVerify     Kind = "verify"
+	KindScrub      Kind = "scrub"     // a verification in the background
 	KindAbandoned  Kind = "abandoned" // a download whose clients have gone; see Job.Ends
 )
 

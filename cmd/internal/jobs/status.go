@@ -18,11 +18,14 @@ import (
 
 // A watched is work outside of Jobs: a pull of containerd, or a verification. The mutex of Jobs
 // guards it.
-type watched struct{ api.Job }
+type watched struct {
+	api.Job
+	rate rate // of a verification
+}
 
 // containerd lists a pull that waits for a table, until end is called.
 func (js *Jobs) containerd(ctx context.Context, table digest.Digest) (end func(error)) {
-	w := &watched{api.Job{Kind: api.KindContainerd, Ref: js.nameOf(ctx, table), Table: table, Waiting: 1}}
+	w := &watched{Job: api.Job{Kind: api.KindContainerd, Ref: js.nameOf(ctx, table), Table: table, Waiting: 1}}
 	ended, counted := js.watch(w), js.Metrics.Pull(api.KindContainerd)
 	return func(err error) {
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
@@ -43,14 +46,17 @@ func (js *Jobs) containerd(ctx context.Context, table digest.Digest) (end func(e
 	}
 }
 
-// Verifying lists a verification of the model called name, or of all models if name is empty. The
-// caller reports its progress in bytes, and its end.
-func (js *Jobs) Verifying(name string) (progress func(done, total int64), end func(error)) {
-	w := &watched{api.Job{Kind: api.KindVerify, Ref: name, Waiting: 1}}
+// Verifying lists a verification, a KindVerify or KindScrub, of the model called name, or of all models if name is
+// empty. The caller reports its progress in bytes, and its end.
+func (js *Jobs) Verifying(kind api.Kind, name string) (progress func(done, total int64), end func(error)) {
+	w := &watched{Job: api.Job{Kind: kind, Ref: name}}
+	if kind == api.KindVerify {
+		w.Waiting = 1
+	}
 	return func(done, total int64) {
 		js.mu.Lock()
 		defer js.mu.Unlock()
-		w.Completed, w.Total = done, total
+		w.Completed, w.Total, w.Rate = done, total, w.rate.add(time.Now(), done)
 	}, js.watch(w)
 }
 
@@ -86,11 +92,7 @@ func (js *Jobs) list() (running, ended []api.Job) {
 		running = append(running, j.Job)
 	}
 	for w := range js.watched {
-		j := w.Job
-		if j.Kind == api.KindVerify {
-			j.Rate = int64(float64(j.Completed) / max(time.Since(j.Started).Seconds(), 1e-3))
-		}
-		running = append(running, j)
+		running = append(running, w.Job)
 	}
 	ended = slices.Clone(js.ended)
 	slices.Reverse(ended)

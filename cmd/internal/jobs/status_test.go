@@ -35,7 +35,7 @@ func TestStatus(t *testing.T) {
 		t.Fatal(err)
 	}
 	end := r.begin(t, t.Context(), api.PrefetchRequest{})
-	progress, verified := r.Verifying("")
+	progress, verified := r.Verifying(api.KindVerify, "")
 	progress(5, 10)
 	applied := r.containerd(t.Context(), r.table)
 	got := r.Status(t.Context())

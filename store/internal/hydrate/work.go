@@ -66,6 +66,21 @@ func (e *Engine) Work() []Work {
 	return out
 }
 
+// Busy reports whether bytes arrive, or a hydration has just begun.
+func (e *Engine) Busy() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, h := range e.hydrations {
+		h.mu.Lock()
+		rate := h.rate
+		h.mu.Unlock()
+		if rate > 0 || time.Since(h.started) < rateSamples*sampleEvery {
+			return true
+		}
+	}
+	return false
+}
+
 // Abandon cancels the hydrations of tables, or all if there are none, that no call waits for. It
 // waits for their end and returns their number.
 func (e *Engine) Abandon(ctx context.Context, tables ...digest.Digest) (n int, err error) {

@@ -64,6 +64,22 @@ func (x *index) unresolved() []Ref {
 	})
 }
 
+// unresolvedOf is unresolved for the references to a table.
+func (x *index) unresolvedOf(d digest.Digest) (refs []Ref) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	t := x.byKey[keyOf(d)]
+	if t == nil || t.known && !(t.Broken && t.Partly) {
+		return nil
+	}
+	for _, name := range t.refs {
+		if r := x.refs[name]; r.live(time.Now()) {
+			refs = append(refs, r)
+		}
+	}
+	return refs
+}
+
 // referred reports whether a reference keeps a table.
 func (x *index) referred(d digest.Digest) bool {
 	x.mu.RLock()

@@ -68,6 +68,7 @@ type Objects struct {
 	resized []digest.Digest // set aside by Open because of their size; constant afterwards
 
 	withheld atomic.Int64 // see Withheld
+	lost     atomic.Int64 // see Lost
 
 	mu         sync.Mutex // guards the following
 	publishing bool       // Publish is running

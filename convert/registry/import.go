@@ -200,7 +200,7 @@ func (i *Import) fetch(ctx context.Context, p *importPart, progress func([]store
 	if _, err := s.PutTable(ctx, p.image.Table); err != nil {
 		return store.Linked{}, err
 	}
-	if err := s.AddRef(ctx, p.keep, table, time.Now().Add(importTime)); err != nil {
+	if err := s.AddRef(p.keep, table, time.Now().Add(importTime)); err != nil {
 		return store.Linked{}, err
 	}
 	if err := i.admit(ctx, p); err != nil {
@@ -304,7 +304,7 @@ func CloseImports(imports ...*Import) error {
 			return nil
 		}
 		_, err := i.h.Store.Abandon(ctx, p.record.Table)
-		return errors.Join(err, i.h.Store.RemoveRef(ctx, p.keep))
+		return errors.Join(err, i.h.Store.RemoveRef(p.keep))
 	})
 	each(func(i *Import, p *importPart) error {
 		if p.keep == "" || i.done {

@@ -221,7 +221,7 @@ func TestImportFails(t *testing.T) {
 		if err := i.Close(); err != nil {
 			t.Fatal(err)
 		}
-		u, err := f.h.Store.Usage(t.Context())
+		u, err := f.h.Store.Usage()
 		if err != nil {
 			t.Fatal(err)
 		}

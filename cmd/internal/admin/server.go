@@ -134,7 +134,7 @@ func (h *Handler) Routes() http.Handler {
 		return struct{}{}, h.Unmounted(r.Context(), r.FormValue("dir"))
 	}))
 	mux.Handle("POST /v1/gc", request(h.gc))
-	mux.Handle("GET /v1/df", query(func(ctx context.Context) (store.Usage, error) { return h.Store.Usage(ctx) }))
+	mux.Handle("GET /v1/df", query(func(context.Context) (store.Usage, error) { return h.Store.Usage() }))
 	mux.Handle("POST /v1/prefetch", stream(h.prefetch))
 	mux.Handle("POST /v1/import", stream(h.importModel))
 	mux.Handle("POST /v1/import/models", request(h.importModels))

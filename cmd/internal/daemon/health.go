@@ -74,7 +74,7 @@ func (d *Daemon) health(ctx context.Context) (api.Health, error) {
 	if h.Lazy, err = d.lazyHealth(ctx); err != nil {
 		return h, err
 	}
-	if h.Usage, err = d.store.Usage(ctx); err != nil {
+	if h.Usage, err = d.store.Usage(); err != nil {
 		return h, err
 	}
 	if h.Doubts, err = d.store.Health(ctx); err != nil {

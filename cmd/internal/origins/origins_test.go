@@ -311,7 +311,7 @@ func TestVolumeOfPrivateModel(t *testing.T) {
 			for n, hours := range tt.read {
 				im.Read[at(n)] = time.Now().Add(-time.Duration(hours) * time.Hour)
 			}
-			ok(t, r.Store.PutImage(t.Context(), im))
+			ok(t, r.Store.PutImage(im))
 			var names []string
 			for _, n := range tt.names {
 				names = append(names, at(n))

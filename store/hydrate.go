@@ -7,6 +7,9 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
+// StateComplete is the State of a Progress whose bytes are objects and were not before.
+const StateComplete = hydrate.StateComplete
+
 type (
 	// Progress is the progress of one blob or file of a Hydrate.
 	Progress = hydrate.Progress

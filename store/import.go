@@ -149,6 +149,3 @@ func (l *linking) link(ctx context.Context, f *os.File, b filetable.Blob, progre
 	}
 	return way, err
 }
-
-// LinkMethod returns the method by which Link would make a file an object.
-func (s *Store) LinkMethod(f *os.File) (string, error) { return s.objects.LinkMethod(f) }

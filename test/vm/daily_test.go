@@ -22,6 +22,7 @@ func TestDebian12(t *testing.T) {
 	busybox := r.pushImage(t, "busybox")
 	before := m.foreignFiles(t)
 
+	m.journey(t, "demo", m.demo)
 	if !m.journey(t, "install.md", m.install) {
 		t.FailNow()
 	}
@@ -43,6 +44,23 @@ func TestDebian12(t *testing.T) {
 	m.journey(t, "removal", func(t *testing.T) { m.purge(t, before, busybox) })
 	m.journey(t, "rpm", func(t *testing.T) { m.rpm(t, before, llama, busybox) })
 	m.journey(t, "registry.mirrors in the configuration", m.mirrors)
+}
+
+// demo runs the demo of the tarball, with small weights: it uses the machine's programs, and leaves the machine as it was.
+func (m *machine) demo(t *testing.T) {
+	t.Helper()
+	commands := typed(t, "README.md", "Without Docker")
+	if len(commands) != 2 || !strings.HasSuffix(commands[1], "/ballast-demo") {
+		t.Fatalf("the page has other commands than this test knows: %q", commands)
+	}
+	before, containerd := m.foreignFiles(t), m.sh(t, "systemctl show -P MainPID containerd")
+	out := m.sh(t, "cd "+download+"\n"+strings.Join(commands, "\n")+" -size 16 2>&1\nrm -r "+m.tarballOf(thisVersion))
+	if !strings.Contains(out, "model.gguf: OK") || !strings.Contains(out, "stopped and removed again\n") || strings.Contains(out, "FAILED") {
+		t.Errorf("the demo:\n%s", out)
+	}
+	if d := gocmp.Diff(before, m.foreignFiles(t)); d != "" || m.sh(t, "systemctl show -P MainPID containerd") != containerd {
+		t.Errorf("the demo restarted containerd or changed (-before +after):\n%s", d)
+	}
 }
 
 const installPage = "contrib/docs/install.md"

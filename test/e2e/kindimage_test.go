@@ -16,18 +16,13 @@ import (
 // containerd, and then what its unit does at the first and the second boot.
 func TestKindImage(t *testing.T) {
 	const dir = "../../contrib/kind/"
-	at := usual(t)
-	for _, v := range node.Versions(t) {
-		if node.Minor(v) == "2.2" {
-			at.version = v
-		}
-	}
 	base, err := os.ReadFile(setupRoots + "kind/etc/containerd/config.toml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := startMachineAt(t, at, string(base))
+	m := startMachine(t, string(base))
 	m.write("/etc/containerd/cri-base.json", "{}", 0o644)
+	m.restartWith(string(base))
 	d := m.dpkg()
 	m.write("/usr/local/sbin/dpkg", fmt.Sprintf("#!/bin/sh\nexec /usr/bin/dpkg --admindir=%s/db --log=%[1]s/log \"$@\"\n", d.dir), 0o755)
 	before := m.tree()

@@ -123,13 +123,13 @@ kubelet: build tools ## Tests of pods with a real kubelet, which is built first;
 	cd test && ./disk.sh go test -count=1 -timeout 1h -parallel 10 -run '$(value RUN)' ./kubelet
 
 .PHONY: vm
-vm: build tools ## Tests with a whole machine in QEMU, Debian 12 with Linux 6.1 and 6.12, which is made first
+vm: build tools demo-image ## Tests with a whole machine in QEMU, Debian 12 with Linux 6.1 and 6.12, which is made first
 	@test/kubelet/build.sh
 	@test/vm/build.sh
 	cd test && go test -tags vm -count=1 -timeout 3h -run '^TestDebian12$$' ./vm -images ../../.cache/vm
 
 .PHONY: vm-all
-vm-all: build tools-all ## The same with Debian 13, SELinux, a cluster, arm64, older versions of containerd and twelve power cuts; RUN for one
+vm-all: build tools-all demo-image ## The same with Debian 13, SELinux, a cluster, arm64, older versions of containerd and twelve power cuts; RUN for one
 	@test/kubelet/build.sh
 	@test/vm/build.sh --all
 	cd test && go test -tags vm -count=1 -timeout 12h -run '$(value RUN)' ./vm -images ../../.cache/vm -cuts 12

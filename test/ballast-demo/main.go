@@ -46,6 +46,12 @@ func main() {
 		// without namespaces, so that other shells see the mounts
 		os.Exit(node.Run(func(t node.TB) { runDev(t, *size<<20) }))
 	default:
+		if os.Getpid() == 1 && node.Outermost() { // in a container
+			if err := leaveRoot("/sys/fs/cgroup"); err != nil {
+				fmt.Fprintln(os.Stderr, "ballast-demo:", err)
+				os.Exit(1)
+			}
+		}
 		os.Exit(node.Main(func() int {
 			return node.Run(func(t node.TB) { runDemo(t, *size<<20) })
 		}))

@@ -23,6 +23,7 @@ func TestDebian12(t *testing.T) {
 	before := m.foreignFiles(t)
 
 	m.journey(t, "demo", m.demo)
+	m.journey(t, "demo in a container", m.demoImage)
 	if !m.journey(t, "install.md", m.install) {
 		t.FailNow()
 	}
@@ -55,11 +56,28 @@ func (m *machine) demo(t *testing.T) {
 	}
 	before, containerd := m.foreignFiles(t), m.sh(t, "systemctl show -P MainPID containerd")
 	out := m.sh(t, "cd "+download+"\n"+strings.Join(commands, "\n")+" -size 16 2>&1\nrm -r "+m.tarballOf(thisVersion))
-	if !strings.Contains(out, "model.gguf: OK") || !strings.Contains(out, "stopped and removed again\n") || strings.Contains(out, "FAILED") {
-		t.Errorf("the demo:\n%s", out)
-	}
+	wantDemo(t, out)
 	if d := gocmp.Diff(before, m.foreignFiles(t)); d != "" || m.sh(t, "systemctl show -P MainPID containerd") != containerd {
 		t.Errorf("the demo restarted containerd or changed (-before +after):\n%s", d)
+	}
+}
+
+// demoImage runs the image of the demo in a privileged container with the mounts that Docker makes, where control groups are of
+// version 2.
+func (m *machine) demoImage(t *testing.T) {
+	t.Helper()
+	out := m.sh(t, `ctr images import `+download+`/demo.tar >/dev/null
+mkdir /root/volume
+ctr run --rm --privileged --mount type=bind,src=/root/volume,dst=/tmp,options=rbind:rw --mount type=cgroup,src=cgroup,dst=/sys/fs/cgroup,options=rw $(ctr images ls -q name~=ballast-demo) demo ballast-demo -size 16 2>&1
+rm -r /root/volume
+ctr images rm --sync $(ctr images ls -q name~=ballast-demo) >/dev/null`)
+	wantDemo(t, out)
+}
+
+func wantDemo(t *testing.T, out string) {
+	t.Helper()
+	if !strings.Contains(out, "model.gguf: OK") || !strings.Contains(out, "stopped and removed again\n") || strings.Contains(out, "FAILED") {
+		t.Errorf("the demo:\n%s", out)
 	}
 }
 

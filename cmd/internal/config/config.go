@@ -71,6 +71,7 @@ type Upstream struct {
 	OllamaRunner string   `toml:"ollama_runner" comment:"Which model of an Ollama list to use: llamacpp, ggml or mlx. Empty: the first that exists, in this\norder. A tag with such a suffix, as in \"27b-mlx\", overrides this."`
 	Artifacts    []string `toml:"artifacts" comment:"Repositories whose artifacts of files, as \"oras push\" writes them, are mounted by the titles of their\nlayers: host, or host/repository; * stands for any characters."`
 	Offline      []string `toml:"offline" comment:"Registry hosts that this node cannot reach, so that ballastd never asks them: models of such a registry\ncome from \"ballast import\" or \"ballast seed\". * stands for any characters."`
+	MirrorOnly   []string `toml:"mirror_only" comment:"Registry hosts that are never asked themselves, only their mirrors, for nodes that cannot reach them. What\nmirrors give counts as private to its repository then. * stands for any characters."`
 	UserAgent    string   `toml:"user_agent" comment:"User-Agent of requests. Empty: ballast, its version and commit."`
 	StallTimeout Duration `toml:"stall_timeout" comment:"Retry a transfer that receives less than 1 KiB per second for this long."`
 }
@@ -144,6 +145,7 @@ func Default() *Config {
 			OllamaHosts:  []string{},
 			Artifacts:    []string{},
 			Offline:      []string{},
+			MirrorOnly:   []string{},
 			StallTimeout: Duration{30 * time.Second},
 		},
 		Fetch: Fetch{
@@ -205,6 +207,11 @@ func (u *Upstream) MountsTitled(repository string) bool {
 // IsOffline reports whether a registry host is never asked.
 func (u *Upstream) IsOffline(host string) bool {
 	return slices.ContainsFunc(u.Offline, func(p string) bool { return matches(p, host) })
+}
+
+// IsMirrorOnly reports whether only the mirrors of a registry host are asked.
+func (u *Upstream) IsMirrorOnly(host string) bool {
+	return slices.ContainsFunc(u.MirrorOnly, func(p string) bool { return matches(p, host) })
 }
 
 // port matches the port at the end of a host.

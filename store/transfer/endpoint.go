@@ -22,6 +22,10 @@ type Endpoint struct {
 	// means a second.
 	Patience time.Duration
 
+	// Piece is the size in bytes of the aligned ranges that it is asked for; zero means that it is asked for
+	// what is needed.
+	Piece int64
+
 	// Counts count what happens at it, and perhaps at others; required for a mirror.
 	Counts *Counts
 

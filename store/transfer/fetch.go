@@ -149,6 +149,11 @@ func (r *rangeFetch) ask(ctx context.Context, src Source) (got int, err error) {
 
 // once sends one request.
 func (r *rangeFetch) once(ctx context.Context, src Source) (n int, err error) {
+	if src.Endpoint != nil && src.Endpoint.Piece > 0 {
+		n, err := r.fill(ctx, src, r.buf[r.have:], r.off+int64(r.have))
+		r.have += n
+		return n, err
+	}
 	place, err := r.Scheduler.Places.Acquire(ctx, r.Flow, src.Key())
 	if err != nil {
 		return 0, err

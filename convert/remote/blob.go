@@ -193,6 +193,9 @@ func (r *Repository) blob(ctx context.Context, e *endpoint, d digest.Digest, ran
 		r.remember(located{e, d}, target{resp.target, resp.private})
 		return nil
 	}
+	if err := r.mayAsk(ctx, e, d); err != nil {
+		return err
+	}
 	if last := r.target(located{e, d}); last.url != nil {
 		if err := take(r.again(ctx, e, last, q)); err == nil || ctx.Err() != nil {
 			return err

@@ -53,6 +53,9 @@ type Options struct {
 	// means none.
 	MirrorOnly func(host string) bool
 
+	// Peers are mirrors for the blobs of many registries, asked before those of hosts.toml.
+	Peers []Peers
+
 	// UserAgent is sent to all hosts that have none in Manners. Empty means "ballast".
 	UserAgent string
 
@@ -148,12 +151,17 @@ const (
 	node            // those of Options
 )
 
-// New returns a client. It returns errdefs.ErrInvalidArgument if Options.AllowHosts or
-// Options.NamedURLs is invalid.
+// New returns a client. It returns errdefs.ErrInvalidArgument if Options.AllowHosts, Options.NamedURLs or
+// Options.Peers is invalid.
 func New(o Options) (*Client, error) {
 	allow, err := parseAllow(o.AllowHosts)
 	if err != nil {
 		return nil, err
+	}
+	for _, p := range o.Peers {
+		if err := p.Check(); err != nil {
+			return nil, err
+		}
 	}
 	o.UserAgent = cmp.Or(o.UserAgent, "ballast")
 	o.Connections = cmp.Or(o.Connections, 16)

@@ -38,6 +38,9 @@ type endpoint struct {
 	// server is true for the registry in the reference, false for a mirror.
 	server bool
 
+	// peers is the configuration of a host that is one of Options.Peers, and not of hosts.toml. It has only blobs.
+	peers *Peers
+
 	// state is what is known about the host, also from before the last change of hosts.toml.
 	state *transfer.Endpoint
 
@@ -211,13 +214,13 @@ func (c *Client) configure(host, dir string) ([]*endpoint, error) {
 			others = append(others, e)
 		}
 	}
-	if len(others) == 0 && len(endpoints) > 0 {
+	if !slices.ContainsFunc(others, func(e *endpoint) bool { return e.peers == nil }) {
 		others, err = c.endpoints(host, "") // hosts.toml names only the facade
 	}
 	if err == nil && c.opts.MirrorOnly != nil && c.opts.MirrorOnly(host) {
 		others = slices.DeleteFunc(others, func(e *endpoint) bool { return e.server })
 		if len(others) == 0 {
-			return nil, fmt.Errorf("%s is in upstream.mirror_only, and hosts.toml has no mirror for it: %w", host, errdefs.ErrInvalidArgument)
+			return nil, fmt.Errorf("%s is in upstream.mirror_only, and there is no mirror for it: %w", host, errdefs.ErrInvalidArgument)
 		}
 	}
 	return others, err
@@ -254,6 +257,17 @@ func (c *Client) endpoints(host, dir string) ([]*endpoint, error) {
 	for _, h := range hosts {
 		named = append(named, &url.URL{Scheme: h.Scheme, Host: h.Host})
 	}
+	var peers []*Peers
+	for i, p := range c.opts.Peers {
+		if p.For(host) { // not named: a redirect must not lead a registry to them
+			t := http.DefaultTransport.(*http.Transport).Clone()
+			c.tune(t)
+			h := p.host(t)
+			transports[h.Client] = t
+			hosts = slices.Insert(hosts, len(peers), h)
+			peers = append(peers, &c.opts.Peers[i])
+		}
+	}
 	var l []*endpoint
 	for i, h := range hosts {
 		t := transports[h.Client]
@@ -267,6 +281,12 @@ func (c *Client) endpoints(host, dir string) ([]*endpoint, error) {
 			e.auth.name(u)
 		}
 		e.state = &transfer.Endpoint{Name: (&url.URL{Scheme: h.Scheme, Host: h.Host, Path: h.Path}).String(), Mirror: !e.server}
+		if i < len(peers) {
+			e.peers, e.state.Patience = peers[i], peersPatience
+			if e.peers.Kind == Dragonfly {
+				e.state.Piece = pieceLength
+			}
+		}
 		e.private = givesCredentials(h, t)
 		outside, plain, realm, foreign := guarded(t, e.guard), guarded(t, c.named), guarded(t, e.auth), guarded(t, e.auth)
 		for _, t := range []*http.Transport{outside, plain, foreign} {

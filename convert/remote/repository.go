@@ -61,7 +61,7 @@ func (r *Repository) origin() *endpoint {
 func (r *Repository) each(ctx context.Context, caps docker.HostCapabilities, f func(*endpoint) error) error {
 	var order []*endpoint
 	for _, e := range r.set.endpoints {
-		if e.Capabilities.Has(caps) {
+		if e.Capabilities.Has(caps) && e.peers == nil {
 			order = append(order, e)
 		}
 	}

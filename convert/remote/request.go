@@ -73,6 +73,9 @@ func (r *Repository) follow(ctx context.Context, e *endpoint, q request) (*respo
 			}
 			return nil, err
 		}
+		if err := e.peers.ownError(resp); err != nil {
+			return nil, err
+		}
 		switch {
 		case resp.StatusCode == http.StatusUnauthorized:
 			if tries++; challenged || tries >= maxTries {

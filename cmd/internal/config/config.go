@@ -36,6 +36,7 @@ type Config struct {
 	Metrics    Metrics    `toml:"metrics" comment:"Prometheus metrics."`
 	Resolve    Resolve    `toml:"resolve" comment:"A socket at which users who are not root find mounted models (\"ballast resolve\")."`
 
+	Mirror []Mirror `toml:"mirror,omitempty" comment:"A program on the nodes of a cluster that passes blobs to others. Tables in a later file replace all of those in\nearlier files."`
 	Carton []Carton `toml:"carton,omitempty" comment:"A registry host whose references stand for cartons at URLs. Tables in a later file replace all of those in\nearlier files."`
 }
 
@@ -74,6 +75,27 @@ type Upstream struct {
 	MirrorOnly   []string `toml:"mirror_only" comment:"Registry hosts that are never asked themselves, only their mirrors, for nodes that cannot reach them. What\nmirrors give counts as private to its repository then. * stands for any characters."`
 	UserAgent    string   `toml:"user_agent" comment:"User-Agent of requests. Empty: ballast, its version and commit."`
 	StallTimeout Duration `toml:"stall_timeout" comment:"Retry a transfer that receives less than 1 KiB per second for this long."`
+}
+
+// Mirror is a program on the nodes of a cluster that passes blobs to others.
+type Mirror struct {
+	URL        string   `toml:"url" comment:"Its address on this node, such as \"http://127.0.0.1:65001\" (Dragonfly) or \"http://127.0.0.1:30020\" (Spegel)."`
+	Kind       string   `toml:"kind" comment:"dragonfly or spegel."`
+	Registries []string `toml:"registries" comment:"Registry hosts that it is asked for; * stands for any characters. Default: all."`
+	Trust      string   `toml:"trust" comment:"none: it is asked only for what the registry gives to everybody. credentials (Dragonfly): it gets the\ncredentials of pulls, and may give private models to everybody in the cluster who knows a digest."`
+}
+
+// The values of Mirror.Trust.
+const (
+	TrustNone        = "none"
+	TrustCredentials = "credentials"
+)
+
+// Peers returns the mirror for a registry client.
+func (m Mirror) Peers() remote.Peers {
+	return remote.Peers{URL: m.URL, Kind: remote.PeerKind(m.Kind), Trusted: m.Trust == TrustCredentials, For: func(host string) bool {
+		return len(m.Registries) == 0 || slices.ContainsFunc(m.Registries, func(p string) bool { return matches(p, host) })
+	}}
 }
 
 // Fetch configures downloads.

@@ -92,6 +92,14 @@ func (c *Config) checkUpstream() error {
 			}
 		}
 	}
+	for i, m := range c.Mirror {
+		if !slices.Contains([]string{"", TrustNone, TrustCredentials}, m.Trust) {
+			return invalid(fmt.Sprintf("mirror %d", i+1), "trust: %q is not none or credentials", m.Trust)
+		}
+		if err := m.Peers().Check(); err != nil {
+			return invalid(fmt.Sprintf("mirror %d", i+1), "%v", err)
+		}
+	}
 	for _, h := range c.Upstream.AllowHosts {
 		if err := checkAllowed(h); err != nil {
 			return err

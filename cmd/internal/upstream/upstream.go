@@ -37,6 +37,9 @@ func Options(c *config.Config, agent string, log *slog.Logger) remote.Options {
 		Offline:     c.Upstream.IsOffline,
 		MirrorOnly:  c.Upstream.IsMirrorOnly,
 	}
+	for _, m := range c.Mirror {
+		o.Peers = append(o.Peers, m.Peers())
+	}
 	for _, m := range c.Carton {
 		o.NamedURLs = append(o.NamedURLs, m.URL)
 	}

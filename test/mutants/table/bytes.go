@@ -69,6 +69,17 @@ var content = []Mutant{
 	{6, "what a mirror gives is public if the registry does not answer", "convert/remote/confirm.go",
 		`return private || err != nil`, `return private`,
 		"convert/remote", "TestMirrorPrivacy"},
+	{6, "peers are asked for what the registry gives only with credentials", "convert/remote/peers.go",
+		`case private && !e.peers.Trusted:`, `case false:`,
+		"convert/remote", "TestPeersGetNoPrivateModels"},
+	{6, "peers are asked for what the registry does not give", "convert/remote/peers.go",
+		`	case err != nil:
+		return as(`, `	case err != nil && len(d) == 0:
+		return as(`,
+		"convert/remote", "TestPeersGetNoPrivateModels"},
+	{12, "peers get credentials", "convert/remote/auth.go",
+		`asServer := e.server || e.peers != nil && e.peers.Trusted`, `asServer := e.server || e.peers != nil`,
+		"convert/remote", "TestTrustedPeers"},
 	{6, "a file whose attributes cannot be read is public", "store/internal/object/private.go",
 		`return []string{nobody}`, `return nil`,
 		"store/internal/object", "TestPrivateOf"},

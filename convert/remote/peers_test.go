@@ -234,6 +234,19 @@ func TestTrustedPeers(t *testing.T) {
 			t.Errorf("trusted %t: peers got credentials: %t", trusted, got)
 		}
 	}
+	open := newUpstream(t)
+	open.putBlob(content)
+	node := (&peerstest.Cluster{Origin: server.URL}).NewDragonfly(t) // asks for a password for what the registry gives to everybody
+	pullInto(t, withPeers(t, open, node.URL, remote.Dragonfly, false), &remote.Credentials{Username: "alice", Secret: secret}, content)
+	asked := node.Asked()
+	for _, r := range asked {
+		if r.Header.Get("Authorization") != "" {
+			t.Error("peers that are not trusted got credentials")
+		}
+	}
+	if len(asked) == 0 {
+		t.Error("peers were not asked")
+	}
 }
 
 // TestNoRedirectToPeers checks that a registry cannot lead ballast to what peers have.

@@ -67,10 +67,10 @@ var content = []Mutant{
 		`return private || err != nil`, `return false && (private || err != nil)`,
 		"convert/remote", "TestMirrorPrivacy"},
 	{6, "what a mirror gives is public if the registry does not answer", "convert/remote/confirm.go",
-		`return private || err != nil`, `return private`,
+		`return private || err != nil`, `return private || err != nil && b.d == ""`,
 		"convert/remote", "TestMirrorPrivacy"},
 	{6, "peers are asked for what the registry gives only with credentials", "convert/remote/peers.go",
-		`case private && !e.peers.Trusted:`, `case false:`,
+		`case private && !e.peers.Trusted:`, `case private && len(d) == 0:`,
 		"convert/remote", "TestPeersGetNoPrivateModels"},
 	{6, "peers are asked for what the registry does not give", "convert/remote/peers.go",
 		`	case err != nil:

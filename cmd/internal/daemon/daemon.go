@@ -229,6 +229,7 @@ func (d *Daemon) serve(ctx context.Context, g *errgroup.Group) error {
 		g.Go(d.port.Open(ctx))
 	}
 	g.Go(func() error { return d.watchLazy(ctx) })
+	g.Go(func() error { return d.watchHosts(ctx) })
 	g.Go(func() error { return d.store.Run(ctx) })
 	g.Go(func() error { return d.jobs.Run(ctx) })
 	g.Go(func() error { return d.sweep(ctx) })

@@ -51,6 +51,7 @@ convert/carton            : convert convert/carton/zipdir convert/contentrange c
 convert/carton/zipdir     : convert store/filetable
 convert/image             : convert convert/mediatype store/filetable store/verify
 convert/remote            : convert convert/contentrange convert/mediatype store/transfer store/verify
+convert/remote/peerstest  : convert/contentrange
 convert/layout            : convert convert/format convert/local convert/mediatype store/durable store/transfer store/verify
 convert/huggingface       : convert convert/format convert/mediatype convert/remote store/filetable store/verify
 convert/resolve           : convert convert/format convert/formats convert/image convert/mediatype convert/remote store/filetable store/transfer

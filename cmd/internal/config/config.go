@@ -37,6 +37,7 @@ type Config struct {
 	Metrics    Metrics    `toml:"metrics" comment:"Prometheus metrics."`
 	Resolve    Resolve    `toml:"resolve" comment:"A socket at which users who are not root find mounted models (\"ballast resolve\")."`
 
+	Mirror []Mirror `toml:"mirror,omitempty" comment:"A program on the nodes of a cluster that passes blobs to others. Tables in a later file replace all of those in\nearlier files."`
 	Carton []Carton `toml:"carton,omitempty" comment:"A registry host whose references stand for cartons at URLs. Tables in a later file replace all of those in\nearlier files."`
 }
 
@@ -72,8 +73,30 @@ type Upstream struct {
 	OllamaRunner string   `toml:"ollama_runner" comment:"Which model of an Ollama list to use: llamacpp, ggml or mlx. Empty: the first that exists, in this\norder. A tag with such a suffix, as in \"27b-mlx\", overrides this."`
 	Artifacts    []string `toml:"artifacts" comment:"Repositories whose artifacts of files, as \"oras push\" writes them, are mounted by the titles of their\nlayers: host, or host/repository; * stands for any characters."`
 	Offline      []string `toml:"offline" comment:"Registry hosts that this node cannot reach, so that ballastd never asks them: models of such a registry\ncome from \"ballast import\" or \"ballast seed\". * stands for any characters."`
+	MirrorOnly   []string `toml:"mirror_only" comment:"Registry hosts that are never asked themselves, only their mirrors, for nodes that cannot reach them. What\nmirrors give counts as private to its repository then. * stands for any characters."`
 	UserAgent    string   `toml:"user_agent" comment:"User-Agent of requests. Empty: ballast, its version and commit."`
 	StallTimeout Duration `toml:"stall_timeout" comment:"Retry a transfer that receives less than 1 KiB per second for this long."`
+}
+
+// Mirror is a program on the nodes of a cluster that passes blobs to others.
+type Mirror struct {
+	URL        string   `toml:"url" comment:"Its address on this node, such as \"http://127.0.0.1:65001\" (Dragonfly) or \"http://127.0.0.1:30020\" (Spegel)."`
+	Kind       string   `toml:"kind" comment:"dragonfly or spegel."`
+	Registries []string `toml:"registries" comment:"Registry hosts that it is asked for; * stands for any characters. Default: all."`
+	Trust      string   `toml:"trust" comment:"none: it is asked only for what the registry gives to everybody. credentials (Dragonfly): it gets the\ncredentials of pulls, and may give private models to everybody in the cluster who knows a digest."`
+}
+
+// The values of Mirror.Trust.
+const (
+	TrustNone        = "none"
+	TrustCredentials = "credentials"
+)
+
+// Peers returns the mirror for a registry client.
+func (m Mirror) Peers() remote.Peers {
+	return remote.Peers{URL: m.URL, Kind: remote.PeerKind(m.Kind), Trusted: m.Trust == TrustCredentials, For: func(host string) bool {
+		return len(m.Registries) == 0 || slices.ContainsFunc(m.Registries, func(p string) bool { return matches(p, host) })
+	}}
 }
 
 // Fetch configures downloads.
@@ -151,6 +174,7 @@ func Default() *Config {
 			OllamaHosts:  []string{},
 			Artifacts:    []string{},
 			Offline:      []string{},
+			MirrorOnly:   []string{},
 			StallTimeout: Duration{30 * time.Second},
 		},
 		Fetch: Fetch{
@@ -213,6 +237,11 @@ func (u *Upstream) MountsTitled(repository string) bool {
 // IsOffline reports whether a registry host is never asked.
 func (u *Upstream) IsOffline(host string) bool {
 	return slices.ContainsFunc(u.Offline, func(p string) bool { return matches(p, host) })
+}
+
+// IsMirrorOnly reports whether only the mirrors of a registry host are asked.
+func (u *Upstream) IsMirrorOnly(host string) bool {
+	return slices.ContainsFunc(u.MirrorOnly, func(p string) bool { return matches(p, host) })
 }
 
 // port matches the port at the end of a host.

@@ -111,6 +111,7 @@ func (d *Daemon) buildFacade() (err error) {
 	if d.remote, err = remote.New(upstream.Options(c, d.version.Agent(), d.log)); err != nil {
 		return err
 	}
+	d.metrics.WatchMirrors(d.mirrors)
 	resolver := upstream.Resolver(c, d.remote, d.log)
 	if err := os.MkdirAll(resolver.Settings.TempDir, 0o700); err != nil {
 		return err
@@ -228,6 +229,7 @@ func (d *Daemon) serve(ctx context.Context, g *errgroup.Group) error {
 		g.Go(d.port.Open(ctx))
 	}
 	g.Go(func() error { return d.watchLazy(ctx) })
+	g.Go(func() error { return d.watchHosts(ctx) })
 	g.Go(func() error { return d.store.Run(ctx) })
 	g.Go(func() error { return d.jobs.Run(ctx) })
 	g.Go(func() error { return d.sweep(ctx) })

@@ -43,7 +43,7 @@ func (d *Daemon) health(ctx context.Context) (api.Health, error) {
 	h := api.Health{
 		Version: d.version, Started: d.started, Kernel: kernelRelease(), Dirs: map[string]api.Dir{},
 		Address: d.config.Address, Admin: d.config.AdminAddress, Facade: d.config.Facade.Listen, FacadeHealth: d.port.Health(),
-		Show: string(d.snapshotter.Backend()), Containerd: d.config.Containerd.Address,
+		Show: string(d.snapshotter.Backend()), Containerd: d.config.Containerd.Address, Mirrors: d.mirrors(),
 	}
 	for _, name := range append([]string{"root"}, rootParts...) {
 		path := filepath.Join(d.store.Dir(), name)
@@ -91,6 +91,26 @@ func (d *Daemon) health(ctx context.Context) (api.Health, error) {
 		h.Snapshots.Problems = append(h.Snapshots.Problems, missing...)
 	}
 	return h, nil
+}
+
+// mirrors returns the mirrors that were used.
+func (d *Daemon) mirrors() (out []api.Mirror) {
+	now := time.Now()
+	for _, m := range d.remote.Mirrors() {
+		a := api.Mirror{
+			Address: m.Address, Bytes: m.Counts.Bytes.Load(), Failures: m.Counts.Failures.Load(), Wrong: m.Counts.Wrong.Load(),
+			Shunned: map[string]time.Time{}, Resting: map[string]time.Time{},
+		}
+		for registry, e := range m.For {
+			if t := e.Shunned(); t.After(now) {
+				a.Shunned[registry] = t
+			} else if t := e.Resting(); t.After(now) {
+				a.Resting[registry] = t
+			}
+		}
+		out = append(out, a)
+	}
+	return out
 }
 
 // containerdVersion returns the version of containerd.

@@ -240,6 +240,35 @@ func (m *Metrics) WatchLazy(mount func() *lazy.Mount, unverified bool) {
 	gauge("ballast_lazy_unverified", "1 if lazy.verify = \"after\" lets unverified bytes be read.", func() float64 { return number(unverified) })
 }
 
+// WatchMirrors adds the metrics of mirrors, as the function returns them.
+func (m *Metrics) WatchMirrors(all func() []api.Mirror) { m.MustRegister(mirrorCollector(all)) }
+
+// A mirrorCollector collects the metrics of mirrors.
+type mirrorCollector func() []api.Mirror
+
+var (
+	mirrorLabels   = []string{"mirror"}
+	mirrorBytes    = prometheus.NewDesc("ballast_mirror_bytes_total", "Bytes received from a mirror.", mirrorLabels, nil)
+	mirrorFailures = prometheus.NewDesc("ballast_mirror_failures_total", "Ranges that a mirror was asked for and that came from elsewhere.", mirrorLabels, nil)
+	mirrorWrong    = prometheus.NewDesc("ballast_mirror_wrong_total", "Files and chunks of which a mirror sent wrong bytes and the registry the right ones.", mirrorLabels, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (mirrorCollector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- mirrorBytes
+	ch <- mirrorFailures
+	ch <- mirrorWrong
+}
+
+// Collect implements prometheus.Collector.
+func (c mirrorCollector) Collect(ch chan<- prometheus.Metric) {
+	for _, mirror := range c() {
+		for desc, n := range map[*prometheus.Desc]int64{mirrorBytes: mirror.Bytes, mirrorFailures: mirror.Failures, mirrorWrong: mirror.Wrong} {
+			ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n), mirror.Address)
+		}
+	}
+}
+
 // number returns 1 for true and 0 for false.
 func number(b bool) float64 {
 	if b {

@@ -96,6 +96,46 @@ func TestForeignHosts(t *testing.T) {
 	}
 }
 
+// TestWatchHosts notices when other programs replace, move and restore hosts.toml files.
+func TestWatchHosts(t *testing.T) {
+	const certs, file = "etc/containerd/certs.d", "/etc/containerd/certs.d/ghcr.io/hosts.toml"
+	r := newRoot(t, "kubeadm")
+	r.keys()
+	r.set(Options{Registries: []string{"ghcr.io"}})
+	ctx, cancel := context.WithCancel(t.Context())
+	seen, ended := make(chan []string, 100), make(chan error, 1)
+	go func() { ended <- WatchHosts(ctx, r.dir, func(paths []string) { seen <- paths }) }()
+	expect := func(want ...string) {
+		t.Helper()
+		select {
+		case got := <-seen:
+			if !slices.Equal(got, want) {
+				t.Errorf("got %q, want %q", got, want)
+			}
+		case err := <-ended:
+			t.Fatalf("it ended: %v", err)
+		case <-time.After(5 * time.Minute):
+			t.Fatal("nothing was noticed")
+		}
+	}
+	at := func(p string) string { return filepath.Join(r.dir, certs, p) }
+	ours := r.read(certs + "/ghcr.io/hosts.toml")
+	r.ok(os.Mkdir(at("_backup"), 0o755))
+	r.ok(os.Rename(at("ghcr.io"), at("_backup/ghcr.io"))) // as Spegel does
+	expect(file)
+	r.ok(os.Rename(at("_backup/ghcr.io"), at("ghcr.io")))
+	expect()
+	r.write(certs+"/ghcr.io/hosts.toml", "server = \"https://ghcr.io\"\n") // as Dragonfly does
+	expect(file)
+	r.ok(os.RemoveAll(at("ghcr.io")))
+	r.write(certs+"/ghcr.io/hosts.toml", ours)
+	expect()
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
 // TestNeededImagesCanBePulled checks which images can be pulled without ballastd, and opens their registries.
 func TestNeededImagesCanBePulled(t *testing.T) {
 	for _, tt := range []struct {

@@ -91,7 +91,7 @@ type Health struct {
 	// Damaged are the paths of damaged files that were set aside. Unrecorded is the size in bytes of
 	// files that become objects when they have been hashed.
 	Damaged    []string `json:"damaged,omitempty"`
-	Unrecorded int64    `json:"unproved,omitempty"`
+	Unrecorded int64    `json:"unrecorded,omitempty"`
 }
 
 // Health returns the known problems of the store.

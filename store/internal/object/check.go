@@ -8,11 +8,12 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Bad is a damaged object.
+// Bad is a damaged or missing object.
 type Bad struct {
-	Digest  digest.Digest
-	Size    int64 // as recorded, bytes
-	Problem error
+	Digest  digest.Digest   `json:"digest"`
+	Size    int64           `json:"size"` // as recorded, in bytes; 0 if missing
+	Problem string          `json:"problem"`
+	Tables  []digest.Digest `json:"tables,omitempty"` // tables that need it, if it is missing
 }
 
 // Check reads the objects of a table, or all objects if table is empty, and compares digests.
@@ -35,7 +36,7 @@ func (s *Objects) Check(ctx context.Context, table digest.Digest, progress func(
 		err := s.check(ctx, o.Digest, o.Size)
 		switch {
 		case isDamage(err):
-			bad = append(bad, Bad{o.Digest, o.Size, err})
+			bad = append(bad, Bad{Digest: o.Digest, Size: o.Size, Problem: err.Error()})
 		case errors.Is(err, fs.ErrNotExist):
 			err = s.missing(o.Digest)
 		}
@@ -82,7 +83,7 @@ func (s *Objects) recheck(ctx context.Context, table digest.Digest) (bad []Bad, 
 				return bad, err
 			}
 		case isDamage(err):
-			bad = append(bad, Bad{f.Digest, f.Size, err})
+			bad = append(bad, Bad{Digest: f.Digest, Size: f.Size, Problem: err.Error()})
 		case err != nil:
 			return bad, err
 		}

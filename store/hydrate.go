@@ -7,12 +7,18 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
+// StateComplete is the State of a Progress whose bytes are objects and were not before.
+const StateComplete = hydrate.StateComplete
+
 type (
 	// Progress is the progress of one blob or file of a Hydrate.
 	Progress = hydrate.Progress
 
 	// Work describes a running Hydrate, or one that continues after its callers have gone.
 	Work = hydrate.Work
+
+	// Limit is what limits the rate of Work.
+	Limit = hydrate.Limit
 
 	// HydrateOptions are the settings of one Hydrate.
 	HydrateOptions = hydrate.Options

@@ -141,6 +141,3 @@ func (l *linking) blob(ctx context.Context, i int, b filetable.Blob) error {
 	l.report(false)
 	return nil
 }
-
-// LinkMethod returns the method by which Link would make a file an object.
-func (s *Store) LinkMethod(f *os.File) (string, error) { return s.objects.LinkMethod(f) }

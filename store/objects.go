@@ -55,9 +55,9 @@ type Holdings struct {
 	staged  []string
 }
 
-// Holdings returns what the store has of a table, itself included. The table need not be stored.
-func (s *Store) Holdings(table digest.Digest, t *filetable.Table) (p Holdings) {
-	p.objects = []digest.Digest{table}
+// Holdings returns what the store has of the files of a table, and of the documents of its model.
+func (s *Store) Holdings(t *filetable.Table, documents ...digest.Digest) (p Holdings) {
+	p.objects = slices.Clone(documents)
 	for _, f := range t.Files {
 		p.objects = append(p.objects, f.Digest)
 	}
@@ -79,11 +79,11 @@ const (
 	discardPause = 20 * time.Millisecond
 )
 
-// Discard removes what the store has of a table that is no longer hydrated, unless something needs it or was had
-// before.
-func (s *Store) Discard(table digest.Digest, t *filetable.Table, had Holdings) (err error) {
+// Discard removes what the store has, as Holdings, of a table that is no longer hydrated, unless something needs it
+// or it was had before.
+func (s *Store) Discard(t *filetable.Table, had Holdings, documents ...digest.Digest) (err error) {
 	for range discardTries {
-		now := s.Holdings(table, t)
+		now := s.Holdings(t, documents...)
 		fresh := slices.DeleteFunc(now.objects, func(d digest.Digest) bool { return slices.Contains(had.objects, d) })
 		staged := slices.DeleteFunc(now.staged, func(name string) bool { return slices.Contains(had.staged, name) })
 		if len(fresh)+len(staged) == 0 {

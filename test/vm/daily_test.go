@@ -146,14 +146,6 @@ func (m *machine) aptOf(version string) string {
 	return "apt install --yes --allow-downgrades ./" + m.packageOf(version) + "\nballast setup"
 }
 
-// rollback goes back, forward and back again with setup.
-func (m *machine) rollback(t *testing.T) {
-	t.Helper()
-	for _, want := range []string{thisVersion, nextVersion, thisVersion} {
-		m.changeTo(t, want, "ballast setup --rollback")
-	}
-}
-
 // packages goes to the next release and back with packages.
 func (m *machine) packages(t *testing.T) {
 	t.Helper()

@@ -116,18 +116,3 @@ func (s *Objects) linkable(f *os.File) bool {
 	_, err = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_UNLCK)
 	return err == nil
 }
-
-// LinkMethod returns the method by which Link would make a file an object.
-func (s *Objects) LinkMethod(f *os.File) (string, error) {
-	name := s.temp()
-	c, err := s.clone(f, name)
-	switch {
-	case err != nil:
-		return "", err
-	case c != nil:
-		return LinkClone, errors.Join(c.Close(), s.o.Root.Remove(name))
-	case s.linkable(f):
-		return LinkHard, nil
-	}
-	return LinkNone, nil
-}

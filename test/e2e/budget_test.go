@@ -387,10 +387,9 @@ func (s *stalls) Write(p []byte) (int, error) {
 }
 
 // TestHostileMix has strangers take what memory they can in all ways at once: the largest manifests, tables of
-// contents of 55 MiB, and files that are compressed with the largest window. The daemon has the limits of its unit.
+// contents of 55 MiB, and files that are compressed with the largest window.
 func TestHostileMix(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
-	group := memoryGroupOf(t, n)
 	const manifests, tables, windows = 24, 6, 8
 	evil := &flood{blobs: map[digest.Digest][]byte{digest.FromBytes(modelConfig): modelConfig}}
 	small := map[string][]byte{}
@@ -500,7 +499,6 @@ func TestHostileMix(t *testing.T) {
 	release()
 	unpacked.Wait()
 	t.Logf("all took %v, with %d MiB at most", time.Since(start), peak(t, n)>>20)
-	group.check(t)
 	if got := peak(t, n); got > 600<<20 {
 		t.Errorf("the daemon had %d MiB, want less than 600", got>>20)
 	}

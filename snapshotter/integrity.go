@@ -123,12 +123,9 @@ func (p suspect) shows() string {
 // suspects returns the snapshots that show a table, or all model and empty snapshots if table is
 // empty, sorted by table.
 func (s *Snapshotter) suspects(ctx context.Context, table digest.Digest) ([]suspect, error) {
-	refs, err := s.refs(ctx)
-	if err != nil {
-		return nil, err
-	}
+	refs := s.refs()
 	var all []suspect
-	err = s.meta.WithTransaction(ctx, false, func(ctx context.Context) error {
+	err := s.meta.WithTransaction(ctx, false, func(ctx context.Context) error {
 		return storage.WalkInfo(ctx, func(ctx context.Context, info snapshots.Info) error {
 			if info.Kind != snapshots.KindCommitted && info.Labels[labelShows] == "" {
 				return nil

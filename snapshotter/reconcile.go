@@ -58,10 +58,7 @@ func (s *Snapshotter) Reconcile(ctx context.Context) error {
 	if err := s.keepRecords(ctx); err != nil {
 		return err
 	}
-	refs, err := s.refs(ctx)
-	if err != nil {
-		return err
-	}
+	refs := s.refs()
 	dirs, err := s.dirs()
 	if err != nil {
 		return err
@@ -85,10 +82,7 @@ func (s *Snapshotter) Reconcile(ctx context.Context) error {
 // It then frees space if the disk is full: the kubelet measures the disk right after containerd has
 // removed images, and evicts pods if that freed too little.
 func (s *Snapshotter) Cleanup(ctx context.Context) error {
-	refs, err := s.refs(ctx) // read before the ids of snapshots, so that no new snapshot seems to be gone
-	if err != nil {
-		return err
-	}
+	refs := s.refs() // read before the ids of snapshots, so that no new snapshot seems to be gone
 	gone, err := s.orphans(ctx, refs)
 	if err != nil || len(gone) == 0 {
 		return err
@@ -160,13 +154,12 @@ func (s *Snapshotter) dirs() ([]string, error) {
 }
 
 // refs returns the table that the store keeps for each snapshot id.
-func (s *Snapshotter) refs(ctx context.Context) (map[string]digest.Digest, error) {
-	list := s.store.Refs(refPrefix)
-	refs := make(map[string]digest.Digest, len(list))
-	for _, r := range list {
+func (s *Snapshotter) refs() map[string]digest.Digest {
+	refs := map[string]digest.Digest{}
+	for _, r := range s.store.Refs(refPrefix) {
 		refs[strings.TrimPrefix(r.Name, refPrefix)] = r.Table
 	}
-	return refs, nil
+	return refs
 }
 
 // active returns errdefs.ErrNotFound if there is no snapshot id, and errdefs.ErrFailedPrecondition

@@ -2,7 +2,6 @@ package store
 
 import (
 	"slices"
-	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/internal/hydrate"
@@ -32,7 +31,7 @@ func (s *Store) completeTable(d digest.Digest, t *filetable.Table) error {
 // resolveRecord lists the objects that a table needs. With errdefs.ErrUnavailable, if some are
 // unknown, it lists the known ones.
 func (s *Store) resolveRecord(d digest.Digest, t *filetable.Table) (meta.Table, error) {
-	rec := meta.Table{Objects: []digest.Digest{d}, Used: time.Now().UTC()}
+	rec := meta.Table{Objects: []digest.Digest{d}}
 	files, err := hydrate.Resolve(s.db, t)
 	if err != nil && !errdefs.IsUnavailable(err) {
 		return rec, err

@@ -94,7 +94,7 @@ type Health struct {
 
 	// Scrubbed is when the last Scrub that has compared all objects began; zero if none has.
 	Scrubbed   time.Time `json:"scrubbed,omitzero"`
-	Unrecorded int64     `json:"unproved,omitempty"`
+	Unrecorded int64     `json:"unrecorded,omitempty"`
 }
 
 // Health returns the known problems of the store.

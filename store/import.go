@@ -120,32 +120,24 @@ func (l *linking) blob(ctx context.Context, i int, b filetable.Blob) error {
 		return err
 	}
 	defer f.Close()
-	way, err := l.link(ctx, f, b, func(n int64) {
+	var private []string
+	if l.o.Private != "" {
+		private = []string{l.o.Private}
+	}
+	method, err := l.s.objects.Link(ctx, f, b.Digest, b.Size, private, func(n int64) {
 		p.State, p.Done = hydrate.StateVerifying, n
 		l.report(false)
 	})
-	if err != nil || way == LinkNone {
+	if err != nil || method == LinkNone {
 		return err
 	}
+	l.s.exposed.Arrived(b.Digest, "")
 	p.State, p.Done = hydrate.StateComplete, p.Total
-	if way == LinkClone {
+	if method == LinkClone {
 		l.done.Cloned += b.Size
 	} else {
 		l.done.Hard += b.Size
 	}
 	l.report(false)
 	return nil
-}
-
-// link makes a file the object of a raw blob, and returns the way it used.
-func (l *linking) link(ctx context.Context, f *os.File, b filetable.Blob, progress func(n int64)) (way string, err error) {
-	var private []string
-	if l.o.Private != "" {
-		private = []string{l.o.Private}
-	}
-	way, err = l.s.objects.Link(ctx, f, b.Digest, b.Size, private, progress)
-	if err == nil && way != LinkNone {
-		l.s.exposed.Arrived(b.Digest, "")
-	}
-	return way, err
 }

@@ -102,7 +102,7 @@ func (s *Store) scrub(ctx context.Context, at *meta.Scrub, limit *rate.Limiter, 
 		at.Last, at.Done = next.Digest, at.Done+next.Size
 		s.scrubbed.Add(next.Size)
 		if bad != nil {
-			all, err := s.addMissing(ctx, "", []CheckResult{{Digest: bad.Digest, Size: bad.Size, Problem: bad.Problem.Error()}})
+			all, err := s.addMissing(ctx, "", []CheckResult{*bad})
 			if err != nil {
 				return err
 			}

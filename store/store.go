@@ -70,9 +70,21 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
+type (
+	// ExposeOptions are the settings of one Expose.
+	ExposeOptions = expose.Request
+
+	// A View is the set of files that may be read for one reference, by digest.
+	View = expose.View
+
+	// Early describes the incomplete files of a table in a view.
+	Early = expose.Early
+)
+
 // Store keeps the verified bytes of a node. All methods are safe for concurrent use.
 type Store struct {
 	meta.Catalog
+	expose.Views
 
 	dir     string
 	root    *os.Root
@@ -142,6 +154,7 @@ func (s *Store) open() (err error) {
 		Dir: s.dir, DB: s.db, Objects: s.objects, Area: s.area, Files: s.files, Engine: s.engine, Log: s.log,
 		Table: s.Table, Reserve: host{s}.reserveExposed,
 	})
+	s.Views = s.exposed.Views()
 	return err
 }
 

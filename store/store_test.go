@@ -24,6 +24,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
 )
 
 func modelTar(t *testing.T, weights []byte) []byte {
@@ -263,24 +264,27 @@ func TestAfterARebootOnlySyncedChunksCount(t *testing.T) {
 	table := storetest.NewBuilder("x").Raw("w", weights, 0o644).Put(t, s)
 	d := digest.FromBytes(weights)
 	interrupted(t, s, table, weights, 8<<20)
-	heads, _ := filepath.Glob(filepath.Join(dir, "partial", "*", "head"))
+	heads, _ := filepath.Glob(filepath.Join(dir, "partial", "*"))
 	if len(heads) != 1 {
-		t.Fatalf("heads: %v", heads)
+		t.Fatalf("partials: %v", heads)
 	}
-	head, err := os.ReadFile(heads[0])
+	const attribute = "trusted.ballast.staged"
+	head := make([]byte, 1<<10)
+	size, err := unix.Getxattr(heads[0], attribute, head)
 	if err != nil {
 		t.Fatal(err)
 	}
+	head = head[:size]
 	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	old := bytes.Replace(head, bytes.TrimSpace(boot), []byte("00000000-0000-0000-0000-000000000000"), 1)
 	if bytes.Equal(old, head) {
 		t.Fatal("the head does not name the boot")
 	}
-	if err := os.WriteFile(heads[0], old, 0o600); err != nil {
+	if err := unix.Setxattr(heads[0], attribute, old, 0); err != nil {
 		t.Fatal(err)
 	}
 	// A power failure before the bytes were synced.
-	if err := os.WriteFile(filepath.Join(filepath.Dir(heads[0]), "data"), make([]byte, 16<<20), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(heads[0], "data"), make([]byte, 16<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s = storetest.Open(t, dir, store.Options{})

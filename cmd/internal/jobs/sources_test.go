@@ -90,7 +90,7 @@ func (d *Sources) pull(t *testing.T, table digest.Digest, ended bool, names ...s
 	if err := d.Snapshotter.Hold(t.Context(), id, table); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Snapshotter.SetSources(t.Context(), id, names); err != nil {
+	if err := d.Snapshotter.SetSources(id, names); err != nil {
 		t.Fatal(err)
 	}
 	if !ended {
@@ -270,7 +270,7 @@ func TestSourcesOfStrangers(t *testing.T) {
 		view = snapshotter.ViewName(id)
 		for _, err := range []error{
 			d.Snapshotter.Hold(t.Context(), id, table),
-			d.Snapshotter.SetSources(t.Context(), id, []string{name}),
+			d.Snapshotter.SetSources(id, []string{name}),
 			d.Store.Expose(t.Context(), table, store.ExposeOptions{View: view, Sources: storetest.FromRepository(name, privately{storetest.NewFetcher(p)})}),
 			d.Snapshotter.Show(t.Context(), id, table),
 		} {

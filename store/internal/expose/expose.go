@@ -87,7 +87,8 @@ type missingFile struct {
 //
 // It returns errdefs.ErrFailedPrecondition, with the reason, if the table can be read only when
 // complete, and the error of the sources if none has the bytes.
-func (s *Set) Expose(ctx context.Context, table digest.Digest, o Request) error {
+func (v Views) Expose(ctx context.Context, table digest.Digest, o Request) error {
+	s := v.set
 	t, err := s.Table(ctx, table)
 	if err != nil {
 		return err
@@ -99,7 +100,7 @@ func (s *Set) Expose(ctx context.Context, table digest.Digest, o Request) error 
 	if err := s.Engine.PutInline(ctx, t); err != nil {
 		return err
 	}
-	_, before := s.Early(table)[o.View]
+	_, before := v.Early(table)[o.View]
 	if err := s.register(table, files, o); err != nil {
 		return err
 	}

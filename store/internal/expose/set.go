@@ -35,6 +35,12 @@ type Options struct {
 	Reserve func(ctx context.Context, table digest.Digest, group string, left func() int64) error
 }
 
+// Views are the views of a Set, for the users of the store. All methods are safe for concurrent use.
+type Views struct{ set *Set }
+
+// Views returns the views.
+func (s *Set) Views() Views { return Views{s} }
+
 // A Set has the views of a store and the files that are exposed in them. All methods are safe for concurrent
 // use.
 type Set struct {

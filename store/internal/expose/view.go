@@ -33,7 +33,7 @@ type View struct {
 }
 
 // View returns the view of a reference, or the common view for an empty name.
-func (s *Set) View(name string) View { return View{s, name} }
+func (v Views) View(name string) View { return View{v.set, name} }
 
 // Dir returns the directory that serves as data-only lower layer: a complete file of the view is at
 // the path ObjectName below it.
@@ -95,9 +95,28 @@ func (v View) LazyFile(d digest.Digest) (size int64, identity digest.Digest, err
 	return size, identity, nil
 }
 
-// Readable is Set.FilesOf for files that can be read in the view, complete or not.
+// Files returns the files of a table as shown: sorted by path, without duplicates, every regular
+// file with its digest. It returns errdefs.ErrUnavailable if a file is not complete, and
+// errdefs.ErrInvalidArgument if layers have different content for one path.
+func (v Views) Files(ctx context.Context, table digest.Digest) ([]filetable.File, error) {
+	return v.set.filesOf(ctx, table, func(f filetable.File) error {
+		if v.set.Objects.Has(f.Digest) {
+			return nil
+		}
+		return fmt.Errorf("file %q (%s) is not on the node: %w", f.Path, f.Digest, errdefs.ErrUnavailable)
+	})
+}
+
+// Listing is Files without checking that the files are present. It returns errdefs.ErrNotFound for
+// an unknown table, and errdefs.ErrUnavailable if some files are unknown because an archive was
+// never unpacked.
+func (v Views) Listing(ctx context.Context, table digest.Digest) ([]filetable.File, error) {
+	return v.set.filesOf(ctx, table, func(filetable.File) error { return nil })
+}
+
+// Readable is Files for files that can be read in the view, complete or not.
 func (v View) Readable(ctx context.Context, table digest.Digest) ([]filetable.File, error) {
-	return v.s.FilesOf(ctx, table, func(f filetable.File) error {
+	return v.s.filesOf(ctx, table, func(f filetable.File) error {
 		if f.Size == 0 {
 			return nil
 		}
@@ -108,9 +127,8 @@ func (v View) Readable(ctx context.Context, table digest.Digest) ([]filetable.Fi
 	})
 }
 
-// FilesOf returns the files of a table, sorted by path, after check has accepted every regular file. It
-// returns errdefs.ErrUnavailable if some are unknown, because an archive was never unpacked.
-func (s *Set) FilesOf(ctx context.Context, table digest.Digest, check func(filetable.File) error) ([]filetable.File, error) {
+// filesOf returns the files of a table after check has accepted every regular file.
+func (s *Set) filesOf(ctx context.Context, table digest.Digest, check func(filetable.File) error) ([]filetable.File, error) {
 	t, err := s.Table(ctx, table)
 	if err != nil {
 		return nil, err
@@ -139,7 +157,8 @@ type presented struct {
 // Present adds to the view of a reference the complete files of its table that its sources may
 // have. It creates the directory even if it returns errdefs.ErrNotFound, for an unknown reference
 // or table.
-func (s *Set) Present(ctx context.Context, view string) error {
+func (v Views) Present(ctx context.Context, view string) error {
+	s := v.set
 	there, err := s.Objects.MakeView(view)
 	if err != nil {
 		return err
@@ -252,11 +271,11 @@ type Early struct {
 }
 
 // Early returns the views that show incomplete files of a table.
-func (s *Set) Early(table digest.Digest) map[string]Early {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (v Views) Early(table digest.Digest) map[string]Early {
+	v.set.mu.Lock()
+	defer v.set.mu.Unlock()
 	all := map[string]Early{}
-	for _, x := range s.index.of(table) {
+	for _, x := range v.set.index.of(table) {
 		e := all[x.view]
 		e.Whole = e.Whole || x.file == nil
 		e.Unverified = e.Unverified || x.file != nil && x.file.Layout.Unverified
@@ -268,7 +287,8 @@ func (s *Set) Early(table digest.Digest) map[string]Early {
 
 // AwaitSmall waits for the files of a table in a view that can be read only when complete. Hydrate
 // must be running.
-func (s *Set) AwaitSmall(ctx context.Context, view string, table digest.Digest) error {
+func (v Views) AwaitSmall(ctx context.Context, view string, table digest.Digest) error {
+	s := v.set
 	var whole []*exposure
 	s.mu.Lock()
 	for _, x := range s.index.of(table) {

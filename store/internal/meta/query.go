@@ -10,7 +10,7 @@ import (
 )
 
 // ref returns a reference with its usage: that of its table, if it is the oldest reference to it.
-func (x *books) ref(r Ref) Ref {
+func (x *entries) ref(r Ref) Ref {
 	r.Size, r.Inodes = 0, 0
 	if t := x.byKey[keyOf(r.Table)]; t.refs[0] == r.Name {
 		r.Size, r.Inodes = t.size, t.count
@@ -87,7 +87,7 @@ func (x *index) referred(d digest.Digest) bool {
 	return x.kept(x.byKey[keyOf(d)], time.Now())
 }
 
-func (x *books) kept(t *table, now time.Time) bool {
+func (x *entries) kept(t *table, now time.Time) bool {
 	return t != nil && slices.ContainsFunc(t.refs, func(name string) bool { return x.refs[name].live(now) })
 }
 
@@ -219,7 +219,7 @@ func (x *index) expired(now time.Time) (drop []record) {
 
 // unused returns the images that no reference needs. An index has no table that a reference could keep: an
 // imported one, which no registry may have, is never among them.
-func (x *books) unused(now time.Time) manifests {
+func (x *entries) unused(now time.Time) manifests {
 	unused := maps.Clone(x.images.unused)
 	for name := range x.expires {
 		if table := x.refs[name].Table; !x.kept(x.byKey[keyOf(table)], now) {
@@ -317,7 +317,7 @@ func (x *index) shareOf(model digest.Digest, roots []digest.Digest) Share {
 }
 
 // keeps returns whether a table without an image is a model: a reference or the roots keep it.
-func (x *books) keeps(roots []digest.Digest) func(*table) bool {
+func (x *entries) keeps(roots []digest.Digest) func(*table) bool {
 	now, rooted := time.Now(), map[key]bool{}
 	for _, d := range roots {
 		rooted[keyOf(d)] = true
@@ -330,7 +330,7 @@ func (x *books) keeps(roots []digest.Digest) func(*table) bool {
 
 // share returns the share of an image, by its manifest, or of another table. It looks at the other users of each
 // object until it finds one.
-func (x *books) share(model digest.Digest, keeps func(*table) bool) (s Share) {
+func (x *entries) share(model digest.Digest, keeps func(*table) bool) (s Share) {
 	im, isImage := x.images.all[model]
 	own, shown := x.byKey[keyOf(model)], map[objectID]int{} // its table, and how often objects are its documents
 	if isImage {

@@ -10,13 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-var errMissing = errors.New("missing")
+// Missing is the problem of a missing object.
+const Missing = "missing"
 
 // Bad is a damaged or missing object.
 type Bad struct {
-	Digest  digest.Digest
-	Size    int64 // as recorded, bytes; 0 if it is missing
-	Problem error
+	Digest  digest.Digest   `json:"digest"`
+	Size    int64           `json:"size"` // as recorded, in bytes; 0 if missing
+	Problem string          `json:"problem"`
+	Tables  []digest.Digest `json:"tables,omitempty"` // tables that need it, if it is missing
 }
 
 // Check reads the objects of a table, or all objects if table is empty, and compares digests.
@@ -65,7 +67,7 @@ func (s *Objects) checkOne(ctx context.Context, o meta.Sized, flags int, pace fu
 	err := s.checkAs(ctx, o.Digest, o.Size, flags, pace)
 	switch {
 	case isDamage(err):
-		return &Bad{o.Digest, o.Size, err}, nil
+		return &Bad{Digest: o.Digest, Size: o.Size, Problem: err.Error()}, nil
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, err
 	}
@@ -73,7 +75,7 @@ func (s *Objects) checkOne(ctx context.Context, o meta.Sized, flags int, pace fu
 	if !lost || err != nil {
 		return nil, err
 	}
-	return &Bad{o.Digest, 0, errMissing}, nil
+	return &Bad{Digest: o.Digest, Problem: Missing}, nil
 }
 
 // Lost returns the number of objects that were found damaged or missing since Open.
@@ -112,7 +114,7 @@ func (s *Objects) recheck(ctx context.Context, table digest.Digest) (bad []Bad, 
 				return bad, err
 			}
 		case isDamage(err):
-			bad = append(bad, Bad{f.Digest, f.Size, err})
+			bad = append(bad, Bad{Digest: f.Digest, Size: f.Size, Problem: err.Error()})
 		case err != nil:
 			return bad, err
 		}

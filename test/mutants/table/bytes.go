@@ -99,7 +99,7 @@ var content = []Mutant{
 		`need + others + u.Unique`, `need + 0*others + u.Unique`,
 		"store", "TestReservations"},
 	{16, "what is shown early reserves nothing", "store/host.go",
-		`return h.reserve(ctx, left(), &reservation{`, `return h.reserve(ctx, 0, &reservation{`,
+		`return h.reserve(left(), &reservation{`, `return h.reserve(0, &reservation{`,
 		"store", "TestExposedReservations"},
 	{16, "archives of unknown size use the space in reserve", "store/ledger.go",
 		`if free-n < s.o.Reserve {`, `if free-n < 0 {`,

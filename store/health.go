@@ -90,8 +90,11 @@ type Health struct {
 
 	// Damaged are the paths of damaged files that were set aside. Unrecorded is the size in bytes of
 	// files that become objects when they have been hashed.
-	Damaged    []string `json:"damaged,omitempty"`
-	Unrecorded int64    `json:"unproved,omitempty"`
+	Damaged []string `json:"damaged,omitempty"`
+
+	// Scrubbed is when the last Scrub that has compared all objects began; zero if none has.
+	Scrubbed   time.Time `json:"scrubbed,omitzero"`
+	Unrecorded int64     `json:"unproved,omitempty"`
 }
 
 // Health returns the known problems of the store.
@@ -102,7 +105,11 @@ func (s *Store) Health(ctx context.Context) (d Health, err error) {
 	if d.Rebuilt, err = s.db.Rebuilt(); err != nil {
 		return d, err
 	}
-	d.Unresolved = s.db.Unresolved()
+	scrub, err := s.db.Scrub()
+	if err != nil {
+		return d, err
+	}
+	d.Scrubbed, d.Unresolved = scrub.Whole, s.db.Unresolved()
 	for _, f := range s.objects.Unrecorded() {
 		d.Unrecorded += f.Size
 	}

@@ -17,6 +17,9 @@ type (
 	// Work describes a running Hydrate, or one that continues after its callers have gone.
 	Work = hydrate.Work
 
+	// Limit is what limits the rate of Work.
+	Limit = hydrate.Limit
+
 	// HydrateOptions are the settings of one Hydrate.
 	HydrateOptions = hydrate.Options
 )

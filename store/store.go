@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -90,6 +91,7 @@ type Store struct {
 	exposed   *expose.Set
 	ledger    ledger
 	decoded   decoded
+	scrubbed  atomic.Int64 // bytes
 }
 
 // Open opens the store below dir, which is created if needed. It returns errdefs.ErrUnavailable if

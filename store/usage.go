@@ -41,18 +41,26 @@ type Share = meta.Share
 // downloaded, by its table. The cost is linear in the files of all models.
 func (s *Store) Shares() map[digest.Digest]Share { return s.db.Shares(host{s}.Live()) }
 
+// Share is Shares for one model. Its cost depends on the files of that model.
+func (s *Store) Share(model digest.Digest) Share { return s.db.Share(model, host{s}.Live()) }
+
 // Counts are counters since the store was opened.
 type Counts struct {
 	ReaderBytes   int64 // fetched for reads of incomplete files
 	CopiedBytes   int64 // of chunks copied from another object
 	CorruptChunks int64 // wrong chunks from a source
 	FailedReads   int64 // of incomplete files
+	ScrubbedBytes int64 // read again by Scrub
+	Damaged       int64 // objects that were found damaged or missing
 }
 
 // Counts returns the counters since the store was opened.
 func (s *Store) Counts() Counts {
 	c := &s.files.Counts
-	return Counts{ReaderBytes: c.Received.Load(), CopiedBytes: c.Copied.Load(), CorruptChunks: c.Corrupt.Load(), FailedReads: s.exposed.Failed.Load()}
+	return Counts{
+		ReaderBytes: c.Received.Load(), CopiedBytes: c.Copied.Load(), CorruptChunks: c.Corrupt.Load(), FailedReads: s.exposed.Failed.Load(),
+		ScrubbedBytes: s.scrubbed.Load(), Damaged: s.objects.Lost(),
+	}
 }
 
 // Memory returns the memory used for the records of objects, in bytes.

@@ -52,11 +52,12 @@ kept.
 
 Forms (--as):
   ballast    the image that nodes make of a model, with chunk digests: for each tensor, and for each
-             4 MiB of other files (default). --compress compresses the chunks, in tars
+             4 MiB of other files (default). --compress zstd-seekable (a blob for each file) or
+             zstd-chunked (tars) compresses the files in chunks
   modelpack  a ModelPack artifact with a raw layer for each file, or a tar with --tar. "oras pull"
              writes the files
-  image      an ordinary image of tars, for any runtime. With --compress, Podman downloads single
-             chunks, and other runtimes read ordinary zstd
+  image      an ordinary image of tars, for any runtime. With --compress zstd-chunked, Podman downloads
+             single chunks, and other runtimes read ordinary zstd
   carton     a packed carton, a file. A carton is written as it was; of any other model, --runner and
              --runner-framework name the carton runner that loads its files
 
@@ -64,7 +65,7 @@ With these two flags, a directory that was never packed is a carton for the othe
 
 func (a *app) convertCommand() *cobra.Command {
 	var o export.Options
-	var form, key string
+	var form, compress, key string
 	var facts format.Facts
 	var choice convert.Choice
 	c := &cobra.Command{
@@ -98,19 +99,21 @@ func (a *app) convertCommand() *cobra.Command {
 	f.StringVar(&facts.Framework, "runner-framework", "", "`version` of the framework that this runner needs, such as =1.12.1")
 	f.BoolVar(&o.Tar, "tar", false, "for modelpack: a tar for each file instead of a raw layer")
 	f.BoolVar(&o.NoChunks, "no-chunks", false, "for ballast: no chunk digests; the image is byte for byte what nodes make of SRC")
-	f.BoolVar(&o.Compress, "compress", false, "for ballast and image: compress files in chunks, as zstd:chunked")
+	f.StringVar(&compress, "compress", "", "for ballast and image: compress files in chunks: "+strings.Join(export.Compressions(), ", "))
 	f.BoolVar(&o.Referrer, "referrer", false, "for ballast: write the image that nodes make of SRC beside it, as a referrer of its manifest")
 	f.StringVar(&key, "sign", "", "sign with a private key, a `file` in PEM: the manifest as cosign does, the files as model-signing does")
 	f.BoolVar(&o.Force, "force", false, "replace what DST has, also SRC itself and what ballast did not write")
 	f.BoolVar(&o.DryRun, "dry-run", false, "show what would be sent")
 	f.StringVar(&o.TempDir, "temp-dir", "", "directory for unpacking archives (default: $TMPDIR)")
-	flagValues(c, "as", forms...)
+	for name, values := range map[string][]string{"as": forms, "compress": export.Compressions()} {
+		flagValues(c, name, values...)
+	}
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		if (facts.Runner == "") != (facts.Framework == "") {
 			return usage("--runner and --runner-framework go together")
 		}
 		if f := formats.All().Get(form); f.Writer != nil {
-			if plain := o; key != "" || plain.Compress || plain.Tar || plain.NoChunks || plain.Referrer || plain.DryRun || len(args) < 2 {
+			if plain := o; key != "" || compress != "" || plain.Tar || plain.NoChunks || plain.Referrer || plain.DryRun || len(args) < 2 {
 				return usage("--as %s writes FILE%s, and takes --runner, --runner-framework, --temp-dir and --force only", f.Name, f.Writer.Extension)
 			}
 			return a.pack(cmd.Context(), f, args[0], args[1], choice, o, facts, *out)
@@ -118,6 +121,9 @@ func (a *app) convertCommand() *cobra.Command {
 		var err error
 		if o.Form, err = export.ParseForm(form); err != nil {
 			return usage("--as %.100q: forms are %s", form, strings.Join(forms, ", "))
+		}
+		if o.Compress, err = export.ParseCompression(compress); err != nil {
+			return &usageError{err}
 		}
 		o.NoChunks = o.NoChunks || o.Referrer
 		if err := o.Check(); err != nil {
@@ -127,7 +133,7 @@ func (a *app) convertCommand() *cobra.Command {
 			return err
 		}
 		if o.Referrer {
-			if o.Form != export.FormBallast || o.Compress || facts != (format.Facts{}) || len(choice.Include)+len(choice.Exclude) > 0 {
+			if o.Form != export.FormBallast || o.Compress != export.CompressNone || facts != (format.Facts{}) || len(choice.Include)+len(choice.Exclude) > 0 {
 				return usage("--referrer goes with --as ballast, and not with --compress, --include and --exclude: it is what a node makes")
 			}
 			return a.refer(cmd.Context(), args, o, *out)

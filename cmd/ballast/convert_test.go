@@ -29,8 +29,8 @@ func TestConvertUsage(t *testing.T) {
 	for _, args := range [][]string{
 		{"convert"}, {"convert", dir}, {"convert", dir, "oci:"}, {"convert", dir, "/tmp/x"}, {"convert", dir, "llama"},
 		{"convert", dir, "ghcr.io/a/b:v1", "--as", "zip"}, {"convert", dir, "ghcr.io/a/b:v1", "--tar"},
-		{"convert", dir, "ghcr.io/a/b:v1", "--as", "image", "--no-chunks"}, {"convert", dir, "ghcr.io/a/b:v1", "--as", "modelpack", "--compress"},
-		{"convert", dir, "ghcr.io/a/b:v1", "--compress", "gzip"}, {"convert", dir, "ghcr.io/a/b:v1", "--compress", "--no-chunks"}, {"convert", "llama", "oci:/tmp/x"},
+		{"convert", dir, "ghcr.io/a/b:v1", "--as", "image", "--no-chunks"}, {"convert", dir, "ghcr.io/a/b:v1", "--as", "image", "--compress", "zstd-seekable"},
+		{"convert", dir, "ghcr.io/a/b:v1", "--compress", "gzip"}, {"convert", dir, "ghcr.io/a/b:v1", "--compress", "zstd-seekable", "--no-chunks"}, {"convert", "llama", "oci:/tmp/x"},
 		{"convert", dir, "ghcr.io/a/b@sha256:" + strings.Repeat("0", 64)},
 		{"digest"}, {"digest", "llama"}, {"digest", "ghcr.io/a/b:v1", "x"},
 	} {

@@ -216,6 +216,7 @@ func TestModelsInOutputAndCompletion(t *testing.T) {
 		{[]string{"unpin", ""}, []string{one}},
 		{[]string{"ls", "-o", ""}, []string{"table", "json"}},
 		{[]string{"convert", "--as", ""}, []string{"ballast", "modelpack", "image", "carton"}},
+		{[]string{"convert", "--compress", ""}, []string{"zstd-seekable", "zstd-chunked"}},
 	} {
 		got := s.complete(t, tt.args...)
 		if len(got) == 0 {

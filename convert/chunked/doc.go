@@ -5,8 +5,9 @@
 //	                          the tar, a footer with its place
 //	zstd:chunked   tar+zstd   a zstd frame for each chunk, the table in a skippable frame, a footer;
 //	                          as written by stargz, and by Podman, Buildah and Skopeo
+//	zstd seekable  zstd       independent frames and a table of their sizes at the end
 //
-// For other tools these are ordinary tar+gzip and tar+zstd.
+// For other tools these are ordinary tar+gzip, tar+zstd and zstd.
 //
 // # Trust
 //
@@ -14,7 +15,8 @@
 // manifest of the model, is trusted. Announced uses only annotations, so an ordinary layer costs no
 // additional request. The place of the table comes from annotations too, or from the footer, which
 // is not trusted: a wrong place has other bytes, with another digest. A table without a digest in
-// the manifest is not used.
+// the manifest is not used, and neither is the table of the zstd seekable format: it has no digests
+// of chunks.
 //
 // The table is used instead of the tar. Both have the same author, but they are not compared, and a
 // diffID of the layer is not checked: that would need the whole layer.
@@ -39,4 +41,5 @@
 // Formats:
 // https://github.com/containerd/stargz-snapshotter/blob/v0.18.2/docs/estargz.md
 // https://github.com/containers/storage/blob/v1.59.1/pkg/chunked/internal/minimal/compression.go
+// https://github.com/facebook/zstd/blob/v1.5.7/contrib/seekable_format/zstd_seekable_compression_format.md
 package chunked

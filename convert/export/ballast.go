@@ -20,7 +20,7 @@ const maxImageBlobs = 256
 
 // planBallast plans the image built by convert/image.
 func (j *job) planBallast(ctx context.Context) (*plan, error) {
-	if j.o.Compress {
+	if j.o.Compress != CompressNone {
 		return j.planCompressed(ctx)
 	}
 	model := *j.src.Model

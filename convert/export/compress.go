@@ -65,7 +65,15 @@ func (j *job) planCompressed(ctx context.Context) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	bundles := tars(files)
+	bundles, mediaType := each(files), func(mediatype.Kind) string { return "" } // the blobs have no origin
+	if j.o.Compress == CompressChunked {
+		bundles, mediaType = tars(files), func(k mediatype.Kind) string {
+			return mediatype.Layer(mediatype.FormatModelPack, k, filetable.ArchiveTar, filetable.CodecZstd)
+		}
+	}
+	if n := len(bundles); n > maxImageBlobs {
+		return nil, fmt.Errorf("the model has %d files, and a converted image has layers for %d; write it with --compress %s, or %s: %w", n, maxImageBlobs, CompressChunked, takeFewer, errdefs.ErrNotImplemented)
+	}
 	if len(bundles) == 0 && !j.o.DryRun {
 		return nil, fmt.Errorf("the model has no content: %w", errdefs.ErrInvalidArgument)
 	}
@@ -74,7 +82,7 @@ func (j *job) planCompressed(ctx context.Context) (*plan, error) {
 	}
 	p, said := &plan{items: j.hidden()}, describe(ctx, files)
 	for _, b := range bundles {
-		p.items = append(p.items, j.compressed(b, mediatype.Layer(mediatype.FormatModelPack, b.kind, filetable.ArchiveTar, filetable.CodecZstd)))
+		p.items = append(p.items, j.compressed(b, mediaType(b.kind)))
 	}
 	p.documents = func(all []*item) (documents, error) {
 		m := *j.src.Model
@@ -114,7 +122,12 @@ func (j *job) compress(ctx context.Context, b bundle, n *atomic.Int64) (_ *packe
 		w.plain = digest.SHA256.Hash()
 	}
 	k := &packed{close: w.Close}
-	if k.members, k.desc.Annotations, err = w.writeTar(ctx, files); err != nil {
+	if j.o.Compress == CompressSeekable {
+		k.members, err = w.writeSeekable(ctx, files[0])
+	} else {
+		k.members, k.desc.Annotations, err = w.writeTar(ctx, files)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if k.desc.Digest, k.open, err = w.finish(); err != nil {

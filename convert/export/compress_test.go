@@ -2,6 +2,7 @@ package export_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -65,7 +66,7 @@ func modelDir(t testing.TB) (dir string, files map[string][]byte) {
 }
 
 // compressed converts the model of modelDir, and returns the manifest, the table and the layout.
-func compressed(t testing.TB) (m ocispec.Manifest, table *filetable.Table, layout string, files map[string][]byte) {
+func compressed(t testing.TB, how export.Compression) (m ocispec.Manifest, table *filetable.Table, layout string, files map[string][]byte) {
 	t.Helper()
 	dir, files := modelDir(t)
 	src, err := (&resolve.Resolver{}).Open(t.Context(), dir)
@@ -73,7 +74,7 @@ func compressed(t testing.TB) (m ocispec.Manifest, table *filetable.Table, layou
 		t.Fatal(err)
 	}
 	layout, temp := t.TempDir(), t.TempDir()
-	o := export.Options{Compress: true, TempDir: temp}
+	o := export.Options{Compress: how, TempDir: temp}
 	res, err := export.Run(t.Context(), src, toLayout(t, layout, "1"), o)
 	if err != nil {
 		t.Fatal(err)
@@ -145,10 +146,40 @@ func tool(t *testing.T, in []byte, dir, name string, args ...string) []byte {
 	return out
 }
 
+// TestSeekable checks files in the zstd seekable format with this reader and with other tools.
+func TestSeekable(t *testing.T) {
+	_, table, layout, files := compressed(t, export.CompressSeekable)
+	checkTable(t, table, layout, files)
+	if len(table.Blobs) != 4 { // equal files share a blob, and empty files have none
+		t.Errorf("got %d blobs", len(table.Blobs))
+	}
+	for _, f := range table.Files {
+		if f.Size == 0 {
+			continue
+		}
+		blob := blobOf(t, layout, f.Source.Blob)
+		frames := blob[len(blob)-9-8*len(f.Source.Chunks):] // compressed and uncompressed sizes; see convert/chunked
+		at := int64(0)
+		for i, c := range f.Source.Chunks {
+			n, plain := int64(binary.LittleEndian.Uint32(frames[8*i:])), int64(binary.LittleEndian.Uint32(frames[8*i+4:]))
+			if c.Len > 0 && (c.At != at || c.Len != n) || c.Size != plain {
+				t.Errorf("%s: chunk %+v, frame of %d bytes, %d uncompressed, at %d", f.Path, c, n, plain, at)
+			}
+			at += n
+		}
+		if end := int64(len(blob) - len(frames) - 8); at != end {
+			t.Errorf("%s: frames up to %d, want %d", f.Path, at, end)
+		}
+		if !bytes.Equal(tool(t, blob, "", "zstd", "-d", "-c"), files[f.Path]) {
+			t.Errorf("%s: zstd returns wrong content", f.Path)
+		}
+	}
+}
+
 // TestZstdChunked checks tars in zstd:chunked with this reader, with and without a table, and with other
 // tools.
 func TestZstdChunked(t *testing.T) {
-	m, table, layout, files := compressed(t)
+	m, table, layout, files := compressed(t, export.CompressChunked)
 	checkTable(t, table, layout, files)
 	unpacked := t.TempDir()
 	inTOC := map[string][]filetable.Chunk{}
@@ -187,8 +218,8 @@ func TestZstdChunked(t *testing.T) {
 
 // TestCompressAgain converts a converted image again, also into a form without compression.
 func TestCompressAgain(t *testing.T) {
-	_, _, dir, files := compressed(t)
-	for _, o := range []export.Options{{Compress: true}, {}, {Form: export.FormModelPack}} {
+	_, _, dir, files := compressed(t, export.CompressChunked)
+	for _, o := range []export.Options{{Compress: export.CompressSeekable}, {}, {Form: export.FormModelPack}} {
 		l, err := layout.Open(dir, "1")
 		if err != nil {
 			t.Fatal(err)
@@ -212,13 +243,16 @@ func TestInvalidOptions(t *testing.T) {
 	s, c := newServer(t), client(t, remote.Credentials{})
 	src := fromServer(t, c, s.add("m", "1", converttest.ModelPackRaw(converttest.Files(weights(100)))))
 	for _, o := range []export.Options{
-		{Compress: true, Form: export.FormModelPack}, {Compress: true, NoChunks: true},
-		{Form: "zip"}, {Tar: true}, {Form: export.FormImage, NoChunks: true},
+		{Compress: export.CompressSeekable, Form: export.FormImage}, {Compress: export.CompressSeekable, NoChunks: true},
+		{Form: "zip"}, {Compress: "gzip"}, {Tar: true}, {Form: export.FormImage, NoChunks: true},
 		{Referrer: true}, {Form: export.FormModelPack, NoChunks: true, Referrer: true},
 	} {
 		if _, err := export.Run(t.Context(), src, nil, o); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%+v: got %v", o, err)
 		}
+	}
+	if _, err := export.ParseCompression("gzip"); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("gzip: got %v", err)
 	}
 }
 
@@ -228,7 +262,7 @@ func TestChunkedSources(t *testing.T) {
 	for i, format := range converttest.ChunkedFormats {
 		b := converttest.ModelPackChunked(converttest.Files(weights(300<<10)), format, 64<<10)
 		ref := s.add("m", fmt.Sprint(i), b)
-		for _, o := range []export.Options{{}, {Form: export.FormModelPack}, {Compress: true}} {
+		for _, o := range []export.Options{{}, {Form: export.FormModelPack}, {Compress: export.CompressChunked}} {
 			src := fromServer(t, c, ref)
 			for _, blob := range src.Model.Table.Blobs {
 				if blob.Archive != filetable.ArchiveChunks {

@@ -249,7 +249,8 @@ func TestAdviceForManyFiles(t *testing.T) {
 		want  string // "" if there is room
 	}{
 		{300, export.Options{}, ""},
-		{300, export.Options{Compress: true}, ""},
+		{300, export.Options{Compress: export.CompressSeekable}, "write it with --compress zstd-chunked, or take fewer files"},
+		{300, export.Options{Compress: export.CompressChunked}, ""},
 		{300, export.Options{Form: export.FormModelPack}, ""},
 		{12000, export.Options{}, ""},
 		{12000, export.Options{Form: export.FormModelPack}, "for 12000 files, and registries take 4194304; write it --as image, or take fewer files"},

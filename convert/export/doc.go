@@ -26,8 +26,9 @@
 // with a longer header and some changed tensors shares all other chunks with its base model. The
 // positions are read from the header during the transfer.
 //
-// Options.Compress compresses each chunk independently. Files become tars in zstd:chunked with the table
-// of contents that Podman reads; any zstd decompresses them as a whole. A compressed blob is first written to an unnamed temporary file,
+// Options.Compress compresses each chunk independently. Files become blobs in the zstd seekable
+// format, or tars in zstd:chunked with the table of contents that Podman reads; any zstd
+// decompresses either as a whole. A compressed blob is first written to an unnamed temporary file,
 // because its digest and size are not known before. One chunk at a time is in memory.
 //
 // # Data flow

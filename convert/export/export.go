@@ -42,6 +42,28 @@ func ParseForm(s string) (Form, error) {
 	return "", fmt.Errorf("form %q is not one of %s: %w", s, strings.Join(Forms(), ", "), errdefs.ErrInvalidArgument)
 }
 
+// A Compression is the compression of the blobs of FormBallast, or of the layers of FormImage,
+// which allows reads of single chunks.
+type Compression string
+
+// The compressions. Other tools see ordinary zstd, and tars in zstd.
+const (
+	CompressNone     Compression = ""
+	CompressSeekable Compression = "zstd-seekable" // each file is a blob in the zstd seekable format
+	CompressChunked  Compression = "zstd-chunked"  // tars in zstd:chunked; Podman also reads those of FormImage
+)
+
+// Compressions returns all compressions.
+func Compressions() []string { return []string{string(CompressSeekable), string(CompressChunked)} }
+
+// ParseCompression returns the Compression with a name, or errdefs.ErrInvalidArgument.
+func ParseCompression(s string) (Compression, error) {
+	if s == "" || slices.Contains(Compressions(), s) {
+		return Compression(s), nil
+	}
+	return "", fmt.Errorf("compression %q is not one of %s: %w", s, strings.Join(Compressions(), ", "), errdefs.ErrInvalidArgument)
+}
+
 // Options configure Run. The zero value writes FormBallast.
 type Options struct {
 	Form Form
@@ -52,9 +74,8 @@ type Options struct {
 	// NoChunks leaves out the digests of chunks; FormBallast only.
 	NoChunks bool
 
-	// Compress writes tars in zstd:chunked, of which single chunks can be read; FormBallast with chunks, and
-	// FormImage, which Podman reads so too. Other tools see tars in zstd.
-	Compress bool
+	// Compress compresses the files in chunks; FormBallast, and with CompressChunked FormImage.
+	Compress Compression
 
 	// Sign, if not nil, signs the result: the manifest as cosign does and, if their digests are
 	// known, the files as model-signing does. Both signatures are referrers of the manifest.
@@ -127,14 +148,17 @@ func (o Options) Check() error {
 	if err != nil {
 		return err
 	}
+	if _, err := ParseCompression(string(o.Compress)); err != nil {
+		return err
+	}
 	var text string
 	switch {
 	case o.Tar && form != FormModelPack:
 		text = fmt.Sprintf("tars are for %s", FormModelPack)
 	case o.NoChunks && form != FormBallast:
 		text = fmt.Sprintf("only the form %s has digests of chunks to leave out", FormBallast)
-	case o.Compress && (form != FormBallast || o.NoChunks) && form != FormImage:
-		text = fmt.Sprintf("compression is for %s with digests of chunks, and for %s", FormBallast, FormImage)
+	case o.Compress != CompressNone && (form != FormBallast || o.NoChunks) && (form != FormImage || o.Compress != CompressChunked):
+		text = fmt.Sprintf("compression is for %s with digests of chunks, and %s for %s", FormBallast, CompressChunked, FormImage)
 	case o.Referrer && (form != FormBallast || !o.NoChunks):
 		text = fmt.Sprintf("a referrer is %s without digests of chunks: it is what a node makes", FormBallast)
 	default:

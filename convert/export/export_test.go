@@ -51,11 +51,12 @@ var forms = []struct {
 }{
 	{"ballast", export.Options{Form: export.FormBallast}},
 	{"ballast-no-chunks", export.Options{Form: export.FormBallast, NoChunks: true}},
-	{"ballast-chunked", export.Options{Form: export.FormBallast, Compress: true}},
+	{"ballast-seekable", export.Options{Form: export.FormBallast, Compress: export.CompressSeekable}},
+	{"ballast-chunked", export.Options{Form: export.FormBallast, Compress: export.CompressChunked}},
 	{"modelpack", export.Options{Form: export.FormModelPack}},
 	{"modelpack-tar", export.Options{Form: export.FormModelPack, Tar: true}},
 	{"image", export.Options{Form: export.FormImage}},
-	{"image-chunked", export.Options{Form: export.FormImage, Compress: true}},
+	{"image-chunked", export.Options{Form: export.FormImage, Compress: export.CompressChunked}},
 }
 
 // models returns small models of all formats. The weights span chunks.
@@ -284,7 +285,7 @@ func checkForm(t *testing.T, o export.Options, src *resolve.Source, res *export.
 		}
 		for i, l := range m.Layers {
 			chunked := l.MediaType == ocispec.MediaTypeImageLayerZstd && l.Annotations["io.github.containers.zstd-chunked.manifest-checksum"] != ""
-			if chunked != (o.Compress) || !chunked && l.MediaType != ocispec.MediaTypeImageLayer || im.RootFS.DiffIDs[i] != digest.FromBytes(tarOf(t, dir, l)) {
+			if chunked != (o.Compress != "") || !chunked && l.MediaType != ocispec.MediaTypeImageLayer || im.RootFS.DiffIDs[i] != digest.FromBytes(tarOf(t, dir, l)) {
 				t.Errorf("layer %d: %+v, diffID %s", i, l, im.RootFS.DiffIDs[i])
 			}
 		}
@@ -551,8 +552,8 @@ func TestDryRun(t *testing.T) {
 		{converttest.ModelPackTarGzip(files), export.Options{Form: export.FormModelPack}, false},
 		{converttest.ModelPackTarGzip(files), export.Options{Form: export.FormImage}, false},
 		{converttest.ModelPackTarGzip(files), export.Options{Form: export.FormBallast, NoChunks: true}, true},
-		{converttest.ModelPackTarGzip(files), export.Options{Compress: true}, false},
-		{converttest.ModelPackTar(files), export.Options{Compress: true}, false},
+		{converttest.ModelPackTarGzip(files), export.Options{Compress: export.CompressSeekable}, false},
+		{converttest.ModelPackTar(files), export.Options{Compress: export.CompressChunked}, false},
 	} {
 		ref := s.add("m/"+tt.b.Name, "1", tt.b)
 		dst := toServer(t, c, s.host()+"/out/"+tt.b.Name+":1")
@@ -622,8 +623,8 @@ func (e *endless) Fetch(_ context.Context, _ digest.Digest, _, off, n int64) (io
 
 // TestMemoryLimit sends a blob that is much larger than the memory limit.
 func TestMemoryLimit(t *testing.T) {
-	for _, compress := range []bool{false, true} {
-		t.Run(fmt.Sprint(compress), func(t *testing.T) { testMemory(t, export.Options{Compress: compress, TempDir: t.TempDir()}) })
+	for _, how := range []export.Compression{export.CompressNone, export.CompressSeekable, export.CompressChunked} {
+		t.Run(string(how), func(t *testing.T) { testMemory(t, export.Options{Compress: how, TempDir: t.TempDir()}) })
 	}
 }
 

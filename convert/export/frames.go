@@ -109,6 +109,19 @@ func (w *frameWriter) finish() (digest.Digest, Opener, error) {
 	}, nil
 }
 
+// writeSeekable writes a file in the zstd seekable format.
+func (w *frameWriter) writeSeekable(ctx context.Context, f file) ([]chunked.Member, error) {
+	list, err := w.content(ctx, f, io.Discard)
+	if err != nil {
+		return nil, err
+	}
+	table, err := chunked.SeekTable(list)
+	if err != nil {
+		return nil, err
+	}
+	return []chunked.Member{{File: f.File, Chunks: list}}, w.raw(table)
+}
+
 // isoTable is the table of the checksums used to restore a tar.
 var isoTable = crc64.MakeTable(crc64.ISO)
 

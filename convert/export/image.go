@@ -35,7 +35,7 @@ func (j *job) planImage(ctx context.Context) (*plan, error) {
 	}
 	for _, b := range tars(files) {
 		it := j.compressed(b, mediatype.OCILayerZstd)
-		if !j.o.Compress {
+		if j.o.Compress == CompressNone {
 			if it, err = tarItem(b.name, b.files, mediatype.OCILayer); err != nil {
 				return nil, err
 			}

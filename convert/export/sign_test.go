@@ -43,7 +43,7 @@ func TestSign(t *testing.T) {
 	}{
 		{"ballast", raw, export.Options{}, true, true},
 		{"ballast, by tag", raw, export.Options{}, false, true},
-		{"ballast, compressed", raw, export.Options{Compress: true}, true, true},
+		{"ballast, compressed", raw, export.Options{Compress: export.CompressSeekable}, true, true},
 		{"modelpack", raw, export.Options{Form: export.FormModelPack}, true, true},
 		{"modelpack of an archive", packed, export.Options{Form: export.FormModelPack}, false, true},
 		{"ballast of an archive", packed, export.Options{}, true, false},

@@ -316,16 +316,24 @@ func CloseImports(imports ...*Import) error {
 	return errors.Join(errs...)
 }
 
-// imported returns the image that was imported by the name ref, if upstream did not answer as asked: its
-// registry wins over an import whenever it answers, even with an error about the caller or the name.
+// imported returns the image that was imported by the name ref, or from the origin that ref names in a repository, if
+// upstream did not answer as asked: its registry wins over an import whenever it answers, even with an error about
+// the caller or the name.
 func (h *Handler) imported(ctx context.Context, ref remote.Ref, as caller, err error) (store.Image, bool) {
 	if !errdefs.IsUnavailable(err) || ctx.Err() != nil {
 		return store.Image{}, false
 	}
-	name := ref.Recorded()
-	for _, im := range h.Store.ImagesByRef(name) {
-		if slices.Contains(im.Imported, name) && (as.node || isPublic(im, nameOf(ref))) && h.complete(im) {
-			h.log().Info("registry does not answer; the imported model is used", "ref", name, "digest", im.Manifest, "err", err)
+	all, by := h.Store.ImagesByRef(ref.Recorded()), func(name string) bool { return name == ref.Recorded() }
+	if ref.Digest != "" {
+		all = h.Store.ImagesByOrigin(ref.Digest)
+		by = func(name string) bool {
+			r, err := remote.ParseRef(name)
+			return err == nil && nameOf(r) == nameOf(ref)
+		}
+	}
+	for _, im := range all {
+		if slices.ContainsFunc(im.Imported, by) && (as.node || isPublic(im, nameOf(ref))) && h.complete(im) {
+			h.log().Info("registry does not answer; the imported model is used", "ref", ref.String(), "digest", im.Manifest, "err", err)
 			return im, true
 		}
 	}

@@ -168,6 +168,15 @@ func TestImport(t *testing.T) {
 			t.Errorf("model of the index: %d %s", child.status, child.body)
 		}
 	}
+	// The digest of the registry: the answer has that of the import, for the repository that was imported.
+	origin := "/manifests/" + digest.FromBytes(index).String()
+	pin := f.ask(t, http.MethodGet, "/v2/team/index"+origin, away)
+	if !bytes.Contains(pin.body, []byte(away+"/team/index@"+got.header.Get("Docker-Content-Digest"))) || !bytes.Contains(pin.body, []byte("does not answer")) {
+		t.Errorf("origin digest: %d %s", pin.status, pin.body)
+	}
+	if other := f.ask(t, http.MethodGet, "/v2/team/other"+origin, away); bytes.Contains(other.body, []byte("pin the")) || other.status == 200 {
+		t.Errorf("origin digest in another repository: %d %s", other.status, other.body)
+	}
 	if n := f.ask(t, http.MethodGet, "/v2/team/other/manifests/v1", away).status; n == 200 {
 		t.Error("a name that was not imported is served")
 	}
@@ -176,6 +185,10 @@ func TestImport(t *testing.T) {
 	}
 	if n := f.ask(t, http.MethodGet, "/v2/team/private/manifests/v1", away).status; n == 200 {
 		t.Error("a private import is served to everybody")
+	}
+	secret := f.ask(t, http.MethodGet, "/v2/team/private/manifests/"+digest.FromBytes(one.Manifest).String(), away)
+	if secret.status == 200 || bytes.Contains(secret.body, []byte("pin the")) {
+		t.Errorf("origin digest of a private import: %d %s", secret.status, secret.body)
 	}
 	// The registry wins as soon as it answers, also about what it does not have.
 	for _, repository := range []string{"team/online", "team/gone"} {

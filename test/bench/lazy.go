@@ -271,7 +271,7 @@ func (b *bench) deliver(l lazyModel, profile string) coldRead {
 // ten tensors are equal, at other offsets in a file with another header.
 func (b *bench) lazyShared() {
 	size := min(b.size, 512<<20)
-	for i, flags := range [][]string{nil, {"--compress"}} {
+	for i, flags := range [][]string{nil, {"--compress", "zstd-chunked"}} {
 		base, tuned := fmt.Sprintf("bench/base%d", i), fmt.Sprintf("bench/tuned%d", i)
 		fmt.Fprintln(os.Stderr, "bench: preparing a model and a fine-tuned one of", sizeOf(size), flags)
 		first := b.pushSafetensors(base, size, uint64(300+i), false)

@@ -49,11 +49,12 @@ var forms = []struct {
 	raw   bool // a layer for each file
 }{
 	{"ballast", nil, false, false},
-	{"ballast-chunked", []string{"--compress"}, false, false},
+	{"ballast-seekable", []string{"--compress", "zstd-seekable"}, false, false},
+	{"ballast-chunked", []string{"--compress", "zstd-chunked"}, false, false},
 	{"modelpack", []string{"--as", "modelpack"}, false, true},
 	{"modelpack-tar", []string{"--as", "modelpack", "--tar"}, false, false},
 	{"image", []string{"--as", "image"}, true, false},
-	{"image-chunked", []string{"--as", "image", "--compress"}, true, false},
+	{"image-chunked", []string{"--as", "image", "--compress", "zstd-chunked"}, true, false},
 }
 
 // mounted returns the files of an image as a container of ctr sees them.
@@ -241,7 +242,7 @@ func TestOrasFiles(t *testing.T) {
 func TestPodman(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	b := converttest.ModelPackRaw(converttest.Files(weights(5<<20 + 3)))
-	ref := convert(t, n, directory(t, b), "podman", "--as", "image", "--compress")
+	ref := convert(t, n, directory(t, b), "podman", "--as", "image", "--compress", "zstd-chunked")
 	podman := func(args ...string) string {
 		t.Helper()
 		return run(t, nil, append([]string{"podman", "--root", filepath.Join(n.Dir, "podman"), "--runroot", filepath.Join(n.Dir, "podman-run"), "--storage-driver", "vfs"}, args...)...)

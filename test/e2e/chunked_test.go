@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"testing"
 
+	seekable "github.com/SaveTheRbtz/zstd-seekable-format-go/pkg"
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/test/e2e/node"
@@ -36,24 +37,27 @@ func TestConvertCompressed(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	b := converttest.ModelPackRaw(converttest.Files(append(weights(96, 9<<20+5), make([]byte, 5<<20)...)))
 	src := push(t, n, b)
-	dst := n.Registry.Ref("converted/compressed", "1")
-	out := n.Ballast("convert", src, dst, "--compress")
-	if out.Err != nil {
-		t.Fatalf("ballast convert: %v\n%s", out.Err, out.Output())
-	}
-	checkFrames(t, n, "converted/compressed", b)
-	mustPull(t, n, "ballast", dst)
-	got, err := n.List("ballast", dst, "/")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(states(b), got); d != "" {
-		t.Errorf("files (-want +got):\n%s", d)
+	for _, how := range []string{"zstd-seekable", "zstd-chunked"} {
+		dst := n.Registry.Ref("converted/"+how, "1")
+		out := n.Ballast("convert", src, dst, "--compress", how)
+		if out.Err != nil {
+			t.Fatalf("ballast convert: %v\n%s", out.Err, out.Output())
+		}
+		checkFrames(t, n, "converted/"+how, how == "zstd-seekable", b)
+		mustPull(t, n, "ballast", dst)
+		got, err := n.List("ballast", dst, "/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(states(b), got); d != "" {
+			t.Errorf("%s: files (-want +got):\n%s", how, d)
+		}
 	}
 }
 
-// checkFrames decompresses the chunks of each file one by one at the offsets in the file table.
-func checkFrames(t *testing.T, n *node.Node, repository string, b *converttest.Built) {
+// checkFrames decompresses the chunks of each file one by one at the offsets in the file table, and
+// files in the seekable format by their seek tables, with another implementation.
+func checkFrames(t *testing.T, n *node.Node, repository string, seekTable bool, b *converttest.Built) {
 	t.Helper()
 	repo, err := remote.NewRepository(n.Registry.Ref(repository, "1"))
 	if err != nil {
@@ -101,8 +105,31 @@ func checkFrames(t *testing.T, n *node.Node, repository string, b *converttest.B
 		if at != int64(len(want)) || at != f.Size || f.Digest != digest.FromBytes(want) {
 			t.Errorf("%s: chunks of %d bytes, of %d", f.Path, at, len(want))
 		}
+		if seekTable && f.Size > 0 {
+			checkSeekTable(t, f, blob, zd)
+		}
 	}
 	if zeros == 0 {
 		t.Errorf("%s: no chunk of zeros", repository)
+	}
+}
+
+// checkSeekTable reads each chunk of a file by the seek table of its blob.
+func checkSeekTable(t *testing.T, f filetable.File, blob []byte, zd *zstd.Decoder) {
+	t.Helper()
+	r, err := seekable.NewReader(bytes.NewReader(blob), zd)
+	if err != nil {
+		t.Fatalf("%s: %v", f.Path, err)
+	}
+	defer r.Close()
+	frames, err := r.SeekTable()
+	if err != nil || frames.NumFrames() != int64(len(f.Source.Chunks)) {
+		t.Errorf("%s: %d frames, %d chunks: %v", f.Path, frames.NumFrames(), len(f.Source.Chunks), err)
+	}
+	for _, c := range f.Source.Chunks {
+		p := make([]byte, c.Size)
+		if _, err := r.ReadAt(p, c.Offset); err != nil || c.Len > 0 && digest.FromBytes(p) != c.Digest {
+			t.Errorf("%s: chunk %+v by the seek table: %v, other bytes", f.Path, c, err)
+		}
 	}
 }

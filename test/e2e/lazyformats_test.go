@@ -38,8 +38,10 @@ func TestLazyFormats(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { lazyFormat(t, n, b, convertedModel(t, n, b)) })
 	}
-	b := converttest.ModelPackRaw(models())
-	t.Run("compressed", func(t *testing.T) { lazyFormat(t, n, b, convertedModel(t, n, b, "--compress")) })
+	for _, how := range []string{"zstd-seekable", "zstd-chunked"} {
+		b := converttest.ModelPackRaw(models())
+		t.Run(how, func(t *testing.T) { lazyFormat(t, n, b, convertedModel(t, n, b, "--compress", how)) })
+	}
 }
 
 func lazyFormat(t *testing.T, n *node.Node, b *converttest.Built, ref string) {

@@ -43,7 +43,7 @@ func fetched(t *testing.T, n *node.Node, path string) []byte {
 func lyingModel(t *testing.T, n *node.Node, b *converttest.Built, as digest.Digest, more ...filetable.File) string {
 	t.Helper()
 	src := push(t, n, b)
-	if out := n.Ballast("convert", src, n.Registry.Ref("lazy/lie", "true"), "--compress"); out.Err != nil {
+	if out := n.Ballast("convert", src, n.Registry.Ref("lazy/lie", "true"), "--compress", "zstd-chunked"); out.Err != nil {
 		t.Fatalf("ballast convert: %v\n%s", out.Err, out.Output())
 	}
 	var m ocispec.Manifest

@@ -206,7 +206,7 @@ func TestMirrors(t *testing.T) {
 		{"child of an index", child, export.Options{}},
 		{"ballast", "", export.Options{}},
 		{"ballast, as nodes make it", "", export.Options{NoChunks: true}},
-		{"ballast, compressed", "", export.Options{Compress: true}},
+		{"ballast, compressed", "", export.Options{Compress: export.CompressChunked}},
 		{"modelpack", "", export.Options{Form: export.FormModelPack}},
 		{"image", "", export.Options{Form: export.FormImage}},
 	}

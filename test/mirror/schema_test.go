@@ -88,7 +88,7 @@ func TestSchema(t *testing.T) {
 	for i, b := range append(all, converttest.OllamaTensors(converttest.TensorNamed, converttest.Tensors(20, 512)).Built) {
 		from := reg.Ref("from/"+b.Name, fmt.Sprint(i))
 		reg.Push(t, "from/"+b.Name, fmt.Sprint(i), node.Artifact{Manifest: b.Manifest, MediaType: b.MediaType, Blobs: b.Blobs})
-		for _, o := range []export.Options{{Form: export.FormModelPack}, {Form: export.FormModelPack, Tar: true}, {}, {Compress: true}} {
+		for _, o := range []export.Options{{Form: export.FormModelPack}, {Form: export.FormModelPack, Tar: true}, {}, {Compress: export.CompressSeekable}} {
 			dir := t.TempDir()
 			l, err := layout.Create(dir, "1")
 			if err != nil {

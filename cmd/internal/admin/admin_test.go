@@ -62,7 +62,7 @@ func newRig(t *testing.T) *rig {
 			}
 			return s.Abandon(ctx, table)
 		},
-		Verifying: func(string) (func(int64, int64), func(error)) { return func(int64, int64) {}, func(error) {} },
+		Verifying: func(api.Kind, string) (func(int64, int64), func(error)) { return func(int64, int64) {}, func(error) {} },
 		Sources: func(context.Context, digest.Digest, remote.Ref) ([]transfer.Source, error) {
 			return storetest.From(r.fetcher), nil
 		},

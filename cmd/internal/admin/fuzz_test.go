@@ -55,7 +55,7 @@ func FuzzRequest(f *testing.F) {
 			return nil
 		},
 		Snapshots: func(context.Context, digest.Digest) ([]api.SnapshotProblem, error) { return nil, nil },
-		Verifying: func(string) (func(int64, int64), func(error)) { return func(int64, int64) {}, func(error) {} },
+		Verifying: func(api.Kind, string) (func(int64, int64), func(error)) { return func(int64, int64) {}, func(error) {} },
 		Convert: func(_ context.Context, ref remote.Ref) (store.Image, error) {
 			return store.Image{}, fmt.Errorf("%s: %w", ref, errdefs.ErrNotFound)
 		},

@@ -58,9 +58,9 @@ type Handler struct {
 	// waits for, and returns their number.
 	Stop func(ctx context.Context, table digest.Digest, refs ...string) (int, error)
 
-	// Verifying lists a verification of the model called name, or of all models if name is empty.
+	// Verifying lists a verification of a kind, of the model called name, or of all models if name is empty.
 	// The caller reports its progress in bytes, and its end.
-	Verifying func(name string) (progress func(done, total int64), end func(error))
+	Verifying func(kind api.Kind, name string) (progress func(done, total int64), end func(error))
 
 	// Sources returns the sources of a table for a request by a reference, which may be zero.
 	Sources func(ctx context.Context, table digest.Digest, ref remote.Ref) ([]transfer.Source, error)

@@ -107,6 +107,19 @@ func TestStatesOfDownload(t *testing.T) {
 	if want := int64(len(r.weights) + len(other)); got.State != api.StatePulling || got.Total != want || got.Completed >= want {
 		t.Errorf("while fetching: state %q, %d of %d bytes, want pulling of %d", got.State, got.Completed, got.Total, want)
 	}
+	// Its jobs report why it stands still, and when it ends if no client waits for any of them.
+	ends := time.Now().Add(time.Minute).UTC()
+	abandoned := api.Job{Kind: api.KindAbandoned, Table: table, Rate: 3, Ends: ends}
+	failing := api.Job{Kind: api.KindBackground, Table: table, Rate: 2, Error: &api.Error{Code: "unavailable", Message: "down"}}
+	r.status.Jobs = []api.Job{abandoned, {Table: table, Rate: 9, Ended: ends, Error: failing.Error}}
+	if got := r.state(t, im.Manifest); got.Rate != 3 || !got.Ends.Equal(ends) || got.Error != nil {
+		t.Errorf("abandoned: %+v", got)
+	}
+	r.status.Jobs = []api.Job{abandoned, failing}
+	if got := r.state(t, im.Manifest); got.Rate != 3 || !got.Ends.IsZero() || got.Error == nil || got.Error.Message != "down" {
+		t.Errorf("failing: %+v", got)
+	}
+	r.status.Jobs = nil
 	close(gate)
 	if err := <-done; err != nil {
 		t.Fatal(err)

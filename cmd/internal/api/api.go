@@ -37,7 +37,11 @@ type Image struct {
 	// verified.
 	Unverified bool `json:"unverified,omitempty"`
 
-	// Error is set if State is StateInvalid.
+	// Ends is when its download stops, unless a client waits for it before; zero if that is not so.
+	Ends time.Time `json:"ends,omitzero"`
+
+	// Error is why it cannot be shown if State is StateInvalid; what it has lost if it was complete; or why the last
+	// attempt to download it failed, before the next one.
 	Error *Error `json:"error,omitempty"`
 
 	// Share is what it takes on the disk, if that was requested: "own" and "shared".
@@ -198,7 +202,7 @@ type Status struct {
 // A Kind is what a job does, and for which client.
 type Kind string
 
-// The kinds of jobs. All except KindVerify and KindAbandoned are also values of the metrics label
+// The kinds of jobs. All except KindVerify, KindScrub and KindAbandoned are also values of the metrics label
 // "by".
 const (
 	KindPrefetch   Kind = "prefetch"
@@ -207,6 +211,7 @@ const (
 	KindBackground Kind = "background" // the rest of a model, without a waiting client
 	KindContainerd Kind = "containerd" // a pull by containerd
 	KindVerify     Kind = "verify"
+	KindScrub      Kind = "scrub"     // a verification in the background
 	KindAbandoned  Kind = "abandoned" // a download whose clients have gone; see Job.Ends
 )
 
@@ -223,6 +228,10 @@ type Job struct {
 	Rate      int64         `json:"rate,omitempty"`    // bytes per second
 	Queued    bool          `json:"queued,omitempty"`  // it begins after other models of its list
 	Waiting   int           `json:"waiting,omitempty"` // the number of waiting clients, without readers of files
+	Reads     int64         `json:"reads,omitempty"`   // the number of reads of its files that wait
+
+	// Limit is what limits the rate: "network", "rate" (lazy.rate), "hash" or "disk". Empty if nothing is transferred.
+	Limit store.Limit `json:"limit,omitempty"`
 
 	// Ends is when a job of KindAbandoned stops unless a client waits for it before.
 	Ends time.Time `json:"ends,omitzero"`

@@ -61,6 +61,7 @@ type exposure struct {
 	path   string          // one of its paths, for messages
 	file   *chunkfile.File // nil: readable only when complete
 	staged int64           // bytes staged before
+	reads  atomic.Int64    // that run
 
 	tables   map[digest.Digest]string // groups of their sources; guarded by Set.mu
 	from     transfer.Sources         // sources of all tables

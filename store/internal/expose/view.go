@@ -246,8 +246,9 @@ func (s *Set) exposure(view string, d digest.Digest) *exposure {
 
 // Early describes the incomplete files of a table in a view.
 type Early struct {
-	Whole      bool // has files that can be read only when complete
-	Unverified bool // has files that are read before verification (ExposeOptions.Unverified)
+	Whole      bool  // has files that can be read only when complete
+	Unverified bool  // has files that are read before verification (ExposeOptions.Unverified)
+	Reads      int64 // that run: they wait for bytes, or copy them
 }
 
 // Early returns the views that show incomplete files of a table.
@@ -259,6 +260,7 @@ func (s *Set) Early(table digest.Digest) map[string]Early {
 		e := all[x.view]
 		e.Whole = e.Whole || x.file == nil
 		e.Unverified = e.Unverified || x.file != nil && x.file.Layout.Unverified
+		e.Reads += x.reads.Load()
 		all[x.view] = e
 	}
 	return all
@@ -345,6 +347,8 @@ func (s *Set) awaitEarly(ctx context.Context, x *exposure, off int64, n int) (f 
 	if off < 0 || off >= x.size {
 		return nil, nil, io.EOF
 	}
+	x.reads.Add(1)
+	defer x.reads.Add(-1)
 	if x.file == nil {
 		return nil, nil, cmp.Or(s.await(ctx, x), chunkfile.ErrMoved)
 	}

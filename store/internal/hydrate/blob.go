@@ -220,6 +220,7 @@ func (b *blobFetch) noRanges() {
 
 // publish makes verified files objects, except those that another fetch has just made objects.
 func (b *blobFetch) publish(files ...*chunkfile.File) error {
+	defer b.flow.Enter(transfer.Disk)()
 	var list []meta.File
 	err := together(files, func(f *chunkfile.File) error {
 		if err := f.Sync(); !errors.Is(err, chunkfile.ErrMoved) {
@@ -409,8 +410,10 @@ func (b *blobFetch) stream(ctx context.Context, p *staging.Partial, consume func
 		if _, err := get(sl, buf, off); err != nil {
 			return err
 		}
+		defer b.flow.Enter(transfer.Disk)()
 		return p.Write(i, buf)
 	}, func(i int, sl *transfer.Slot) error {
+		defer b.flow.Enter(transfer.InOrder)()
 		_, n := p.Chunk(i)
 		return consume(sl.Buf[:n])
 	}, func() {

@@ -68,6 +68,7 @@ type Objects struct {
 	resized []digest.Digest // set aside by Open because of their size; constant afterwards
 
 	removals atomic.Int64 // see Removals
+	lost     atomic.Int64 // see Lost
 
 	mu         sync.Mutex // guards the following
 	publishing bool       // Publish is running

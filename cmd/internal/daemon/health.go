@@ -5,18 +5,14 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/dirs"
-	"github.com/ballast-dev/ballast/cmd/internal/node"
 	"github.com/ballast-dev/ballast/snapshotter"
 	"github.com/ballast-dev/ballast/snapshotter/tree"
-	introspection "github.com/containerd/containerd/api/services/introspection/v1"
 	versionapi "github.com/containerd/containerd/api/services/version/v1"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
@@ -83,7 +79,8 @@ func (d *Daemon) health(ctx context.Context) (api.Health, error) {
 	if h.ContainerdVersion, err = d.containerdVersion(ctx); err != nil {
 		h.ContainerdError = err.Error()
 	} else {
-		h.ContainerdLoaded = d.loaded(ctx)
+		name, err := d.snapshotterName(ctx)
+		h.ContainerdLoaded = err == nil && name != ""
 		missing, err := d.missing(ctx)
 		if err != nil {
 			d.log.WarnContext(ctx, "snapshots are not compared with those of containerd", "err", err)
@@ -119,14 +116,6 @@ func (d *Daemon) containerdVersion(ctx context.Context) (string, error) {
 	defer cancel()
 	v, err := versionapi.NewVersionClient(d.containerd).Version(ctx, &emptypb.Empty{})
 	return v.GetVersion(), err
-}
-
-// loaded reports whether containerd has this daemon as a snapshotter.
-func (d *Daemon) loaded(ctx context.Context) bool {
-	all, err := node.Plugins(ctx, d.containerd, "type==io.containerd.snapshotter.v1")
-	return err == nil && slices.ContainsFunc(all, func(p *introspection.Plugin) bool {
-		return p.InitErr == nil && strings.TrimPrefix(p.Exports["address"], "unix://") == d.config.Address
-	})
 }
 
 // verifySnapshots compares snapshots with their tables.

@@ -13,6 +13,7 @@ import (
 	namespacesapi "github.com/containerd/containerd/api/services/namespaces/v1"
 	versionapi "github.com/containerd/containerd/api/services/version/v1"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs/pkg/errgrpc"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -159,7 +160,7 @@ func (h Health) Worse(before Health) []string {
 func EachNamespace(ctx context.Context, conn *grpc.ClientConn, f func(ctx context.Context, ns string) error) error {
 	all, err := namespacesapi.NewNamespacesClient(conn).List(ctx, &namespacesapi.ListNamespacesRequest{})
 	if err != nil {
-		return err
+		return fmt.Errorf("namespaces of containerd: %w", errgrpc.ToNative(err))
 	}
 	for _, ns := range all.Namespaces {
 		if err := f(namespaces.WithNamespace(ctx, ns.Name), ns.Name); err != nil {

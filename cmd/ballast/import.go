@@ -172,7 +172,7 @@ func (a *app) importOllama(ctx context.Context, cl *api.Client, i importing) (er
 	if i.dryRun {
 		return a.planImports(ctx, cl, i)
 	}
-	return a.each(i.models, func(model string) error {
+	return each(a, i.models, func(model string) error {
 		i.r.Model = model
 		return a.importModel(ctx, cl, i)
 	})
@@ -230,7 +230,7 @@ func sharedText(l store.Linked) string {
 // planImports prints what imports would do.
 func (a *app) planImports(ctx context.Context, cl *api.Client, i importing) error {
 	plans := []api.ImportPlan{}
-	failed := a.each(i.models, func(model string) error {
+	failed := each(a, i.models, func(model string) error {
 		i.r.Model = model
 		p, err := cl.ImportPlan(ctx, i.r)
 		if err != nil {

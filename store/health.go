@@ -8,7 +8,6 @@ import (
 
 	"github.com/ballast-dev/ballast/store/boltfile"
 	"github.com/ballast-dev/ballast/store/filetable"
-	"github.com/ballast-dev/ballast/store/internal/hydrate"
 	"github.com/ballast-dev/ballast/store/internal/object"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -33,12 +32,12 @@ func (s *Store) recoverTable(d digest.Digest) (needs []digest.Digest, err error)
 		return nil, err
 	}
 	s.log.Info("table recovered", "table", d, "objects", len(rec.Objects), "partly", rec.Partly)
-	return rec.Objects, s.settlePresent(d, t)
+	return rec.Objects, s.completePresent(d, t)
 }
 
-// settlePresent is settleTable for a table whose files may be missing.
-func (s *Store) settlePresent(d digest.Digest, t *filetable.Table) error {
-	err := s.settleTable(d, t)
+// completePresent is completeTable for a table whose files may be missing.
+func (s *Store) completePresent(d digest.Digest, t *filetable.Table) error {
+	err := s.completeTable(d, t)
 	if errdefs.IsUnavailable(err) || errdefs.IsNotFound(err) {
 		return nil
 	}
@@ -48,13 +47,13 @@ func (s *Store) settlePresent(d digest.Digest, t *filetable.Table) error {
 // announce tells readers that files without a record have become objects.
 func (s *Store) announce(objects []digest.Digest) {
 	for _, d := range objects {
-		s.arrived(hydrate.Publication{Digest: d})
+		s.exposed.Arrived(d, "")
 	}
 }
 
-// settleRecovered checks which referenced incomplete tables have become complete by hashing files
+// completeRecovered checks which referenced incomplete tables have become complete by hashing files
 // without a record.
-func (s *Store) settleRecovered(ctx context.Context) {
+func (s *Store) completeRecovered(ctx context.Context) {
 	for _, r := range s.db.Refs("") {
 		rec, err := s.db.Table(r.Table)
 		if err != nil || !rec.Broken {
@@ -62,7 +61,7 @@ func (s *Store) settleRecovered(ctx context.Context) {
 		}
 		t, err := s.Table(ctx, r.Table)
 		if err == nil {
-			err = s.settlePresent(r.Table, t)
+			err = s.completePresent(r.Table, t)
 		}
 		if err != nil {
 			s.log.Error("check whether a model is complete", "table", r.Table, "err", err)

@@ -66,7 +66,7 @@ func (s *Store) scrubNext(ctx context.Context, o ScrubOptions) error {
 		}
 		at = meta.Scrub{Began: time.Now(), Whole: at.Whole}
 	}
-	u, err := s.Usage(ctx)
+	u, err := s.Usage()
 	if err != nil {
 		return err
 	}

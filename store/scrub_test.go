@@ -38,7 +38,7 @@ func TestScrub(t *testing.T) {
 		}
 	}
 	hydrate()
-	if err := s.AddRef(t.Context(), "pin/m", table, time.Time{}); err != nil {
+	if err := s.AddRef("pin/m", table, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	path := func(b []byte) string { return filepath.Join(s.ObjectsDir(), store.ObjectName(digest.FromBytes(b))) }
@@ -99,7 +99,7 @@ func TestScrubGoesOn(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	u, err := s.Usage(t.Context())
+	u, err := s.Usage()
 	if err != nil {
 		t.Fatal(err)
 	}

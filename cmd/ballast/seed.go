@@ -120,7 +120,7 @@ func (a *app) seedModel(ctx context.Context, h *registry.Handler, ref remote.Ref
 		return err
 	}
 	pin := api.PinName(api.Label(im, ref))
-	if err := h.Store.AddRef(ctx, pin, im.Table, time.Time{}); err != nil {
+	if err := h.Store.AddRef(pin, im.Table, time.Time{}); err != nil {
 		return err
 	}
 	if err := h.Store.SetRefSources(pin, []string{ref.Name()}); err != nil {
@@ -132,7 +132,7 @@ func (a *app) seedModel(ctx context.Context, h *registry.Handler, ref remote.Ref
 			continue
 		}
 		named.Imported = []string{ref.Recorded()}
-		if err := h.Store.PutImage(ctx, named); err != nil {
+		if err := h.Store.PutImage(named); err != nil {
 			return err
 		}
 	}

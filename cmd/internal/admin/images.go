@@ -301,7 +301,7 @@ func (h *Handler) stopUnnamed(ctx context.Context, name api.Name, notFound error
 
 // untag removes a reference of im, and its pin.
 func (h *Handler) untag(ctx context.Context, im store.Image, ref string) error {
-	if err := h.Store.RemoveRef(ctx, api.PinName(ref)); err != nil {
+	if err := h.Store.RemoveRef(api.PinName(ref)); err != nil {
 		return err
 	}
 	if err := h.Store.RemoveRefs(im.Manifest, ref); err != nil {
@@ -318,12 +318,12 @@ func (h *Handler) forget(ctx context.Context, im store.Image) error {
 		return err
 	}
 	for _, ref := range im.Refs { // the pin of an index is on a model that can stay
-		if err := h.Store.RemoveRef(ctx, api.PinName(ref)); err != nil {
+		if err := h.Store.RemoveRef(api.PinName(ref)); err != nil {
 			return err
 		}
 	}
 	for _, p := range pins {
-		if err := h.Store.RemoveRef(ctx, p.Name); err != nil {
+		if err := h.Store.RemoveRef(p.Name); err != nil {
 			return err
 		}
 	}

@@ -31,7 +31,7 @@ func (r *rig) put(t *testing.T, ref string, table digest.Digest) store.Image {
 	}
 	im := store.Image{Manifest: manifest, Config: manifest, Table: table, Refs: []string{ref},
 		Origin: filetable.Origin{Format: "test", Digest: digest.FromString(ref), Mapping: 1}}
-	if err := r.store.PutImage(t.Context(), im); err != nil {
+	if err := r.store.PutImage(im); err != nil {
 		t.Fatal(err)
 	}
 	return im
@@ -151,7 +151,7 @@ func TestStatesOfDownload(t *testing.T) {
 func TestRemoveInUse(t *testing.T) {
 	r := newRig(t)
 	r.hydrate(t)
-	if err := r.store.AddRef(t.Context(), "snapshot/3", r.image.Table, time.Time{}); err != nil {
+	if err := r.store.AddRef("snapshot/3", r.image.Table, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	gone, err := r.client.RemoveImage(t.Context(), testRef)
@@ -173,7 +173,7 @@ func TestRemoveIndexPin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.store.PutImage(ctx, store.Image{Manifest: d, Origin: filetable.Origin{Format: "index", Digest: digest.FromString("o"), Mapping: 1}, Refs: []string{ref}}); err != nil {
+	if err := r.store.PutImage(store.Image{Manifest: d, Origin: filetable.Origin{Format: "index", Digest: digest.FromString("o"), Mapping: 1}, Refs: []string{ref}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{ref, testRef} {

@@ -389,39 +389,6 @@ type ImportRequest struct {
 	TTL   time.Duration `json:"ttl,omitempty"`
 }
 
-// LocalModel is a model in an Ollama store.
-type LocalModel struct {
-	Name string `json:"name"` // as Ollama users write it
-	Ref  string `json:"ref"`  // the reference in its registry
-}
-
-// ImportPlan describes what an import would do.
-type ImportPlan struct {
-	LocalModel
-	Manifest digest.Digest    `json:"digest"` // of the converted image
-	Origin   filetable.Origin `json:"origin"`
-	Size     int64            `json:"size"` // size of the blobs in bytes
-	Blobs    []ImportBlob     `json:"blobs"`
-}
-
-// ImportBlob is a blob of an ImportPlan.
-type ImportBlob struct {
-	Digest digest.Digest `json:"digest"`
-	Size   int64         `json:"size"`
-	File   string        `json:"file,omitempty"` // the path of a file with bytes of it
-
-	// State is "present", store.LinkClone, store.LinkHard or store.LinkNone.
-	State string `json:"state"`
-}
-
-// ImportEvent is a line of an import.
-type ImportEvent struct {
-	Event
-
-	// Linked is the number of bytes imported without a copy. It is in the last line.
-	Linked *store.Linked `json:"linked,omitempty"`
-}
-
 // ArchiveRequest requests the import of all models of an archive of images: an OCI layout, or a tar file of one.
 type ArchiveRequest struct {
 	// Path is the absolute path as seen by the daemon; empty for the tar file in the body of the request.
@@ -433,15 +400,15 @@ type ArchiveRequest struct {
 	TTL     time.Duration `json:"ttl,omitempty"`     // of the pins, as in PrefetchRequest
 }
 
-// Imported is a model that was imported from an archive.
+// Imported is a model that was imported.
 type Imported struct {
 	Ref    string       `json:"ref"`
 	Image  store.Image  `json:"image"`
 	Linked store.Linked `json:"linked"`
 }
 
-// ArchiveEvent is a line of an import of an archive. The last one has the models.
-type ArchiveEvent struct {
+// ImportEvent is a line of an import. The last one has the models.
+type ImportEvent struct {
 	Event
 	Imported []Imported `json:"imported,omitempty"`
 }

@@ -127,7 +127,7 @@ func TestStatusHasLastError(t *testing.T) {
 	b := &Background{Store: r.Store, Log: r.Log, Sources: func(context.Context, string, digest.Digest) ([]transfer.Source, error) { return nil, nil }}
 	ctx, stop := context.WithCancel(t.Context())
 	wait := b.Begin(ctx)
-	if err := r.Store.AddRef(t.Context(), "snapshot/1", r.table, time.Time{}); err != nil {
+	if err := r.Store.AddRef("snapshot/1", r.table, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	b.Start("snapshot/1", r.table, storetest.From(lacking))

@@ -181,7 +181,7 @@ func (c *storeCollector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c *storeCollector) Collect(ch chan<- prometheus.Metric) {
-	u, err := c.store.Usage(context.Background())
+	u, err := c.store.Usage()
 	if err != nil {
 		c.log.Warn("the metrics of the disk use are missing", "err", err)
 		return

@@ -225,7 +225,7 @@ func (w world) step() (what string, err error) {
 	switch w.IntN(12) {
 	case 0, 1:
 		d := w.digest()
-		return "Arrive", db.Arrive(Arrival{Objects: []Sized{{d, int64(d.Encoded()[0])}}})
+		return "Arrive", db.Arrive(Arrival{Files: []File{{Digest: d, Size: int64(d.Encoded()[0])}}})
 	case 2, 3:
 		var expires time.Time
 		if w.IntN(4) == 0 {

@@ -58,7 +58,7 @@ func (s *Objects) adopt() error {
 	}
 	for _, f := range aside { // replaced just before the process ended
 		if s.Has(f.Digest) {
-			s.removeReplaced([]File{{Digest: f.Digest}})
+			s.removeReplaced(f.Digest)
 		}
 	}
 	s.unrecord(files.unknown...)
@@ -188,9 +188,7 @@ func (s *Objects) record(d digest.Digest, f *os.File, size int64) error {
 	if _, err := s.o.DB.Object(d); !errdefs.IsNotFound(err) {
 		return err
 	}
-	return s.o.DB.Arrive(meta.Arrival{
-		Objects: []meta.Sized{{Digest: d, Size: size}}, Private: map[digest.Digest][]string{d: privateOf(f)},
-	})
+	return s.o.DB.Arrive(meta.Arrival{Files: []meta.File{{Digest: d, Size: size, Private: privateOf(f)}}})
 }
 
 // isObject reports whether f is the file of the object d.
@@ -324,7 +322,7 @@ func (s *Objects) restore(ctx context.Context, d digest.Digest) error {
 	if err != nil {
 		return err
 	}
-	err = s.Publish([]File{{From: damagedPath(d), Digest: d, Size: info.Size(), Private: privateOf(f)}}, meta.Arrival{})
+	err = s.publishFile(meta.File{Staged: damagedPath(d), Digest: d, Size: info.Size(), Private: privateOf(f)})
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

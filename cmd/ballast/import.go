@@ -173,7 +173,7 @@ func (a *app) importOllama(ctx context.Context, cl *api.Client, i importing) (er
 			return fmt.Errorf("%s has no models: %w", i.r.Dir, errdefs.ErrNotFound)
 		}
 	}
-	return a.each(i.models, func(model string) error {
+	return each(a, i.models, func(model string) error {
 		i.r.Model = model
 		return a.imported(ctx, model, i.out, true, func(event func(api.Event)) ([]api.Imported, error) { return cl.Import(ctx, i.r, event) })
 	})

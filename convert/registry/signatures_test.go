@@ -594,6 +594,38 @@ func TestPrivateSigned(t *testing.T) {
 	}
 }
 
+// TestSignedWithoutRule finds what is signed if no rule asks, and by whom it says to be, and checks nothing.
+func TestSignedWithoutRule(t *testing.T) {
+	t.Parallel()
+	key, _ := newKey(t)
+	u, f := newUpstream(t), newFacade(t, remote.Options{})
+	files := converttest.Files(weights(1000))
+	b, plain := converttest.ModelPackRaw(files), converttest.ModelPackRaw(converttest.Files(weights(999)))
+	u.push("team/m", "v1", b)
+	u.push("team/m", "plain", plain)
+	u.attach(t, "api", "team/m", b.Digest(), mediatype.Bundle, mediatype.Bundle, sign(t, key, files))
+	u.legacy(t, key, "team/m", b.Digest())
+	checked := func(tag string) []string {
+		t.Helper()
+		ref, err := remote.ParseRef(u.host() + "/team/m:" + tag)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, results, found, err := f.h.Checked(t.Context(), ref)
+		if err != nil || len(results) > 0 {
+			t.Errorf("%s: %+v, %v", tag, results, err)
+		}
+		return found
+	}
+	got := checked("v1")
+	if len(got) != 2 || got[0] != "manifest "+b.Digest().String()+": a key without a name" || !strings.HasPrefix(got[1], "the files of the model: key ") {
+		t.Errorf("got %q", got)
+	}
+	if got := checked("plain"); len(got) > 0 {
+		t.Errorf("of another model: %q", got)
+	}
+}
+
 // TestIndexSigned accepts a signature of the index for its model, and one of the model for the index.
 func TestIndexSigned(t *testing.T) {
 	t.Parallel()

@@ -349,8 +349,10 @@ type Signatures struct {
 	Ref    string        `json:"ref"`
 	Origin digest.Digest `json:"origin"` // of the content of the registry
 
-	// Results has one result for each rule for the reference.
+	// Results has one result for each rule for the reference. Without a rule, Found describes its signatures,
+	// which are not checked.
 	Results []signature.Result `json:"results"`
+	Found   []string           `json:"found,omitempty"`
 }
 
 // Removed describes what was removed.

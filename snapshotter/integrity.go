@@ -376,7 +376,7 @@ func (s *Snapshotter) repair(ctx context.Context, p examined) error {
 		}
 	}
 	if p.ref != table {
-		if err := s.store.AddRef(ctx, refName(p.id), table, time.Time{}); err != nil {
+		if err := s.store.AddRef(refName(p.id), table, time.Time{}); err != nil {
 			return err
 		}
 	}

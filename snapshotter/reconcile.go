@@ -33,7 +33,7 @@ func (s *Snapshotter) Hold(ctx context.Context, id string, table digest.Digest) 
 	if m.Table != "" && m.Table != table {
 		return fmt.Errorf("hold table %s: snapshot %s belongs to another layer: %w", table, id, errdefs.ErrFailedPrecondition)
 	}
-	if err := s.store.AddRef(ctx, refName(id), table, time.Time{}); err != nil {
+	if err := s.store.AddRef(refName(id), table, time.Time{}); err != nil {
 		return fmt.Errorf("hold table %s for snapshot %s: %w", table, id, err)
 	}
 	// If the snapshot was removed meanwhile, nothing else would remove the reference.
@@ -71,7 +71,7 @@ func (s *Snapshotter) Reconcile(ctx context.Context) error {
 		if err != nil || m.Table == "" || refs[id] != "" {
 			continue // Inspect handles markers that are damaged or disagree
 		}
-		if err := s.store.AddRef(ctx, refName(id), m.Table, time.Time{}); err != nil {
+		if err := s.store.AddRef(refName(id), m.Table, time.Time{}); err != nil {
 			s.log.WarnContext(ctx, "model of a snapshot is not in the store; its files cannot be read", "snapshot", id, "table", m.Table, "err", err)
 		}
 	}
@@ -115,11 +115,11 @@ func (s *Snapshotter) Cleanup(ctx context.Context) error {
 		}
 	}
 	if len(drop) > 0 {
-		if err := s.store.RemoveRef(ctx, drop...); err != nil {
+		if err := s.store.RemoveRef(drop...); err != nil {
 			return fmt.Errorf("remove references of %d snapshots: %w", len(drop), err)
 		}
 	}
-	if err := s.store.MakeRoom(ctx); err != nil {
+	if err := s.store.MakeRoom(); err != nil {
 		s.log.WarnContext(ctx, "unused objects stay until the next garbage collection", "err", err)
 	}
 	return nil

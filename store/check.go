@@ -36,6 +36,11 @@ func (s *Store) Check(ctx context.Context, table digest.Digest, progress func(do
 	if err != nil {
 		return bad, err
 	}
+	return s.addMissing(ctx, table, bad)
+}
+
+// addMissing adds to damaged objects the tables that need them, and the results of Missing.
+func (s *Store) addMissing(ctx context.Context, table digest.Digest, bad []CheckResult) ([]CheckResult, error) {
 	missing, err := s.Missing(ctx, table)
 	if err != nil {
 		return bad, err
@@ -56,8 +61,12 @@ func (s *Store) Check(ctx context.Context, table digest.Digest, progress func(do
 func (s *Store) Missing(ctx context.Context, table digest.Digest) ([]CheckResult, error) {
 	needed := s.db.Needed(table)
 	var out []CheckResult
-	for _, r := range s.db.Unresolved() {
-		if table != "" && r.Table != table || slices.ContainsFunc(out, func(c CheckResult) bool { return c.Digest == r.Table }) {
+	unresolved := s.db.Unresolved()
+	if table != "" {
+		unresolved = s.db.UnresolvedOf(table)
+	}
+	for _, r := range unresolved {
+		if slices.ContainsFunc(out, func(c CheckResult) bool { return c.Digest == r.Table }) {
 			continue
 		}
 		c := CheckResult{Digest: r.Table, Problem: ProblemMissing, Tables: []digest.Digest{r.Table}}

@@ -67,7 +67,7 @@ func newNode(t *testing.T) *node {
 	copied := false
 	for _, name := range []string{"raw", "tar", "part", "lazy"} {
 		table := n.builders[name].Put(t, s)
-		if err := s.AddRef(t.Context(), "snapshot/"+name, table, time.Time{}); err != nil {
+		if err := s.AddRef("snapshot/"+name, table, time.Time{}); err != nil {
 			t.Fatal(err)
 		}
 		switch {
@@ -127,7 +127,7 @@ func (n *node) start(t *testing.T) *store.Store {
 	t.Helper()
 	s := storetest.Open(t, n.dir, store.Options{})
 	for name := range n.builders {
-		err := s.AddRef(t.Context(), "snapshot/"+name, n.table(t, name), time.Time{})
+		err := s.AddRef("snapshot/"+name, n.table(t, name), time.Time{})
 		if err != nil && !errdefs.IsNotFound(err) {
 			t.Fatal(err)
 		}

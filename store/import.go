@@ -145,10 +145,7 @@ func (l *linking) link(ctx context.Context, f *os.File, b filetable.Blob, progre
 	}
 	way, err = l.s.objects.Link(ctx, f, b.Digest, b.Size, private, progress)
 	if err == nil && way != LinkNone {
-		l.s.arrived(hydrate.Publication{Digest: b.Digest})
+		l.s.exposed.Arrived(b.Digest, "")
 	}
 	return way, err
 }
-
-// LinkMethod returns the method by which Link would make a file an object.
-func (s *Store) LinkMethod(f *os.File) (string, error) { return s.objects.LinkMethod(f) }

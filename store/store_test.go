@@ -169,11 +169,11 @@ func TestSameFileInManyFormatsIsOneObject(t *testing.T) {
 		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.AddRef(t.Context(), "pin/"+string(rune('a'+i)), table, time.Time{}); err != nil {
+		if err := s.AddRef("pin/"+string(rune('a'+i)), table, time.Time{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	u, err := s.Usage(t.Context())
+	u, err := s.Usage()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +192,7 @@ func TestSameFileInManyFormatsIsOneObject(t *testing.T) {
 		t.Errorf("references count %d bytes, objects have %d", total, u.Unique)
 	}
 	// The first table is removed; the second one keeps the weights.
-	if err := s.RemoveRef(t.Context(), "pin/a"); err != nil {
+	if err := s.RemoveRef("pin/a"); err != nil {
 		t.Fatal(err)
 	}
 	r, err := s.Ref("pin/b")
@@ -481,7 +481,7 @@ func TestQuota(t *testing.T) {
 		t.Helper()
 		weights := storetest.Random(seed, 3<<20)
 		table := storetest.NewBuilder(name).Raw("w", weights, 0o644).Put(t, s)
-		if err := s.AddRef(t.Context(), "pin/"+name, table, time.Time{}); err != nil {
+		if err := s.AddRef("pin/"+name, table, time.Time{}); err != nil {
 			t.Fatal(err)
 		}
 		return s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(storetest.NewFetcher(weights))})
@@ -492,7 +492,7 @@ func TestQuota(t *testing.T) {
 	if err := hydrate("b", 21); !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "quota") {
 		t.Errorf("beyond the quota: %v", err)
 	}
-	if err := s.RemoveRef(t.Context(), "pin/a"); err != nil {
+	if err := s.RemoveRef("pin/a"); err != nil {
 		t.Fatal(err)
 	}
 	if err := hydrate("b", 21); err != nil {
@@ -573,7 +573,7 @@ func TestCollect(t *testing.T) {
 	b := storetest.NewBuilder("b").Raw("s", shared, 0o644).Put(t, s)
 	f := storetest.NewFetcher(shared, own)
 	for name, table := range map[string]digest.Digest{"snapshot/1": a, "pin/b": b} {
-		if err := s.AddRef(t.Context(), name, table, time.Time{}); err != nil {
+		if err := s.AddRef(name, table, time.Time{}); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
@@ -591,7 +591,7 @@ func TestCollect(t *testing.T) {
 	if r := gc(store.GCOptions{}); r.Objects != 0 {
 		t.Errorf("with references: %+v", r)
 	}
-	if err := s.RemoveRef(t.Context(), "snapshot/1"); err != nil {
+	if err := s.RemoveRef("snapshot/1"); err != nil {
 		t.Fatal(err)
 	}
 	if r := gc(store.GCOptions{DryRun: true}); r.Bytes < int64(len(own)) || r.Bytes >= int64(len(own)+len(shared)) {
@@ -606,13 +606,13 @@ func TestCollect(t *testing.T) {
 	if _, err := s.Files(t.Context(), b); err != nil {
 		t.Errorf("the pinned one: %v", err)
 	}
-	if err := s.AddRef(t.Context(), "pin/b", b, time.Now().Add(-time.Second)); err != nil {
+	if err := s.AddRef("pin/b", b, time.Now().Add(-time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	if r := gc(store.GCOptions{}); r.Bytes < int64(len(shared)) {
 		t.Errorf("expired: %+v", r)
 	}
-	u, err := s.Usage(t.Context())
+	u, err := s.Usage()
 	if err != nil || u.Unique != 0 {
 		t.Errorf("usage %+v, %v", u, err)
 	}
@@ -654,7 +654,7 @@ func TestCheckFindsDamageAndHydrateRepairsIt(t *testing.T) {
 				table := storetest.NewBuilder("x").Tar(t, plain).Put(t, s)
 				f := storetest.NewFetcher(plain)
 				o := store.HydrateOptions{Sources: storetest.From(f)}
-				if err := s.AddRef(t.Context(), "pin/x", table, time.Time{}); err != nil {
+				if err := s.AddRef("pin/x", table, time.Time{}); err != nil {
 					t.Fatal(err)
 				}
 				if err := s.Hydrate(t.Context(), table, o); err != nil {

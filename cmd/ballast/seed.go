@@ -125,7 +125,7 @@ func (a *app) seedModel(ctx context.Context, h *registry.Handler, name string, o
 		return err
 	}
 	pin := api.PinName(api.Label(im, ref))
-	if err := h.Store.AddRef(ctx, pin, im.Table, time.Time{}); err != nil {
+	if err := h.Store.AddRef(pin, im.Table, time.Time{}); err != nil {
 		return err
 	}
 	if err := h.Store.SetRefSources(pin, []string{ref.Name()}); err != nil {
@@ -137,7 +137,7 @@ func (a *app) seedModel(ctx context.Context, h *registry.Handler, name string, o
 			continue
 		}
 		named.Imported = []string{ref.Recorded()}
-		if err := h.Store.PutImage(ctx, named); err != nil {
+		if err := h.Store.PutImage(named); err != nil {
 			return err
 		}
 	}

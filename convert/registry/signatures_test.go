@@ -566,11 +566,12 @@ func TestImportSigned(t *testing.T) {
 	f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: []signature.SignerOptions{{Type: signature.TypeCosign, Key: public}}})
 	b := converttest.Ollama(converttest.Files(weights(1000)), converttest.OllamaConfigNew)
 	ref := u.ref(t, "team/m", "v1")
-	if _, err := f.h.ConvertLocal(t.Context(), ref, converttest.NewArtifact(b), false); !errdefs.IsFailedPrecondition(err) {
+	blobs := newBlobs(t, contentsOf(b)...)
+	if _, err := f.take(t, ref, blobs, entry(b, "", nil), registry.ImportOptions{}); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("nobody signed it: %v", err)
 	}
 	u.attach(t, "api", "team/m", b.Digest(), mediatype.Bundle, mediatype.Bundle, bundleOf(t, key, cosign.Statement(b.Digest())))
-	if _, err := f.h.ConvertLocal(t.Context(), ref, converttest.NewArtifact(b), false); err != nil {
+	if _, err := f.take(t, ref, blobs, entry(b, "", nil), registry.ImportOptions{}); err != nil {
 		t.Errorf("signed in the registry: %v", err)
 	}
 }

@@ -67,6 +67,7 @@ func (f Fetch) Range(ctx context.Context, hold *Slot, buf []byte, off int64) (fr
 
 // inTurn calls ask with sources in turn until one succeeds, and returns it. off is for messages.
 func (f Fetch) inTurn(ctx context.Context, off int64, ask func(Source) (progress bool, err error)) (Source, error) {
+	defer f.Flow.Enter(Network)()
 	var last error
 	out := map[string]error{} // by source: its final error
 	for try := 0; try < maxTries; try++ {
@@ -229,6 +230,7 @@ func (f Fetch) paced() bool {
 // spend waits until background work may read on after n bytes, at most a burst. It polls, because
 // the rate may change and the work may be promoted.
 func (f Fetch) spend(ctx context.Context, n int) error {
+	defer f.Flow.Enter(Paced)()
 	for !f.Scheduler.limit.AllowN(time.Now(), n) && f.Flow.Class() == Background {
 		select {
 		case <-time.After(10 * time.Millisecond):

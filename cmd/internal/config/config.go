@@ -33,6 +33,7 @@ type Config struct {
 	Lazy       Lazy       `toml:"lazy" comment:"Reading models before they are complete."`
 	Verify     Verify     `toml:"verify,omitempty"`
 	GC         GC         `toml:"gc" comment:"Garbage collection. Files that no snapshot, pin or download needs stay on the disk until space is\nneeded, so that a model that comes back is available at once."`
+	Scrub      Scrub      `toml:"scrub" comment:"Reading stored files again in the background, to find and repair damage by disks. It waits while models are\ndownloaded, and goes on after a restart."`
 	Metrics    Metrics    `toml:"metrics" comment:"Prometheus metrics."`
 	Resolve    Resolve    `toml:"resolve" comment:"A socket at which users who are not root find mounted models (\"ballast resolve\")."`
 
@@ -140,6 +141,12 @@ type GC struct {
 	Quota    Size     `toml:"quota" comment:"Limit for stored files and unfinished downloads together: as high and low, in bytes. 0: no limit.\nFiles in use are never removed."`
 }
 
+// Scrub configures how stored files are read again in the background.
+type Scrub struct {
+	Interval Duration `toml:"interval" comment:"How often each file is compared with its digest. 0: never."`
+	Rate     Size     `toml:"rate" comment:"Limit, in bytes per second."`
+}
+
 // Metrics configures where metrics are served besides the admin socket.
 type Metrics struct {
 	Listen string `toml:"listen" comment:"Address of an HTTP server with /metrics, such as \"127.0.0.1:9757\". Empty: none. The admin socket\nalways has /metrics."`
@@ -181,6 +188,7 @@ func Default() *Config {
 		Snapshot: Snapshot{Show: ShowAuto},
 		Lazy:     Lazy{Mode: ModeAuto, Verify: VerifyChunk, ReadAhead: 2 << 20, Passthrough: true, IDMap: true, Holder: HolderAuto},
 		Resolve:  Resolve{Address: "/run/ballast-resolve/resolve.sock"},
+		Scrub:    Scrub{Interval: Duration{30 * 24 * time.Hour}, Rate: 20 << 20},
 		GC:       GC{Interval: Duration{5 * time.Minute}, High: 85, Low: 80},
 	}
 }

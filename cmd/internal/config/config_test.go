@@ -103,6 +103,8 @@ func TestLoadErrors(t *testing.T) {
 		{"not a host of references", "version = 1\n[upstream]\nshare_credentials = [\"https://registry.example\"]\n", `upstream.share_credentials: "https://registry.example" is not a host`},
 		{"share", "version = 1\n[gc]\nhigh = \"120%\"\n", "not in the range 1%"},
 		{"share as number", "version = 1\n[gc]\nhigh = 500\n", "gc.high: 500% is not in the range 1%"},
+		{"scrub without end", "version = 1\n[scrub]\ninterval = \"-1h\"\n", "scrub.interval: is negative"},
+		{"scrub that stands still", "version = 1\n[scrub]\nrate = 0\n", `scrub.rate: 0 is less than 64KiB; scrub.interval = "0" turns it off`},
 		{"low above high", "version = 1\n[gc]\nlow = \"90%\"\n", "gc.low: 90% is above gc.high, 85%"},
 		{"rule without match", "version = 1\n[[verify.rule]]\nmode = \"warn\"\n", "verify.rule 1: match is empty"},
 		{"rule of another mode", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"on\"\n", "mode \"on\" is not one of off, warn, enforce"},

@@ -63,6 +63,10 @@ func (c *Config) checkValues() error {
 		return invalid("upstream.ollama_runner", "%q is not one of %s", c.Upstream.OllamaRunner, strings.Join(formats.All().Variants(), ", "))
 	case c.Upstream.StallTimeout.Duration <= 0:
 		return invalid("upstream.stall_timeout", "must be above 0")
+	case c.Scrub.Interval.Duration < 0:
+		return invalid("scrub.interval", "is negative")
+	case c.Scrub.Rate < 64<<10:
+		return invalid("scrub.rate", "%v is less than 64KiB; scrub.interval = \"0\" turns it off", c.Scrub.Rate)
 	case c.GC.Interval.Duration <= 0:
 		return invalid("gc.interval", "must be above 0")
 	case !c.GC.High.valid(): // a number without a percent sign passes unchecked

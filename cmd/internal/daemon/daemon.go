@@ -234,6 +234,9 @@ func (d *Daemon) serve(ctx context.Context, g *errgroup.Group) error {
 	g.Go(func() error { return d.jobs.Run(ctx) })
 	g.Go(func() error { return d.sweep(ctx) })
 	g.Go(func() error { return d.settleAll(ctx) })
+	if c := d.config.Scrub; c.Interval.Duration > 0 {
+		g.Go(func() error { return d.admin().Scrub(ctx, c.Interval.Duration, int64(c.Rate)) })
+	}
 	g.Go(func() error { return serve.GRPC(ctx, d.grpcServer(), grpc) })
 	g.Go(func() error {
 		return serve.HTTP(ctx, d.log, serve.Logged(d.log, "admin request", d.admin().Routes()), admin)

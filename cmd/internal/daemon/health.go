@@ -30,7 +30,7 @@ const askTimeout = 2 * time.Second
 func (d *Daemon) admin() *admin.Handler {
 	return &admin.Handler{
 		Store: d.store, Version: d.version, Prefetch: d.jobs.Prefetch, Status: d.jobs.Status, Stop: d.jobs.Stop, Verifying: d.jobs.Verifying,
-		Hydrate: d.jobs.Hydrate, Import: d.jobs.Import, ImportPlan: d.jobs.ImportPlan, ImportModels: d.jobs.ImportModels,
+		Hydrate: d.jobs.Hydrate, Import: d.jobs.Import, ImportModels: d.jobs.ImportModels,
 		ImportArchive: d.jobs.ImportArchive, Models: filepath.Join(filepath.Dir(d.config.Address), dirs.Models),
 		Convert: d.jobs.Convert, Mount: d.mounts.Prepare, Mounts: d.mounts.List, Unmounted: d.mounts.Release,
 		Sources: d.jobs.Sources.Wanted, Resolve: d.jobs.Restore, Settle: d.settle, Repaired: d.snapshotter.Refresh, Forget: d.forgetMissing, Holders: d.holders, Eager: d.eager, Snapshots: d.verifySnapshots, CheckSignatures: d.checkSignatures, Signers: d.signers,
@@ -74,7 +74,7 @@ func (d *Daemon) health(ctx context.Context) (api.Health, error) {
 	if h.Lazy, err = d.lazyHealth(ctx); err != nil {
 		return h, err
 	}
-	if h.Usage, err = d.store.Usage(ctx); err != nil {
+	if h.Usage, err = d.store.Usage(); err != nil {
 		return h, err
 	}
 	if h.Doubts, err = d.store.Health(ctx); err != nil {

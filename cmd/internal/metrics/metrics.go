@@ -181,7 +181,7 @@ func (c *storeCollector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c *storeCollector) Collect(ch chan<- prometheus.Metric) {
-	u, err := c.store.Usage(context.Background())
+	u, err := c.store.Usage()
 	if err != nil {
 		c.log.Warn("the metrics of the disk use are missing", "err", err)
 		return
@@ -195,7 +195,7 @@ func (c *storeCollector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(storeObjects, prometheus.GaugeValue, float64(u.Objects))
 }
 
-// WatchLazy adds the metrics of reads of incomplete files, which the store and the lazy mount
+// WatchLazy adds the metrics of reads of incomplete files and of damage, which the store and the lazy mount
 // count. mount returns nil while there is no lazy mount; unverified is whether lazy.verify is
 // "after".
 func (m *Metrics) WatchLazy(mount func() *lazy.Mount, unverified bool) {
@@ -220,6 +220,10 @@ func (m *Metrics) WatchLazy(mount func() *lazy.Mount, unverified bool) {
 		func(c store.Counts, _ lazy.Stats) int64 { return c.CopiedBytes })
 	counter("ballast_chunks_corrupt_total", "Chunks whose digest did not match.",
 		func(c store.Counts, _ lazy.Stats) int64 { return c.CorruptChunks })
+	counter("ballast_scrub_read_bytes_total", "Bytes of objects that were read again in the background.",
+		func(c store.Counts, _ lazy.Stats) int64 { return c.ScrubbedBytes })
+	counter("ballast_damaged_objects_total", "Objects that were found damaged or missing.",
+		func(c store.Counts, _ lazy.Stats) int64 { return c.Damaged })
 	counter("ballast_lazy_failed_reads_total", "Reads of incomplete files that returned an error.",
 		func(c store.Counts, s lazy.Stats) int64 { return max(c.FailedReads, s.ReadErrors) })
 	counter("ballast_lazy_reads_total", "Reads through the lazy mount.",

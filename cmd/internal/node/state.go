@@ -134,11 +134,15 @@ func (s *State) Health() Health {
 }
 
 // Worse returns, sorted, what was well before and is not any more, or is new and not well. Parts that
-// another version does not have are not missed.
+// another version does not have are not missed, and of a CRI that did not answer, as right after a start of containerd,
+// no condition is known.
 func (h Health) Worse(before Health) []string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(h.Parts)) {
 		was, known := before.Parts[name]
+		if !known && strings.HasPrefix(name, "CRI: ") && before.Parts["CRI: CRI"] != "" {
+			continue
+		}
 		if why := h.Parts[name]; why != "" && (!known || was == "") {
 			out = append(out, fmt.Sprintf("%s: %s", name, why))
 		}

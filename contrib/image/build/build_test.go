@@ -13,12 +13,13 @@ import (
 // TestModules compares the modules with those that a program has recorded: each has a licence that is known.
 func TestModules(t *testing.T) {
 	b := &Build{Source: "../../..", Version: "v1"}
-	modules, err := b.Modules(t.Context())
+	ours := b.Ours()
+	modules, err := Modules(t.Context(), Archs, ours)
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	if err := b.Programs(t.Context(), runtime.GOARCH, dir); err != nil {
+	if err := ours.Write(t.Context(), runtime.GOARCH, dir); err != nil {
 		t.Fatal(err)
 	}
 	info, err := buildinfo.ReadFile(filepath.Join(dir, "ballastd"))

@@ -61,7 +61,9 @@ func (f *File) fetchRun(sl *transfer.Slot, run []filetable.Chunk, buf []byte, ge
 				return err
 			}
 		}
-		if err = f.Layout.decode(buf, raw, run); err == nil || !errdefs.IsDataLoss(err) {
+		leave := sl.Flow().Enter(transfer.Hash)
+		err = f.Layout.decode(buf, raw, run)
+		if leave(); err == nil || !errdefs.IsDataLoss(err) {
 			if err == nil {
 				transfer.Convict(f.set.Log, from, lied)
 			}

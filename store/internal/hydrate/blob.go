@@ -239,7 +239,8 @@ func (b *blobFetch) noRanges() {
 
 // publish makes verified files objects, except those that another fetch has just made objects.
 func (b *blobFetch) publish(files ...*chunkfile.File) error {
-	var list []Publication
+	defer b.flow.Enter(transfer.Disk)()
+	var list []meta.File
 	err := together(files, func(f *chunkfile.File) error {
 		if err := f.Sync(); !errors.Is(err, chunkfile.ErrMoved) {
 			return err
@@ -253,9 +254,11 @@ func (b *blobFetch) publish(files ...*chunkfile.File) error {
 		if f.Moved() {
 			continue
 		}
-		list = append(list, Publication{Staged: f.Staged(), Digest: f.Digest, Size: f.Size, Layout: f.Layout, From: &f.Sources})
+		list = append(list, meta.File{
+			Staged: f.Staged(), Digest: f.Digest, Size: f.Size, Private: privateTo(&f.Sources), Chunks: f.Layout.Chunks, Layout: f.Layout.ID,
+		})
 	}
-	if err := b.e.Objects.Publish(list, meta.Arrival{}); err != nil {
+	if err := b.e.Objects.Publish(meta.Arrival{Files: list}); err != nil {
 		return err
 	}
 	for _, f := range files {
@@ -264,6 +267,20 @@ func (b *blobFetch) publish(files ...*chunkfile.File) error {
 		}
 	}
 	return nil
+}
+
+// privateTo returns the names of the sources that may have what these sources gave; none if it is
+// public.
+func privateTo(from *transfer.Sources) []string {
+	gave := from.Providers()
+	private := len(gave) == 0 // all of it was staged before
+	for _, with := range gave {
+		private = private || with
+	}
+	if !private {
+		return nil
+	}
+	return transfer.Names(from.Order()) // staged bytes came from the same group
 }
 
 // small fetches neighbouring files with one request. A file that a reader fetches at the same time
@@ -417,8 +434,10 @@ func (b *blobFetch) stream(ctx context.Context, p *staging.Partial, consume func
 		if _, err := get(sl, buf, off); err != nil {
 			return err
 		}
+		defer b.flow.Enter(transfer.Disk)()
 		return p.Write(i, buf)
 	}, func(i int, sl *transfer.Slot) error {
+		defer b.flow.Enter(transfer.InOrder)()
 		_, n := p.Chunk(i)
 		return consume(sl.Buf[:n])
 	}, func() {

@@ -9,6 +9,7 @@
 //	meta
 //	  version     2
 //	  rebuilt     time
+//	  scrub       began ended whole last done
 //	objects
 //	  <digest>    size used private
 //	contents

@@ -1,67 +1,21 @@
-package store
+package hydrate
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"slices"
 
 	"github.com/ballast-dev/ballast/store/filetable"
-	"github.com/ballast-dev/ballast/store/internal/hydrate"
+	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
 
-// Files returns the files of a table as shown: sorted by path, without duplicates, every regular
-// file with its digest. It returns errdefs.ErrUnavailable if a file is not complete, and
+// Resolve determines the files of a table, including those of archives: sorted by path, without duplicates. With
+// errdefs.ErrUnavailable, if some are unknown, it returns the known ones. It returns
 // errdefs.ErrInvalidArgument if layers have different content for one path.
-func (s *Store) Files(ctx context.Context, table digest.Digest) ([]filetable.File, error) {
-	return s.filesOf(ctx, table, func(f filetable.File) error {
-		if s.has(f.Digest) {
-			return nil
-		}
-		return fmt.Errorf("file %q (%s) is not on the node: %w", f.Path, f.Digest, errdefs.ErrUnavailable)
-	})
-}
-
-// Readable is Store.Files for files that can be read in the view, complete or not (Expose).
-func (v View) Readable(ctx context.Context, table digest.Digest) ([]filetable.File, error) {
-	return v.s.filesOf(ctx, table, func(f filetable.File) error {
-		if f.Size == 0 {
-			return nil
-		}
-		if _, err := v.Size(f.Digest); err != nil {
-			return fmt.Errorf("file %q (%s) cannot be read: %w: %w", f.Path, f.Digest, err, errdefs.ErrUnavailable)
-		}
-		return nil
-	})
-}
-
-// filesOf returns the files of a table after check has accepted every regular file.
-func (s *Store) filesOf(ctx context.Context, table digest.Digest, check func(filetable.File) error) ([]filetable.File, error) {
-	t, err := s.Table(ctx, table)
-	if err != nil {
-		return nil, err
-	}
-	files, err := s.resolve(t)
-	if err != nil {
-		return nil, err
-	}
-	for _, f := range files {
-		if f.Type != filetable.TypeReg {
-			continue
-		}
-		if err := check(f); err != nil {
-			return nil, err
-		}
-	}
-	return files, nil
-}
-
-// resolve determines the files of a table, including those of archives. With
-// errdefs.ErrUnavailable, if some are unknown, it returns the known ones.
-func (s *Store) resolve(t *filetable.Table) ([]filetable.File, error) {
-	r := resolver{s: s, blobs: map[digest.Digest]filetable.Blob{}, chunked: hydrate.ChunkedBlobs(t), archives: map[digest.Digest]map[int64]filetable.Member{}}
+func Resolve(db *meta.DB, t *filetable.Table) ([]filetable.File, error) {
+	r := resolver{db: db, blobs: map[digest.Digest]filetable.Blob{}, chunked: chunkedBlobs(t), archives: map[digest.Digest]map[int64]filetable.Member{}}
 	for _, b := range t.Blobs {
 		r.blobs[b.Digest] = b
 	}
@@ -112,7 +66,7 @@ func missingBlob(d digest.Digest) error {
 }
 
 type resolver struct {
-	s        *Store
+	db       *meta.DB
 	blobs    map[digest.Digest]filetable.Blob
 	chunked  map[digest.Digest]bool                       // blobs whose files are fetched by chunks
 	archives map[digest.Digest]map[int64]filetable.Member // members by offset
@@ -122,7 +76,7 @@ type resolver struct {
 
 func (r *resolver) file(f filetable.File) error {
 	if f.Source != nil && len(f.Source.Parts) > 0 {
-		d, err := r.s.assembled(f)
+		d, err := Assembled(r.db, f)
 		if err != nil {
 			return err
 		}
@@ -157,7 +111,7 @@ func (r *resolver) file(f filetable.File) error {
 
 // members returns the regular files of an uncompressed tar by offset, or nil if they are unknown.
 func (r *resolver) members(blob digest.Digest) (map[int64]filetable.Member, error) {
-	contents, err := r.s.db.Contents(blob)
+	contents, err := r.db.Contents(blob)
 	if errdefs.IsNotFound(err) {
 		r.missing = missingBlob(blob)
 		r.archives[blob] = nil
@@ -176,7 +130,7 @@ func (r *resolver) members(blob digest.Digest) (map[int64]filetable.Member, erro
 }
 
 func (r *resolver) unpack(u filetable.Unpack) error {
-	contents, err := r.s.db.Contents(u.Blob)
+	contents, err := r.db.Contents(u.Blob)
 	if errdefs.IsNotFound(err) {
 		r.missing = missingBlob(u.Blob)
 		return nil
@@ -192,4 +146,17 @@ func (r *resolver) unpack(u filetable.Unpack) error {
 		r.files = append(r.files, f)
 	}
 	return nil
+}
+
+// Assembled returns the digest of a file with parts, from the table or from its assembly, or "" if it is
+// unknown.
+func Assembled(db *meta.DB, f filetable.File) (digest.Digest, error) {
+	if f.Digest != "" {
+		return f.Digest, nil
+	}
+	d, err := db.Assembled(RecipeOf(f.Source))
+	if errdefs.IsNotFound(err) {
+		return "", nil
+	}
+	return d, err
 }

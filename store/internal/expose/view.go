@@ -1,4 +1,4 @@
-package store
+package expose
 
 import (
 	"cmp"
@@ -28,25 +28,25 @@ import (
 // mount. Views without a reference are the first to be removed, because links keep the space of an
 // object.
 type View struct {
-	s    *Store
+	s    *Set
 	name string
 }
 
 // View returns the view of a reference, or the common view for an empty name.
-func (s *Store) View(name string) View { return View{s, name} }
+func (s *Set) View(name string) View { return View{s, name} }
 
 // Dir returns the directory that serves as data-only lower layer: a complete file of the view is at
 // the path ObjectName below it.
 func (v View) Dir() string {
 	if v.name == "" {
-		return v.s.ObjectsDir()
+		return filepath.Join(v.s.Dir, object.Dir)
 	}
-	return filepath.Join(v.s.dir, object.ViewsDir, v.name)
+	return filepath.Join(v.s.Dir, object.ViewsDir, v.name)
 }
 
 // has reports whether an object is in the view.
 func (v View) has(d digest.Digest) bool {
-	return v.name == "" && v.s.has(d) || v.name != "" && v.s.objects.Granted(v.name, d)
+	return v.name == "" && v.s.Objects.Has(d) || v.name != "" && v.s.Objects.Granted(v.name, d)
 }
 
 // OpenObject opens a complete, verified object for reading. It returns errdefs.ErrNotFound if it is
@@ -55,7 +55,7 @@ func (v View) OpenObject(d digest.Digest) (*os.File, error) {
 	if v.name != "" && !v.has(d) {
 		return nil, fmt.Errorf("object %s in view %s: %w", d, v.name, errdefs.ErrNotFound)
 	}
-	return v.s.OpenObject(d)
+	return v.s.Objects.Open(d)
 }
 
 // Size returns the size in bytes of a readable file, complete or not. It returns
@@ -67,7 +67,7 @@ func (v View) Size(d digest.Digest) (int64, error) {
 	if v.name != "" && !v.has(d) {
 		return 0, fmt.Errorf("file %s in view %s: %w", d, v.name, errdefs.ErrNotFound)
 	}
-	return v.s.objects.Size(d)
+	return v.s.Objects.Size(d)
 }
 
 // LazyFile returns the size in bytes of a readable file, complete or not, and its identity. The
@@ -82,7 +82,7 @@ func (v View) LazyFile(d digest.Digest) (size int64, identity digest.Digest, err
 		if size, err = v.Size(d); err != nil {
 			return 0, "", err
 		}
-		identity, err = v.s.db.Identity(v.name, d)
+		identity, err = v.s.DB.Identity(v.name, d)
 		if errdefs.IsNotFound(err) {
 			identity = d
 		} else if err != nil {
@@ -95,25 +95,60 @@ func (v View) LazyFile(d digest.Digest) (size int64, identity digest.Digest, err
 	return size, identity, nil
 }
 
-// presented records that a view was complete, at a value of object.Objects.Withheld.
+// Readable is Set.FilesOf for files that can be read in the view, complete or not.
+func (v View) Readable(ctx context.Context, table digest.Digest) ([]filetable.File, error) {
+	return v.s.FilesOf(ctx, table, func(f filetable.File) error {
+		if f.Size == 0 {
+			return nil
+		}
+		if _, err := v.Size(f.Digest); err != nil {
+			return fmt.Errorf("file %q (%s) cannot be read: %w: %w", f.Path, f.Digest, err, errdefs.ErrUnavailable)
+		}
+		return nil
+	})
+}
+
+// FilesOf returns the files of a table, sorted by path, after check has accepted every regular file. It
+// returns errdefs.ErrUnavailable if some are unknown, because an archive was never unpacked.
+func (s *Set) FilesOf(ctx context.Context, table digest.Digest, check func(filetable.File) error) ([]filetable.File, error) {
+	t, err := s.Table(ctx, table)
+	if err != nil {
+		return nil, err
+	}
+	files, err := hydrate.Resolve(s.DB, t)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range files {
+		if f.Type != filetable.TypeReg {
+			continue
+		}
+		if err := check(f); err != nil {
+			return nil, err
+		}
+	}
+	return files, nil
+}
+
+// presented records that a view was complete, when so much had been removed from views (object.Objects.Removals).
 type presented struct {
-	table digest.Digest
-	as    int64
+	table    digest.Digest
+	removals int64
 }
 
 // Present adds to the view of a reference the complete files of its table that its sources may
 // have. It creates the directory even if it returns errdefs.ErrNotFound, for an unknown reference
 // or table.
-func (s *Store) Present(ctx context.Context, view string) error {
-	there, err := s.objects.MakeView(view)
+func (s *Set) Present(ctx context.Context, view string) error {
+	there, err := s.Objects.MakeView(view)
 	if err != nil {
 		return err
 	}
-	ref, err := s.db.Ref(view)
+	ref, err := s.DB.Ref(view)
 	if err != nil {
 		return err
 	}
-	now := presented{ref.Table, s.objects.Withheld()}
+	now := presented{ref.Table, s.Objects.Removals()}
 	s.mu.Lock()
 	whole := there && s.presented[view] == now
 	s.mu.Unlock()
@@ -141,28 +176,28 @@ func (s *Store) Present(ctx context.Context, view string) error {
 
 // grantTable adds to a view the complete files of a table that sources may have, and reports
 // whether the view has the whole table.
-func (s *Store) grantTable(view string, t *filetable.Table, sources []transfer.Source) (whole bool, err error) {
-	if _, err := s.objects.MakeView(view); err != nil {
+func (s *Set) grantTable(view string, t *filetable.Table, sources []transfer.Source) (whole bool, err error) {
+	if _, err := s.Objects.MakeView(view); err != nil {
 		return false, err
 	}
-	files, err := s.resolve(t)
+	files, err := hydrate.Resolve(s.DB, t)
 	if err != nil && !errdefs.IsUnavailable(err) {
 		return false, err
 	}
 	whole = err == nil
-	names := namesOf(sources)
+	names := transfer.Names(sources)
 	var layouts map[digest.Digest]*chunkfile.Layout
 	for _, f := range files {
-		if f.Type != filetable.TypeReg || f.Size == 0 || f.Digest != "" && s.objects.Granted(view, f.Digest) {
+		if f.Type != filetable.TypeReg || f.Size == 0 || f.Digest != "" && s.Objects.Granted(view, f.Digest) {
 			continue
 		}
 		own := f.Source != nil && len(f.Source.Inline) > 0
 		exposed := f.Digest != "" && s.exposure(view, f.Digest) != nil // added when that ends
-		if exposed && s.has(f.Digest) {                                // it has failed to end
-			s.arrived(hydrate.Publication{Digest: f.Digest})
+		if exposed && s.Objects.Has(f.Digest) {                        // it has failed to end
+			s.Arrived(f.Digest, "")
 		}
 		if f.Digest == "" || exposed ||
-			!s.has(f.Digest) || !own && !s.mayHave(f.Digest, names) {
+			!s.Objects.Has(f.Digest) || !own && !s.Objects.MayHave(f.Digest, names) {
 			whole = false
 			continue
 		}
@@ -178,18 +213,18 @@ func (s *Store) grantTable(view string, t *filetable.Table, sources []transfer.S
 
 // grantRead adds an object to a view in which it may have been read by chunks before: after a
 // crash, or after the object was lost.
-func (s *Store) grantRead(view string, d digest.Digest, l *chunkfile.Layout) error {
-	identity, err := s.db.Identity(view, d)
+func (s *Set) grantRead(view string, d digest.Digest, l *chunkfile.Layout) error {
+	identity, err := s.DB.Identity(view, d)
 	switch {
 	case errdefs.IsNotFound(err) || err == nil && identity == d: // only the right bytes were read
 	case err != nil:
 		return err
 	case l == nil || identity != identityOf(d, l) || s.checkChunks(d, l) != nil:
-		if _, err := s.db.ReplaceIdentity(view, d); err != nil {
+		if _, err := s.DB.ReplaceIdentity(view, d); err != nil {
 			return err
 		}
 	}
-	return s.objects.Grant(view, d)
+	return s.Objects.Grant(view, d)
 }
 
 // layoutsOf returns the layouts of the files of a table that can be read by chunks from sources.
@@ -203,27 +238,29 @@ func layoutsOf(t *filetable.Table, sources []transfer.Source) map[digest.Digest]
 	return layouts
 }
 
-func (s *Store) exposure(view string, d digest.Digest) *exposure {
+func (s *Set) exposure(view string, d digest.Digest) *exposure {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.exposures.at(d, view)
+	return s.index.at(d, view)
 }
 
 // Early describes the incomplete files of a table in a view.
 type Early struct {
-	Whole      bool // has files that can be read only when complete
-	Unverified bool // has files that are read before verification (ExposeOptions.Unverified)
+	Whole      bool  // has files that can be read only when complete
+	Unverified bool  // has files that are read before verification (ExposeOptions.Unverified)
+	Reads      int64 // that run: they wait for bytes, or copy them
 }
 
 // Early returns the views that show incomplete files of a table.
-func (s *Store) Early(table digest.Digest) map[string]Early {
+func (s *Set) Early(table digest.Digest) map[string]Early {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := map[string]Early{}
-	for _, x := range s.exposures.of(table) {
+	for _, x := range s.index.of(table) {
 		e := all[x.view]
 		e.Whole = e.Whole || x.file == nil
 		e.Unverified = e.Unverified || x.file != nil && x.file.Layout.Unverified
+		e.Reads += x.reads.Load()
 		all[x.view] = e
 	}
 	return all
@@ -231,10 +268,10 @@ func (s *Store) Early(table digest.Digest) map[string]Early {
 
 // AwaitSmall waits for the files of a table in a view that can be read only when complete. Hydrate
 // must be running.
-func (s *Store) AwaitSmall(ctx context.Context, view string, table digest.Digest) error {
+func (s *Set) AwaitSmall(ctx context.Context, view string, table digest.Digest) error {
 	var whole []*exposure
 	s.mu.Lock()
-	for _, x := range s.exposures.of(table) {
+	for _, x := range s.index.of(table) {
 		if x.view == view && x.file == nil {
 			whole = append(whole, x)
 		}
@@ -248,18 +285,18 @@ func (s *Store) AwaitSmall(ctx context.Context, view string, table digest.Digest
 	return nil
 }
 
-// notify reports an attempt to fetch a table from a group of sources to its readers: err is nil
+// Notify reports an attempt to fetch a table from a group of sources to its readers: err is nil
 // when it starts.
-func (s *Store) notify(table digest.Digest, group string, err error) {
-	var told []*exposure
+func (s *Set) Notify(table digest.Digest, group string, err error) {
+	var waiting []*exposure
 	s.mu.Lock()
-	for _, x := range s.exposures.of(table) {
+	for _, x := range s.index.of(table) {
 		if x.tables[table] == group {
-			told = append(told, x)
+			waiting = append(waiting, x)
 		}
 	}
 	s.mu.Unlock()
-	for _, x := range told {
+	for _, x := range waiting {
 		if err == nil {
 			x.retry()
 		} else {
@@ -292,9 +329,9 @@ func (v View) Await(ctx context.Context, d digest.Digest, off int64, n int) (f *
 	if x := s.exposure(v.name, d); x != nil {
 		f, done, err := s.awaitEarly(ctx, x, off, n)
 		// If the object arrived from elsewhere, a fetch in progress has failed.
-		if err == nil || err == io.EOF || !x.complete() {
+		if err == nil || err == io.EOF || !x.ended() {
 			if err != nil && err != io.EOF && ctx.Err() == nil {
-				s.failed.Add(1)
+				s.Failed.Add(1)
 				err = fmt.Errorf("file %q (%s): %w", x.path, d, err)
 			}
 			return f, done, err
@@ -306,10 +343,12 @@ func (v View) Await(ctx context.Context, d digest.Digest, off int64, n int) (f *
 	return f, func() { f.Close() }, nil
 }
 
-func (s *Store) awaitEarly(ctx context.Context, x *exposure, off int64, n int) (f *os.File, done func(), err error) {
+func (s *Set) awaitEarly(ctx context.Context, x *exposure, off int64, n int) (f *os.File, done func(), err error) {
 	if off < 0 || off >= x.size {
 		return nil, nil, io.EOF
 	}
+	x.reads.Add(1)
+	defer x.reads.Add(-1)
 	if x.file == nil {
 		return nil, nil, cmp.Or(s.await(ctx, x), chunkfile.ErrMoved)
 	}
@@ -320,8 +359,8 @@ func (s *Store) awaitEarly(ctx context.Context, x *exposure, off int64, n int) (
 	return f, done, err
 }
 
-// complete reports whether the file is an object.
-func (x *exposure) complete() bool {
+// ended reports whether the file is an object in the view.
+func (x *exposure) ended() bool {
 	select {
 	case <-x.done:
 		return true
@@ -332,18 +371,18 @@ func (x *exposure) complete() bool {
 
 // await waits until a file is an object, and returns an error if the current attempt fails. It
 // makes the transfer urgent.
-func (s *Store) await(ctx context.Context, x *exposure) error {
+func (s *Set) await(ctx context.Context, x *exposure) error {
 	for {
 		x.mu.Lock()
 		failed, waiting := x.failed, x.waiting
 		x.mu.Unlock()
 		switch {
-		case x.complete():
+		case x.ended():
 			return nil
 		case failed != nil:
 			return failed
 		}
-		began := s.engine.Began()
+		began := s.Engine.Began()
 		s.promote(x)
 		select {
 		case <-x.done:
@@ -356,7 +395,7 @@ func (s *Store) await(ctx context.Context, x *exposure) error {
 }
 
 // promote makes the transfer of a file urgent.
-func (s *Store) promote(x *exposure) {
+func (s *Set) promote(x *exposure) {
 	s.mu.Lock()
 	var tables []digest.Digest
 	for t := range x.tables {
@@ -364,7 +403,7 @@ func (s *Store) promote(x *exposure) {
 	}
 	s.mu.Unlock()
 	for _, t := range tables {
-		s.engine.Await(t, x.digest)
+		s.Engine.Await(t, x.digest)
 	}
 }
 

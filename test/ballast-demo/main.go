@@ -1,9 +1,13 @@
-// Command demo demonstrates ballast: it starts a registry, the daemon and containerd in a temporary
-// directory, pulls an Ollama and a ModelPack model by their names, and shows the files in a container.
+// Command ballast-demo demonstrates ballast: it starts a registry, the daemon and containerd in a temporary
+// directory, pulls an Ollama and a ModelPack model by their names, and compares the files in a container.
 // Then it pulls a carton from a web server, and an Ollama model with a layer for each tensor. With -dev
 // everything keeps running until Ctrl-C, and the environment is printed.
 //
-// It needs root and the output of `make build tools`; use `make demo` and `make dev`.
+// It needs root. `make demo` and `make dev` run it with what `make build tools` built. That of a release runs the
+// ballast and ballastd beside it, and the containerd, ctr and runc of the machine, which it otherwise leaves alone.
+//
+// In its containers it runs itself, because a model has no programs: "ballast-demo check SUMS" compares files as
+// "sha256sum -c" does, "ballast-demo cat FILE" prints one.
 package main
 
 import (
@@ -27,15 +31,31 @@ import (
 
 func main() {
 	dev := flag.Bool("dev", false, "leave the environment running until Ctrl-C")
-	size := flag.Int("size", 256, "size of the weights in MiB")
+	size := flag.Int("size", 256, "size of the weights in `MiB`, at least 4")
 	flag.Parse()
-	if *dev {
+	switch {
+	case flag.NArg() == 2 && inside[flag.Arg(0)] != nil:
+		if err := inside[flag.Arg(0)](os.Stdout, "/", flag.Arg(1)); err != nil {
+			fmt.Fprintln(os.Stderr, "ballast-demo:", err)
+			os.Exit(1)
+		}
+	case flag.NArg() > 0 || *size < 4:
+		flag.Usage()
+		os.Exit(2)
+	case *dev:
 		// without namespaces, so that other shells see the mounts
 		os.Exit(node.Run(func(t node.TB) { runDev(t, *size<<20) }))
+	default:
+		if os.Getpid() == 1 && node.Outermost() { // in a container
+			if err := leaveRoot("/sys/fs/cgroup"); err != nil {
+				fmt.Fprintln(os.Stderr, "ballast-demo:", err)
+				os.Exit(1)
+			}
+		}
+		os.Exit(node.Main(func() int {
+			return node.Run(func(t node.TB) { runDemo(t, *size<<20) })
+		}))
 	}
-	os.Exit(node.Main(func() int {
-		return node.Run(func(t node.TB) { runDemo(t, *size<<20) })
-	}))
 }
 
 // The references of the models.
@@ -57,7 +77,6 @@ func setUp(t node.TB, size int) (n *node.Node, models map[string]*converttest.Bu
 	n.Registry.Push(t, "library/demo", "latest", artifact(ollama))
 	n.Registry.Push(t, "library/tensors", "latest", artifact(tensorModel().Built))
 	n.Registry.Push(t, ocirepo, "1", artifact(modelPack))
-	n.Registry.Push(t, "busybox", "1", node.Busybox(t))
 	return n, map[string]*converttest.Built{ollamaRef: ollama, n.Registry.Ref(ocirepo, "1"): modelPack}
 }
 
@@ -123,20 +142,34 @@ func ctr(n *node.Node, args ...string) node.Result {
 	return n.Ctr(args...)
 }
 
-// sums writes the digests of the files that a model has at its source, as sha256sum does, and returns their directory.
-func sums(t node.TB, n *node.Node, name string, b *converttest.Built) string {
+// program is where a container has this program.
+const program = "/.bin/ballast-demo"
+
+// run prints and runs a command of this program in a container that has a model as its file system.
+func run(n *node.Node, ref, name string, flags []string, args ...string) node.Result {
+	self, err := os.Executable()
+	if err != nil {
+		return node.Result{Err: err}
+	}
+	argv := append([]string{"run", "--rm", "--snapshotter", "ballast", "--mount", "type=bind,src=" + self + ",dst=" + program + ",options=rbind:ro"}, flags...)
+	return ctr(n, append(append(argv, ref, name, program), args...)...)
+}
+
+// check compares the files of a model in a container with those of its source.
+func check(t node.TB, n *node.Node, ref, name string, want map[string]converttest.File) {
 	dir := filepath.Join(n.Dir, name)
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatalf("%v", err)
 	}
 	var text strings.Builder
-	for _, path := range slices.Sorted(maps.Keys(b.Files)) {
-		fmt.Fprintf(&text, "%s  %s\n", digest.FromBytes(b.Files[path].Data).Encoded(), path)
+	for _, path := range slices.Sorted(maps.Keys(want)) {
+		fmt.Fprintf(&text, "%s  %s\n", digest.FromBytes(want[path].Data).Encoded(), path)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "SHA256SUMS"), []byte(text.String()), 0o644); err != nil {
 		t.Fatalf("%v", err)
 	}
-	return dir
+	fmt.Printf("\nA container with the model as its file system compares the files with those of the source:\n")
+	show(t, run(n, ref, name, []string{"--mount", "type=bind,src=" + dir + ",dst=/.sums,options=rbind:ro"}, "check", "/.sums/SHA256SUMS"))
 }
 
 // exports prints the environment in which ctr and ballast use the node.
@@ -157,8 +190,7 @@ func runDemo(t node.TB, size int) {
 		fmt.Println("  " + ref)
 	}
 
-	fmt.Println("\nThe lines after $ can be copied; ctr and ballast find all this by the environment (here it is gone when\nthe demo ends: `make dev` leaves it running):")
-	exports(n)
+	fmt.Println("\nctr and ballast find all this by variables of the environment; with -dev it stays, and they are printed.\nOn a node that `ballast setup` has set up, they need none.")
 
 	for i, ref := range refs {
 		title("%s becomes files", ref)
@@ -167,12 +199,7 @@ func runDemo(t node.TB, size int) {
 			prompt("ballast", "inspect", ref)
 			show(t, n.Ballast("inspect", ref))
 		}
-		name := fmt.Sprintf("check%d", i)
-		fmt.Printf("\nA container with the model as its file system compares the files with those of the source:\n")
-		show(t, ctr(n, "run", "--rm", "--snapshotter", "ballast", "--mount", node.BusyboxMount,
-			"--mount", "type=bind,src="+sums(t, n, name, models[ref])+",dst=/.sums,options=rbind:ro",
-			ref, name, "/.bin/busybox", "sha256sum", "-c", "/.sums/SHA256SUMS"))
-		compare(t, n, ref, models[ref])
+		check(t, n, ref, fmt.Sprintf("check%d", i), models[ref].Files)
 	}
 
 	showCarton(t, n)
@@ -194,26 +221,11 @@ func pull(t node.TB, n *node.Node, ref string) {
 	show(t, r)
 }
 
-// compare compares the files of a container with the original.
-func compare(t node.TB, n *node.Node, ref string, b *converttest.Built) {
-	got, err := n.List("ballast", ref, "/")
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
-	for path, f := range b.Files {
-		want := node.FileState{Mode: fmt.Sprintf("%o", f.Mode), Size: int64(len(f.Data)), SHA256: digest.FromBytes(f.Data).Encoded()}
-		if got[path] != want {
-			t.Fatalf("%s: got %+v, want %+v", path, got[path], want)
-		}
-	}
-	if len(got) != len(b.Files) {
-		t.Fatalf("%d files, want %d", len(got), len(b.Files))
-	}
-	fmt.Printf("All %d files are those of the source: contents, sizes and modes.\n", len(got))
-}
-
 func runDev(t node.TB, size int) {
 	n, models := setUp(t, size)
+	if _, err := os.Stat(node.BusyboxPath); err == nil {
+		n.Registry.Push(t, "busybox", "1", node.Busybox(t)) // the sandbox image of pods
+	}
 	t.Cleanup(func() { unmountLeft(t, n) }) // before the daemons stop
 	mnt := filepath.Join(n.Dir, "mnt")
 	if err := os.Mkdir(mnt, 0o755); err != nil {

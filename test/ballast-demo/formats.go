@@ -3,15 +3,12 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"maps"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/test/e2e/node"
-	"github.com/opencontainers/go-digest"
 )
 
 // The references of the carton, and of the model with a layer for each tensor.
@@ -48,21 +45,8 @@ func showCarton(t node.TB, n *node.Node) {
 	title("%s is a carton on a web server, and becomes files too", cartonRef)
 	pull(t, n, cartonRef)
 	want := converttest.GoodCarton(random(2, 8<<20))
-	got, err := n.List("ballast", cartonRef, "/")
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
-	model := want.Model()
-	for _, path := range slices.Sorted(maps.Keys(model)) {
-		f := model[path]
-		if sum := digest.FromBytes(f.Data).Encoded(); got[path].SHA256 != sum || got[path].Size != int64(len(f.Data)) {
-			t.Fatalf("%s: got %+v, want %d bytes with sha256 %s", path, got[path], len(f.Data), sum)
-		}
-	}
-	if len(got) != len(model) {
-		t.Fatalf("%d files, want %d", len(got), len(model))
-	}
-	fmt.Printf("All %d files are those of the carton, whose hash is %s.\n", len(got), want.Hash().Encoded())
+	check(t, n, cartonRef, "carton", want.Model())
+	fmt.Printf("The hash of the carton is %s.\n", want.Hash().Encoded())
 }
 
 // showTensors pulls a model of many small layers and reads every tensor from the one file that contains
@@ -71,7 +55,7 @@ func showTensors(t node.TB, n *node.Node) {
 	m := tensorModel()
 	title("%s has a layer for each tensor, and becomes one file", tensorsRef)
 	pull(t, n, tensorsRef)
-	r := ctr(n, "run", "--rm", "--snapshotter", "ballast", "--mount", node.BusyboxMount, tensorsRef, "tensors", "/.bin/busybox", "cat", "/model.safetensors")
+	r := run(n, tensorsRef, "tensors", nil, "cat", "/model.safetensors")
 	if r.Err != nil {
 		t.Fatalf("%s\n%v", strings.TrimSpace(r.Stderr), r.Err)
 	}

@@ -1,4 +1,4 @@
-package store
+package expose
 
 import (
 	"maps"
@@ -7,29 +7,29 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// exposures are all exposures. Guarded by Store.mu.
-type exposures struct {
+// index is all exposures. Guarded by Set.mu.
+type index struct {
 	files  map[digest.Digest]map[string]*exposure // by view
 	tables map[digest.Digest]map[*exposure]bool   // by table that shows them
 }
 
-func newExposures() exposures {
-	return exposures{files: map[digest.Digest]map[string]*exposure{}, tables: map[digest.Digest]map[*exposure]bool{}}
+func newIndex() index {
+	return index{files: map[digest.Digest]map[string]*exposure{}, tables: map[digest.Digest]map[*exposure]bool{}}
 }
 
 // at returns the exposure of a file in a view, or nil.
-func (e exposures) at(d digest.Digest, view string) *exposure { return e.files[d][view] }
+func (e index) at(d digest.Digest, view string) *exposure { return e.files[d][view] }
 
 // in returns the exposures of a file in all views.
-func (e exposures) in(d digest.Digest) []*exposure { return slices.Collect(maps.Values(e.files[d])) }
+func (e index) in(d digest.Digest) []*exposure { return slices.Collect(maps.Values(e.files[d])) }
 
 // of returns the exposures of a table.
-func (e exposures) of(table digest.Digest) []*exposure {
+func (e index) of(table digest.Digest) []*exposure {
 	return slices.Collect(maps.Keys(e.tables[table]))
 }
 
 // show records that a table shows a file, from a group of sources.
-func (e exposures) show(x *exposure, table digest.Digest, group string) {
+func (e index) show(x *exposure, table digest.Digest, group string) {
 	if e.files[x.digest] == nil {
 		e.files[x.digest] = map[string]*exposure{}
 	}
@@ -42,7 +42,7 @@ func (e exposures) show(x *exposure, table digest.Digest, group string) {
 }
 
 // hide records that a table no longer shows a file, and reports whether no table does.
-func (e exposures) hide(x *exposure, table digest.Digest) (gone bool) {
+func (e index) hide(x *exposure, table digest.Digest) (gone bool) {
 	delete(x.tables, table)
 	if delete(e.tables[table], x); len(e.tables[table]) == 0 {
 		delete(e.tables, table)
@@ -57,7 +57,7 @@ func (e exposures) hide(x *exposure, table digest.Digest) (gone bool) {
 }
 
 // drop hides a file for all tables.
-func (e exposures) drop(x *exposure) {
+func (e index) drop(x *exposure) {
 	for table := range x.tables {
 		e.hide(x, table)
 	}

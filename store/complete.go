@@ -5,13 +5,14 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/internal/hydrate"
 	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
 
-// settleTable records the objects of a table whose files are all known.
-func (s *Store) settleTable(d digest.Digest, t *filetable.Table) error {
+// completeTable records the objects of a table whose files are all known.
+func (s *Store) completeTable(d digest.Digest, t *filetable.Table) error {
 	rec, err := s.resolveRecord(d, t)
 	if err != nil {
 		return err
@@ -32,7 +33,7 @@ func (s *Store) settleTable(d digest.Digest, t *filetable.Table) error {
 // unknown, it lists the known ones.
 func (s *Store) resolveRecord(d digest.Digest, t *filetable.Table) (meta.Table, error) {
 	rec := meta.Table{Objects: []digest.Digest{d}, Used: time.Now().UTC()}
-	files, err := s.resolve(t)
+	files, err := hydrate.Resolve(s.db, t)
 	if err != nil && !errdefs.IsUnavailable(err) {
 		return rec, err
 	}

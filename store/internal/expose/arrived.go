@@ -1,11 +1,11 @@
-package store
+package expose
 
 import (
 	"fmt"
 
 	"github.com/ballast-dev/ballast/store/internal/chunkfile"
-	"github.com/ballast-dev/ballast/store/internal/hydrate"
 	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -19,24 +19,24 @@ func identityOf(d digest.Digest, l *chunkfile.Layout) digest.Digest {
 	return digest.FromString(d.String() + " " + l.ID.String())
 }
 
-// arrived handles a new object: it completes its exposures, informs hydrations and adds the object
-// to views that may contain it. If readers used chunks that did not make the object, it first
-// compares the bytes.
-func (s *Store) arrived(p hydrate.Publication) {
-	o, ok := s.objects.Record(p.Digest)
+// Arrived handles a new object, fetched with a layout unless that is "": it completes its exposures, informs hydrations and adds the object
+// to views that may contain it. If readers used other chunks than those of the layout with which it was made, it
+// first compares the bytes.
+func (s *Set) Arrived(d, layout digest.Digest) {
+	o, ok := s.Objects.Record(d)
 	var unchecked []*exposure
-	for _, x := range s.exposuresOf(p.Digest) {
+	for _, x := range s.exposuresOf(d) {
 		switch {
-		case x.view != "" && !(ok && mayHave(o, namesOf(x.from.Order()))):
-		case x.file == nil || p.Layout != nil && p.Layout.ID == x.file.Layout.ID:
-			s.complete(x)
+		case x.view != "" && !(ok && o.MayHave(transfer.Names(x.from.Order()))):
+		case x.file == nil || layout == x.file.Layout.ID:
+			s.finish(x)
 		default:
 			unchecked = append(unchecked, x)
 		}
 	}
 	end := func() {
 		if ok {
-			s.engine.Arrived(p.Digest, func(from *transfer.Sources) bool { return mayHave(o, namesOf(from.Order())) })
+			s.Engine.Arrived(d, func(from *transfer.Sources) bool { return o.MayHave(transfer.Names(from.Order())) })
 		}
 	}
 	if len(unchecked) == 0 {
@@ -46,21 +46,21 @@ func (s *Store) arrived(p hydrate.Publication) {
 	s.spawn(func() {
 		for _, x := range unchecked {
 			if err := s.checkChunks(x.digest, x.file.Layout); err != nil {
-				s.log.Warn("a file was read with chunks that do not match its content; its readers must open it again", "digest", p.Digest, "err", err)
+				s.Log.Warn("a file was read with chunks that do not match its content; its readers must open it again", "digest", d, "err", err)
 				if err := s.replaceIdentity(x); err != nil {
-					s.log.Error("complete file is read by chunks until a restart", "digest", p.Digest, "err", err)
+					s.Log.Error("complete file is read by chunks until a restart", "digest", d, "err", err)
 					continue
 				}
 			}
-			s.complete(x)
+			s.finish(x)
 		}
 		end()
 	})
 }
 
 // replaceIdentity gives a file a new identity, because wrong bytes were read under the old one.
-func (s *Store) replaceIdentity(x *exposure) error {
-	identity, err := s.db.ReplaceIdentity(x.view, x.digest)
+func (s *Set) replaceIdentity(x *exposure) error {
+	identity, err := s.DB.ReplaceIdentity(x.view, x.digest)
 	if errdefs.IsNotFound(err) { // no longer shown
 		return nil
 	}
@@ -71,11 +71,11 @@ func (s *Store) replaceIdentity(x *exposure) error {
 }
 
 // checkChunks compares the chunks of an exposed file with its object.
-func (s *Store) checkChunks(d digest.Digest, l *chunkfile.Layout) error {
+func (s *Set) checkChunks(d digest.Digest, l *chunkfile.Layout) error {
 	if l.Unverified {
 		return fmt.Errorf("the chunks were not verified: %w", errdefs.ErrDataLoss)
 	}
-	f, err := s.OpenObject(d)
+	f, err := s.Objects.Open(d)
 	if err != nil {
 		return err
 	}
@@ -85,15 +85,18 @@ func (s *Store) checkChunks(d digest.Digest, l *chunkfile.Layout) error {
 		if int64(cap(buf)) < c.Size {
 			buf = make([]byte, c.Size)
 		}
-		if c.Digest != "" && !readChunk(f, c.Offset, c, buf[:c.Size]) {
+		if c.Digest == "" {
+			continue
+		}
+		if _, err := f.ReadAt(buf[:c.Size], c.Offset); err != nil || verify.Bytes(c.Digest, buf[:c.Size]) != nil {
 			return fmt.Errorf("chunk at %d: %w", c.Offset, errdefs.ErrDataLoss)
 		}
 	}
 	return nil
 }
 
-// spawn runs f in a goroutine of the store, unless the store is closed.
-func (s *Store) spawn(f func()) {
+// spawn runs f in a goroutine, unless the set is closed.
+func (s *Set) spawn(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.closed {

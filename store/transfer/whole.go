@@ -66,7 +66,10 @@ type whole struct {
 // a read; it ends when hold is revoked during a read.
 func (w *whole) readAt(ctx context.Context, hold *Slot, buf []byte, off int64) (Source, error) {
 	if w.body != nil && w.at <= off { // another source would begin at the first byte
-		switch err := w.try(ctx, w.src, hold, buf, off); {
+		leave := w.Flow.Enter(Network)
+		err := w.try(ctx, w.src, hold, buf, off)
+		leave()
+		switch {
 		case err == nil:
 			return w.src, nil
 		case hold.Context.Err() != nil:

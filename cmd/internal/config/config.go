@@ -92,6 +92,9 @@ const (
 	TrustCredentials = "credentials"
 )
 
+// IsDragonfly reports whether a mirror is Dragonfly.
+func (m Mirror) IsDragonfly() bool { return m.Kind == string(remote.Dragonfly) }
+
 // Peers returns the mirror for a registry client.
 func (m Mirror) Peers() remote.Peers {
 	return remote.Peers{URL: m.URL, Kind: remote.PeerKind(m.Kind), Trusted: m.Trust == TrustCredentials, For: func(host string) bool {

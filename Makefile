@@ -46,7 +46,7 @@ release: ## Build all files of a release: bin/release. VERSION=v0.1.0; COSIGN_KE
 
 .PHONY: test-images
 test-images: # The files for tests: two versions of the image, the package, the chart rendered, a kubelet
-	@test/kubelet/build.sh
+	@test/kubernetes/build.sh
 	@contrib/image/build.sh bin/test/one v0.1.0-one
 	@contrib/image/build.sh bin/test/two v0.1.0-two amd64
 	@rm -rf bin/test/packages; mkdir -p bin/test
@@ -113,18 +113,18 @@ e2e: build tools-all test-images ## Tests with a real containerd; RUN=TestX for 
 
 .PHONY: kubelet
 kubelet: build tools ## Tests of pods with a real kubelet, which is built first; RUN and BALLAST_KEEP as for e2e
-	@test/kubelet/build.sh
+	@test/kubernetes/build.sh
 	cd test && ./disk.sh go test -count=1 -timeout 1h -parallel 10 -run '$(value RUN)' ./kubelet
 
 .PHONY: vm
 vm: build tools ## Tests with a whole machine in QEMU, Debian 12 with Linux 6.1 and 6.12, which is made first
-	@test/kubelet/build.sh
+	@test/kubernetes/build.sh
 	@test/vm/build.sh
 	cd test && go test -tags vm -count=1 -timeout 3h -run '^TestDebian12$$' ./vm -images ../../.cache/vm
 
 .PHONY: vm-all
 vm-all: build tools-all ## The same with Debian 13, SELinux, a cluster, arm64, older versions of containerd and twelve power cuts; RUN for one
-	@test/kubelet/build.sh
+	@test/kubernetes/build.sh
 	@test/vm/build.sh --all
 	cd test && go test -tags vm -count=1 -timeout 12h -run '$(value RUN)' ./vm -images ../../.cache/vm -cuts 12
 

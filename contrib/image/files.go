@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/ballast-dev/ballast/contrib/image/build"
@@ -57,8 +58,11 @@ func (s *settings) programs(ctx context.Context, arch string) (_ []file, err err
 	if err := s.Programs(ctx, arch, dir); err != nil {
 		return nil, err
 	}
+	if err := s.Fleet(ctx, arch, dir); err != nil {
+		return nil, err
+	}
 	files := []file{{"usr", 0o755, nil}, {"usr/local", 0o755, nil}, {binDir, 0o755, nil}}
-	for _, name := range build.Names {
+	for _, name := range append(slices.Clone(build.Names), build.Fleet) {
 		p, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
 			return nil, err

@@ -19,6 +19,9 @@ const module = "github.com/ballast-dev/ballast"
 // Names are the names of the programs, which are also their packages below cmd.
 var Names = []string{"ballast", "ballastd"}
 
+// Fleet is the program for Kubernetes, which only the image has. Its package is a module of its own.
+const Fleet = "ballast-fleet"
+
 // Archs are the architectures of a release, as Go names them.
 var Archs = []string{"amd64", "arm64"}
 
@@ -81,6 +84,23 @@ func (b *Build) Programs(ctx context.Context, arch, dir string) error {
 	args := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags", b.flags(), "-o", dir + string(filepath.Separator)}
 	_, err := output(b.gocmd(ctx, arch, append(args, packages()...)...))
 	return err
+}
+
+// Fleet builds the program for Kubernetes, as Programs does.
+func (b *Build) Fleet(ctx context.Context, arch, dir string) error {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	_, err = output(b.fleet().gocmd(ctx, arch, "build", "-trimpath", "-buildvcs=false", "-ldflags", b.flags(), "-o", dir+string(filepath.Separator), "."))
+	return err
+}
+
+// fleet returns b for the module of Fleet.
+func (b *Build) fleet() *Build {
+	f := *b
+	f.Source = filepath.Join(b.Source, "cmd", Fleet)
+	return &f
 }
 
 // Manuals writes the man pages of the programs to a directory.

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -21,12 +22,22 @@ func TestModules(t *testing.T) {
 	if err := b.Programs(t.Context(), runtime.GOARCH, dir); err != nil {
 		t.Fatal(err)
 	}
-	info, err := buildinfo.ReadFile(filepath.Join(dir, "ballastd"))
-	if err != nil {
+	if err := b.Fleet(t.Context(), runtime.GOARCH, dir); err != nil {
 		t.Fatal(err)
 	}
 	notices := string(Notices(modules))
-	for _, d := range info.Deps {
+	var deps []*debug.Module
+	for _, name := range []string{"ballastd", Fleet} {
+		info, err := buildinfo.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		deps = append(deps, info.Deps...)
+	}
+	for _, d := range deps {
+		if d.Replace != nil && d.Path == module {
+			continue // this repository
+		}
 		i := slices.IndexFunc(modules, func(m Module) bool { return m.Path == d.Path && m.Version == d.Version })
 		if i < 0 || !strings.Contains(notices, d.Path+" "+d.Version+", ") {
 			t.Errorf("%s %s is linked, and has no notice", d.Path, d.Version)

@@ -41,21 +41,11 @@ var legal = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)([-.].*)
 func (b *Build) Modules(ctx context.Context) ([]Module, error) {
 	found := map[string]*Module{}
 	for _, arch := range Archs {
-		args := []string{"list", "-deps", "-json=ImportPath,Dir,Standard,Module"}
-		out, err := output(b.gocmd(ctx, arch, append(args, packages()...)...))
-		if err != nil {
+		if err := b.list(ctx, arch, found, packages()...); err != nil {
 			return nil, err
 		}
-		for d := json.NewDecoder(strings.NewReader(out)); ; {
-			var p linked
-			if err := d.Decode(&p); errors.Is(err, io.EOF) {
-				break
-			} else if err != nil {
-				return nil, err
-			}
-			if err := p.collect(found); err != nil {
-				return nil, err
-			}
+		if err := b.fleet().list(ctx, arch, found, "."); err != nil {
+			return nil, err
 		}
 	}
 	if err := b.addGo(ctx, found); err != nil {
@@ -72,6 +62,29 @@ func (b *Build) Modules(ctx context.Context) ([]Module, error) {
 	return all, nil
 }
 
+// list adds the modules of the packages that are linked into packages.
+func (b *Build) list(ctx context.Context, arch string, found map[string]*Module, packages ...string) error {
+	args := []string{"list", "-deps", "-json=ImportPath,Dir,Standard,Module"}
+	out, err := output(b.gocmd(ctx, arch, append(args, packages...)...))
+	if err != nil {
+		return err
+	}
+	for d := json.NewDecoder(strings.NewReader(out)); ; {
+		var p linked
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if p.Module != nil && (p.Module.Path == module+"/cmd/"+Fleet || p.Module.Path == module && p.Module.Version != "") {
+			continue // packages of this repository, as the module of Fleet sees them
+		}
+		if err := p.collect(found); err != nil {
+			return err
+		}
+	}
+}
+
 // linked is a linked package, as "go list" prints it.
 type linked struct {
 	ImportPath, Dir string
@@ -86,10 +99,11 @@ func (p *linked) collect(found map[string]*Module) error {
 	if p.Standard || p.Module == nil {
 		return nil
 	}
-	m := found[p.Module.Path]
+	key := p.Module.Path + "@" + p.Module.Version // the programs can have different ones
+	m := found[key]
 	if m == nil {
 		m = &Module{Path: p.Module.Path, Version: p.Module.Version}
-		found[p.Module.Path] = m
+		found[key] = m
 	}
 	for dir := p.Dir; ; dir = filepath.Dir(dir) {
 		if err := m.add(p.Module.Dir, dir); err != nil || dir == p.Module.Dir {

@@ -44,11 +44,17 @@ crds: ## Write the definitions of the chart and the generated code from cmd/ball
 image: ## Build the container image for amd64 and arm64: bin/image (an OCI layout) and bin/image.tar
 	contrib/image/build.sh bin/image '$(VERSION)'
 
+.PHONY: demo-image
+demo-image: ## Build the container image of the demo for this machine's architecture: bin/demo (an OCI layout) and bin/demo.tar
+	@test/install.sh musl-tools
+	contrib/image/build.sh bin/demo '$(VERSION)' demo
+
 # The file of the key that signs a release. Its password is in the variable COSIGN_PASSWORD.
 COSIGN_KEY ?=
 
 .PHONY: release
 release: ## Build all files of a release: bin/release. VERSION=v0.1.0; COSIGN_KEY=FILE signs it
+	@test/install.sh musl-tools
 	@rm -rf bin/release; mkdir -p bin
 	cd contrib/release && go run . -source ../.. -o ../../bin/release -version '$(VERSION)' -key '$(if $(COSIGN_KEY),$(abspath $(COSIGN_KEY)))'
 
@@ -96,7 +102,7 @@ check: ## gofmt, go vet, staticcheck, import policy
 	cd contrib/release && go vet ./... && ../../.cache/staticcheck ./...
 	cd test/chart && go vet ./... && ../../.cache/staticcheck ./...
 	cd cmd/ballast-fleet && go vet ./... && ../../.cache/staticcheck ./... && go test ./...
-	cd test && go test -count=1 . ./bench ./demo # they read files of another module, which the test cache does not track
+	cd test && go test -count=1 . ./bench ./ballast-demo # they read files of another module, which the test cache does not track
 	cd test/chart && go test ./...
 
 .PHONY: test
@@ -131,30 +137,30 @@ cluster: build fleet tools test-images ## Tests with a real control plane, which
 	cd test && ./disk.sh go test -count=1 -timeout 1h -parallel 2 -run '$(value RUN)' ./cluster
 
 .PHONY: vm
-vm: build tools ## Tests with a whole machine in QEMU, Debian 12 with Linux 6.1 and 6.12, which is made first
+vm: build tools demo-image ## Tests with a whole machine in QEMU, Debian 12 with Linux 6.1 and 6.12, which is made first
 	@test/kubernetes/build.sh
 	@test/vm/build.sh
 	cd test && go test -tags vm -count=1 -timeout 3h -run '^TestDebian12$$' ./vm -images ../../.cache/vm
 
 .PHONY: vm-all
-vm-all: build tools-all ## The same with Debian 13, SELinux, a cluster, arm64, older versions of containerd and twelve power cuts; RUN for one
+vm-all: build tools-all demo-image ## The same with Debian 13, SELinux, a cluster, arm64, older versions of containerd and twelve power cuts; RUN for one
 	@test/kubernetes/build.sh
 	@test/vm/build.sh --all
 	cd test && go test -tags vm -count=1 -timeout 12h -run '$(value RUN)' ./vm -images ../../.cache/vm -cuts 12
 
 .PHONY: clients
-clients: build tools ## Tests with other clients, which are built or installed first; RUN=TestX for one
+clients: build tools demo-image ## Tests with other clients, which are built or installed first; RUN=TestX for one
 	@test/install.sh skopeo podman
 	@nice test/clients.sh
 	cd test && go test -count=1 -timeout 1h -run '$(value RUN)' ./clients
 
 .PHONY: demo
 demo: build tools ## Pull models with ctr, read and hash them in a container, show the disk use
-	cd test && go build -o ../.cache/demo ./demo && exec ../.cache/demo
+	cd test && CGO_ENABLED=0 go build -o ../.cache/ ./ballast-demo && exec ../.cache/ballast-demo
 
 .PHONY: dev
 dev: build tools ## The same environment, left running until Ctrl-C
-	cd test && go build -o ../.cache/demo ./demo && exec ../.cache/demo -dev
+	cd test && CGO_ENABLED=0 go build -o ../.cache/ ./ballast-demo && exec ../.cache/ballast-demo -dev
 
 .PHONY: fuzz
 fuzz: ## Fuzz the parsers; F=FuzzX for one, T=10m for the time of each, T=1000x for the number of runs

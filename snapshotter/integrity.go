@@ -123,12 +123,9 @@ func (p suspect) shows() string {
 // suspects returns the snapshots that show a table, or all model and empty snapshots if table is
 // empty, sorted by table.
 func (s *Snapshotter) suspects(ctx context.Context, table digest.Digest) ([]suspect, error) {
-	refs, err := s.refs(ctx)
-	if err != nil {
-		return nil, err
-	}
+	refs := s.refs()
 	var all []suspect
-	err = s.meta.WithTransaction(ctx, false, func(ctx context.Context) error {
+	err := s.meta.WithTransaction(ctx, false, func(ctx context.Context) error {
 		return storage.WalkInfo(ctx, func(ctx context.Context, info snapshots.Info) error {
 			if info.Kind != snapshots.KindCommitted && info.Labels[labelShows] == "" {
 				return nil
@@ -376,7 +373,7 @@ func (s *Snapshotter) repair(ctx context.Context, p examined) error {
 		}
 	}
 	if p.ref != table {
-		if err := s.store.AddRef(ctx, refName(p.id), table, time.Time{}); err != nil {
+		if err := s.store.AddRef(refName(p.id), table, time.Time{}); err != nil {
 			return err
 		}
 	}

@@ -33,7 +33,7 @@ func (s *Snapshotter) Hold(ctx context.Context, id string, table digest.Digest) 
 	if m.Table != "" && m.Table != table {
 		return fmt.Errorf("hold table %s: snapshot %s belongs to another layer: %w", table, id, errdefs.ErrFailedPrecondition)
 	}
-	if err := s.store.AddRef(ctx, refName(id), table, time.Time{}); err != nil {
+	if err := s.store.AddRef(refName(id), table, time.Time{}); err != nil {
 		return fmt.Errorf("hold table %s for snapshot %s: %w", table, id, err)
 	}
 	// If the snapshot was removed meanwhile, nothing else would remove the reference.
@@ -58,10 +58,7 @@ func (s *Snapshotter) Reconcile(ctx context.Context) error {
 	if err := s.keepRecords(ctx); err != nil {
 		return err
 	}
-	refs, err := s.refs(ctx)
-	if err != nil {
-		return err
-	}
+	refs := s.refs()
 	dirs, err := s.dirs()
 	if err != nil {
 		return err
@@ -71,7 +68,7 @@ func (s *Snapshotter) Reconcile(ctx context.Context) error {
 		if err != nil || m.Table == "" || refs[id] != "" {
 			continue // Inspect handles markers that are damaged or disagree
 		}
-		if err := s.store.AddRef(ctx, refName(id), m.Table, time.Time{}); err != nil {
+		if err := s.store.AddRef(refName(id), m.Table, time.Time{}); err != nil {
 			s.log.WarnContext(ctx, "model of a snapshot is not in the store; its files cannot be read", "snapshot", id, "table", m.Table, "err", err)
 		}
 	}
@@ -85,10 +82,7 @@ func (s *Snapshotter) Reconcile(ctx context.Context) error {
 // It then frees space if the disk is full: the kubelet measures the disk right after containerd has
 // removed images, and evicts pods if that freed too little.
 func (s *Snapshotter) Cleanup(ctx context.Context) error {
-	refs, err := s.refs(ctx) // read before the ids of snapshots, so that no new snapshot seems to be gone
-	if err != nil {
-		return err
-	}
+	refs := s.refs() // read before the ids of snapshots, so that no new snapshot seems to be gone
 	gone, err := s.orphans(ctx, refs)
 	if err != nil || len(gone) == 0 {
 		return err
@@ -115,11 +109,11 @@ func (s *Snapshotter) Cleanup(ctx context.Context) error {
 		}
 	}
 	if len(drop) > 0 {
-		if err := s.store.RemoveRef(ctx, drop...); err != nil {
+		if err := s.store.RemoveRef(drop...); err != nil {
 			return fmt.Errorf("remove references of %d snapshots: %w", len(drop), err)
 		}
 	}
-	if err := s.store.MakeRoom(ctx); err != nil {
+	if err := s.store.MakeRoom(); err != nil {
 		s.log.WarnContext(ctx, "unused objects stay until the next garbage collection", "err", err)
 	}
 	return nil
@@ -160,13 +154,12 @@ func (s *Snapshotter) dirs() ([]string, error) {
 }
 
 // refs returns the table that the store keeps for each snapshot id.
-func (s *Snapshotter) refs(ctx context.Context) (map[string]digest.Digest, error) {
-	list := s.store.Refs(refPrefix)
-	refs := make(map[string]digest.Digest, len(list))
-	for _, r := range list {
+func (s *Snapshotter) refs() map[string]digest.Digest {
+	refs := map[string]digest.Digest{}
+	for _, r := range s.store.Refs(refPrefix) {
 		refs[strings.TrimPrefix(r.Name, refPrefix)] = r.Table
 	}
-	return refs, nil
+	return refs
 }
 
 // active returns errdefs.ErrNotFound if there is no snapshot id, and errdefs.ErrFailedPrecondition

@@ -312,7 +312,7 @@ func (s *Snapshotter) release(ctx context.Context, id string) {
 		return // an ordinary snapshot: no write is needed
 	}
 	if err == nil {
-		err = s.store.RemoveRef(ctx, refName(id))
+		err = s.store.RemoveRef(refName(id))
 	}
 	if err != nil {
 		s.log.WarnContext(ctx, "objects of a removed snapshot stay until the next cleanup", "snapshot", id, "err", err)

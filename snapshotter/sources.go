@@ -1,7 +1,6 @@
 package snapshotter
 
 import (
-	"context"
 	"strconv"
 	"strings"
 
@@ -10,7 +9,7 @@ import (
 
 // SetSources records the names of the sources of a snapshot's model, for downloading the rest of it
 // later. The table of the snapshot must be kept (Hold).
-func (s *Snapshotter) SetSources(ctx context.Context, id string, sources []string) error {
+func (s *Snapshotter) SetSources(id string, sources []string) error {
 	return s.store.SetRefSources(refName(id), sources)
 }
 

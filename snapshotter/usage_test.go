@@ -170,7 +170,7 @@ func TestCleanupMakesRoom(t *testing.T) {
 	const high = 20
 	n := newNodeIn(t, dir, Auto, store.Options{Reserve: 1, Evict: store.EvictOptions{Interval: time.Hour, High: high, Low: 1}})
 	used := func() int64 {
-		u, err := n.store.Usage(t.Context())
+		u, err := n.store.Usage()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -204,11 +204,11 @@ func TestReconcile(t *testing.T) {
 	table := n.commit(t, "kept", "", m)
 	n.commit(t, "forgotten", "", m)
 	n.layer(t, "plain", "", func(string) {})
-	if err := n.store.RemoveRef(t.Context(), refName(n.id(t, "forgotten"))); err != nil {
+	if err := n.store.RemoveRef(refName(n.id(t, "forgotten"))); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{refName("4711"), refName("../x"), "pin/example/m:1"} {
-		if err := n.store.AddRef(t.Context(), name, table, time.Time{}); err != nil {
+		if err := n.store.AddRef(name, table, time.Time{}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -4,22 +4,18 @@ import (
 	"context"
 	"slices"
 
+	"github.com/ballast-dev/ballast/store/internal/object"
 	"github.com/opencontainers/go-digest"
 )
 
 // Problems without damaged bytes.
 const (
-	ProblemMissing = "missing"                                  // a needed object is missing
+	ProblemMissing = object.Missing                             // a needed object is missing
 	ProblemPartly  = "the contents of its archives are unknown" // of a table that was lost and recovered
 )
 
 // CheckResult describes a damaged or missing object.
-type CheckResult struct {
-	Digest  digest.Digest   `json:"digest"`
-	Size    int64           `json:"size"` // as recorded, in bytes; 0 if missing
-	Problem string          `json:"problem"`
-	Tables  []digest.Digest `json:"tables,omitempty"` // tables that need it
-}
+type CheckResult = object.Bad
 
 // Check reads every object of a table, or of all tables if table is empty, and compares digests. It
 // also reports missing objects of tables with a reference. progress, if not nil, is called with
@@ -28,14 +24,15 @@ type CheckResult struct {
 // A damaged object is set aside, and Hydrate of its tables fetches it again. A file that was set
 // aside but has the right digest now becomes an object again.
 func (s *Store) Check(ctx context.Context, table digest.Digest, progress func(done, total int64)) ([]CheckResult, error) {
-	found, err := s.objects.Check(ctx, table, progress)
-	var bad []CheckResult
-	for _, b := range found {
-		bad = append(bad, CheckResult{Digest: b.Digest, Size: b.Size, Problem: b.Problem.Error()})
-	}
+	bad, err := s.objects.Check(ctx, table, progress)
 	if err != nil {
 		return bad, err
 	}
+	return s.addMissing(ctx, table, bad)
+}
+
+// addMissing adds to damaged objects the tables that need them, and the results of Missing.
+func (s *Store) addMissing(ctx context.Context, table digest.Digest, bad []CheckResult) ([]CheckResult, error) {
 	missing, err := s.Missing(ctx, table)
 	if err != nil {
 		return bad, err
@@ -56,8 +53,12 @@ func (s *Store) Check(ctx context.Context, table digest.Digest, progress func(do
 func (s *Store) Missing(ctx context.Context, table digest.Digest) ([]CheckResult, error) {
 	needed := s.db.Needed(table)
 	var out []CheckResult
-	for _, r := range s.db.Unresolved() {
-		if table != "" && r.Table != table || slices.ContainsFunc(out, func(c CheckResult) bool { return c.Digest == r.Table }) {
+	unresolved := s.db.Unresolved()
+	if table != "" {
+		unresolved = s.db.UnresolvedOf(table)
+	}
+	for _, r := range unresolved {
+		if slices.ContainsFunc(out, func(c CheckResult) bool { return c.Digest == r.Table }) {
 			continue
 		}
 		c := CheckResult{Digest: r.Table, Problem: ProblemMissing, Tables: []digest.Digest{r.Table}}

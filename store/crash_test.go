@@ -115,7 +115,7 @@ func crashStore(dir string) (s *store.Store, table digest.Digest, f *storetest.F
 	}
 	p, err := b.Table().Encode()
 	if err == nil {
-		err = s.AddRef(context.Background(), "snapshot/1", digest.FromBytes(p), time.Time{})
+		err = s.AddRef("snapshot/1", digest.FromBytes(p), time.Time{})
 	}
 	if err == nil || errdefs.IsNotFound(err) {
 		table, err = s.PutTable(context.Background(), p)
@@ -166,7 +166,7 @@ func init() { // a function literal, because crashChild and the operations refer
 					table, err = s.PutTable(context.Background(), p)
 				}
 				if err == nil {
-					err = s.AddRef(context.Background(), "snapshot/2", table, time.Time{})
+					err = s.AddRef("snapshot/2", table, time.Time{})
 				}
 				if err == nil {
 					err = s.Expose(context.Background(), table, store.ExposeOptions{View: "snapshot/2", Sources: o.Sources, Wait: true})

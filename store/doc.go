@@ -6,9 +6,10 @@
 // # Layout
 //
 // Imports go down only; TestLayout compares this picture with the code. The store combines the packages
-// below it, which do not know it, and decides on policy.
+// below it and decides on policy. They call it only through the interfaces that host.go implements.
 //
-//	store      : hydrate chunkfile object meta staging transfer filetable verify boltfile
+//	store      : expose hydrate chunkfile object meta staging transfer filetable verify boltfile
+//	expose     : hydrate chunkfile object meta staging transfer filetable verify
 //	hydrate    : chunkfile meta staging transfer filetable verify
 //	chunkfile  : staging transfer filetable verify
 //	object     : meta filetable verify
@@ -32,7 +33,8 @@
 //	object     complete files: publish, check, remove
 //	chunkfile  files fetched by chunks, for readers and hydrations
 //	hydrate    fetching what tables lack
-//	store      reading (Expose), garbage collection (GC), space (reservations)
+//	expose     files that can be read before they are complete; views
+//	store      policy: garbage collection (GC), space (reservations), what is complete
 //
 // # Terms
 //
@@ -69,7 +71,7 @@
 //	<dir>/objects/sha256/<2>/<64 hex>     objects; a data-only lower layer of overlayfs
 //	<dir>/views/<reference>/sha256/…      links to the objects of a view
 //	<dir>/damaged/<64 hex>                damaged objects
-//	<dir>/partial/<64 hex>-<32 hex>/      head, marks and staged files of a blob from a group; for a
+//	<dir>/partial/<64 hex>-<32 hex>/      marks and staged files of a blob from a group; for a
 //	                                      file of one chunk, the file itself
 //	<dir>/partial/assembly-<64 hex>/      data of an assembly
 //
@@ -91,16 +93,16 @@
 // # Garbage collection
 //
 // An object lives while an unexpired reference or a running hydration needs it, or while it is a document of an
-// image. Other objects are evicted, least recently used first, when space is short (Run), when a hydration needs space, or on request
-// (GC). Nothing is removed while the needs of a reference are unknown.
+// image. Other objects are evicted, least recently used first, when space is short (Run), when a hydration needs
+// space, or on request (GC). Nothing is removed while the needs of a reference are unknown.
 //
 // # Locks
 //
 // Each package guards its own state. Order across packages: locks of package object before a transaction of
-// package meta; Store.exposing before a transaction and before Store.mu; Store.mu and hydrate.Engine.mu before
-// chunkfile.Set.mu; Engine.mu before the locks of its hydrations; File.opening before the files of a name in
+// package meta; expose.Set.exposing before a transaction and before expose.Set.mu; expose.Set.mu and hydrate.Engine.mu
+// before chunkfile.Set.mu; Engine.mu before the locks of its hydrations; File.opening before the files of a name in
 // staging.Area are claimed; Set.mu before File.mu and staging.Area.mu. The locks of the scheduler,
 // transfer.Sources, offheap.Pool, chunkfile.Set.idleMu, File.mu, staging.Partial.mu and staging.Area.mu come
 // last, in this order. No file is opened, read, written, closed or removed in a transaction or under a lock,
-// but for File.opening, the claims of staging.Area, Store.exposing and the locks of package object.
+// but for File.opening, the claims of staging.Area, expose.Set.exposing and the locks of package object.
 package store

@@ -10,20 +10,10 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
-	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/ballast-dev/ballast/store/internal/object"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
-
-// collector is the store as object.Root.
-type collector struct{ s *Store }
-
-// Live implements object.Root.
-func (c collector) Live() (r meta.Roots) {
-	r.Tables, r.Blobs = c.s.engine.Live()
-	return r
-}
 
 // GCOptions are the settings of one GC.
 type GCOptions struct {
@@ -66,7 +56,7 @@ func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 			return GCResult{Downloads: downloads}, err
 		}
 	}
-	c, err := s.collect(ctx, object.CollectOptions{Want: func(total int64) int64 { return total - o.Keep }, DryRun: o.DryRun})
+	c, err := s.collect(object.CollectOptions{Want: func(total int64) int64 { return total - o.Keep }, DryRun: o.DryRun})
 	r := GCResult{Objects: c.Objects, Bytes: c.Bytes, Images: c.Images, Downloads: downloads}
 	if err == nil {
 		r.Partials, err = s.area.Collect(o.DryRun)
@@ -117,8 +107,8 @@ func (s *Store) abandonAll(ctx context.Context, dry bool) (n int, err error) {
 }
 
 // evict removes about want bytes of unneeded objects.
-func (s *Store) evict(ctx context.Context, want int64) (int64, error) {
-	c, err := s.collect(ctx, object.CollectOptions{Want: func(int64) int64 { return want }, Room: true})
+func (s *Store) evict(want int64) (int64, error) {
+	c, err := s.collect(object.CollectOptions{Want: func(int64) int64 { return want }, Room: true})
 	if errdefs.IsFailedPrecondition(err) {
 		s.log.Warn("no objects can be removed", "err", err)
 		return 0, nil
@@ -130,10 +120,10 @@ func (s *Store) evict(ctx context.Context, want int64) (int64, error) {
 }
 
 // collect removes unneeded objects, and ends exposures whose reference has expired.
-func (s *Store) collect(ctx context.Context, o object.CollectOptions) (object.Collected, error) {
-	c, err := s.objects.Collect(collector{s}, o)
+func (s *Store) collect(o object.CollectOptions) (object.Collected, error) {
+	c, err := s.objects.Collect(host{s}, o)
 	if c.Refs > 0 && !o.DryRun {
-		s.withdraw()
+		s.exposed.Withdraw()
 	}
 	return c, err
 }
@@ -144,7 +134,7 @@ func (s *Store) Run(ctx context.Context) error {
 	defer proving.Wait()
 	proving.Go(func() { // may take hours
 		s.announce(s.objects.RecoverAll(ctx))
-		s.settleRecovered(ctx)
+		s.completeRecovered(ctx)
 	})
 	tick := time.NewTicker(s.o.Evict.Interval)
 	defer tick.Stop()
@@ -153,7 +143,7 @@ func (s *Store) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			if err := s.MakeRoom(ctx); err != nil {
+			if err := s.MakeRoom(); err != nil {
 				s.log.Error("evicting objects", "err", err)
 			}
 		}
@@ -163,21 +153,21 @@ func (s *Store) Run(ctx context.Context) error {
 // MakeRoom evicts unneeded objects if the file system or the quota is fuller than EvictOptions
 // allow. Run calls it periodically; callers that remove references because the disk is full call it
 // to wait for the space.
-func (s *Store) MakeRoom(ctx context.Context) error {
-	want, err := s.excess(ctx)
+func (s *Store) MakeRoom() error {
+	want, err := s.excess()
 	if err == nil && want > 0 {
-		_, err = s.evict(ctx, want)
+		_, err = s.evict(want)
 	}
 	return err
 }
 
 // excess returns the number of bytes to evict.
-func (s *Store) excess(ctx context.Context) (int64, error) {
+func (s *Store) excess() (int64, error) {
 	free, capacity, err := s.free()
 	if err != nil || capacity-free <= percent(capacity, s.o.Evict.High) && s.o.Evict.Quota == 0 {
 		return 0, err // without reading the size of every object
 	}
-	u, err := s.Usage(ctx)
+	u, err := s.Usage()
 	if err != nil {
 		return 0, err
 	}

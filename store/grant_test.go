@@ -17,7 +17,7 @@ func TestFailedGrantIsRepeated(t *testing.T) {
 	p := storetest.Random(1, 64<<10)
 	table := storetest.NewBuilder("x").RawChunks("w", p, 0o644, 16<<10).Put(t, s)
 	view, from := "snapshot/1", good(storetest.NewFetcher(p))
-	if err := s.AddRef(t.Context(), view, table, time.Time{}); err != nil {
+	if err := s.AddRef(view, table, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Expose(t.Context(), table, store.ExposeOptions{View: view, Sources: from, Wait: true}); err != nil {

@@ -49,14 +49,14 @@ func userSteps(t testing.TB, s *store.Store) []userStep {
 		b.Raw(fmt.Sprint("f", i), []byte(fmt.Sprint("content ", i)), 0o644)
 	}
 	table := b.Put(t, s)
-	if err := s.AddRef(t.Context(), "snapshot/1", table, time.Time{}); err != nil {
+	if err := s.AddRef("snapshot/1", table, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	exposure := store.ExposeOptions{View: "snapshot/1", Sources: good(storetest.NewFetcher(p)), Probe: true, Wait: true}
 	return []userStep{
 		{"presence", func(t testing.TB, s *store.Store, _ int) error { _, err := s.Presence(t.Context(), table); return err }},
 		{"started", func(t testing.TB, s *store.Store, _ int) error { _, err := s.Started(t.Context(), table); return err }},
-		{"usage", func(t testing.TB, s *store.Store, _ int) error { _, err := s.Usage(t.Context()); return err }},
+		{"usage", func(t testing.TB, s *store.Store, _ int) error { _, err := s.Usage(); return err }},
 		{"expose", func(t testing.TB, s *store.Store, _ int) error { return s.Expose(t.Context(), table, exposure) }},
 		{"hydrate", func(t testing.TB, s *store.Store, n int) error {
 			q := fmt.Appendf(nil, "another model %d", n)
@@ -73,7 +73,7 @@ func TestLeftoversOfOthers(t *testing.T) {
 	stageOthers(t, disk.Dir, others)
 	disk.Slow(func(string, string) bool { return false })
 	s := storetest.Open(t, disk.Dir, store.Options{Evict: store.EvictOptions{Quota: 1 << 40}})
-	if u, err := s.Usage(t.Context()); err != nil || u.Partial < others*6 {
+	if u, err := s.Usage(); err != nil || u.Partial < others*6 {
 		t.Fatalf("usage %+v, %v", u, err)
 	}
 	own := map[string]bool{}
@@ -107,7 +107,7 @@ func BenchmarkLeftovers(b *testing.B) {
 		dir := b.TempDir()
 		stageOthers(b, dir, others)
 		s := storetest.Open(b, dir, store.Options{Evict: store.EvictOptions{Quota: 1 << 40}})
-		if _, err := s.Usage(b.Context()); err != nil { // the first reads all
+		if _, err := s.Usage(); err != nil { // the first reads all
 			b.Fatal(err)
 		}
 		for _, step := range userSteps(b, s) {

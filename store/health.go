@@ -8,7 +8,6 @@ import (
 
 	"github.com/ballast-dev/ballast/store/boltfile"
 	"github.com/ballast-dev/ballast/store/filetable"
-	"github.com/ballast-dev/ballast/store/internal/hydrate"
 	"github.com/ballast-dev/ballast/store/internal/object"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -33,12 +32,12 @@ func (s *Store) recoverTable(d digest.Digest) (needs []digest.Digest, err error)
 		return nil, err
 	}
 	s.log.Info("table recovered", "table", d, "objects", len(rec.Objects), "partly", rec.Partly)
-	return rec.Objects, s.settlePresent(d, t)
+	return rec.Objects, s.completePresent(d, t)
 }
 
-// settlePresent is settleTable for a table whose files may be missing.
-func (s *Store) settlePresent(d digest.Digest, t *filetable.Table) error {
-	err := s.settleTable(d, t)
+// completePresent is completeTable for a table whose files may be missing.
+func (s *Store) completePresent(d digest.Digest, t *filetable.Table) error {
+	err := s.completeTable(d, t)
 	if errdefs.IsUnavailable(err) || errdefs.IsNotFound(err) {
 		return nil
 	}
@@ -48,13 +47,13 @@ func (s *Store) settlePresent(d digest.Digest, t *filetable.Table) error {
 // announce tells readers that files without a record have become objects.
 func (s *Store) announce(objects []digest.Digest) {
 	for _, d := range objects {
-		s.arrived(hydrate.Publication{Digest: d})
+		s.exposed.Arrived(d, "")
 	}
 }
 
-// settleRecovered checks which referenced incomplete tables have become complete by hashing files
+// completeRecovered checks which referenced incomplete tables have become complete by hashing files
 // without a record.
-func (s *Store) settleRecovered(ctx context.Context) {
+func (s *Store) completeRecovered(ctx context.Context) {
 	for _, r := range s.db.Refs("") {
 		rec, err := s.db.Table(r.Table)
 		if err != nil || !rec.Broken {
@@ -62,7 +61,7 @@ func (s *Store) settleRecovered(ctx context.Context) {
 		}
 		t, err := s.Table(ctx, r.Table)
 		if err == nil {
-			err = s.settlePresent(r.Table, t)
+			err = s.completePresent(r.Table, t)
 		}
 		if err != nil {
 			s.log.Error("check whether a model is complete", "table", r.Table, "err", err)
@@ -91,8 +90,11 @@ type Health struct {
 
 	// Damaged are the paths of damaged files that were set aside. Unrecorded is the size in bytes of
 	// files that become objects when they have been hashed.
-	Damaged    []string `json:"damaged,omitempty"`
-	Unrecorded int64    `json:"unproved,omitempty"`
+	Damaged []string `json:"damaged,omitempty"`
+
+	// Scrubbed is when the last Scrub that has compared all objects began; zero if none has.
+	Scrubbed   time.Time `json:"scrubbed,omitzero"`
+	Unrecorded int64     `json:"unrecorded,omitempty"`
 }
 
 // Health returns the known problems of the store.
@@ -103,7 +105,11 @@ func (s *Store) Health(ctx context.Context) (d Health, err error) {
 	if d.Rebuilt, err = s.db.Rebuilt(); err != nil {
 		return d, err
 	}
-	d.Unresolved = s.db.Unresolved()
+	scrub, err := s.db.Scrub()
+	if err != nil {
+		return d, err
+	}
+	d.Scrubbed, d.Unresolved = scrub.Whole, s.db.Unresolved()
 	for _, f := range s.objects.Unrecorded() {
 		d.Unrecorded += f.Size
 	}

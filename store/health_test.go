@@ -55,7 +55,7 @@ func (m *shown) reopen(t *testing.T, s *store.Store) *store.Store {
 
 func (m *shown) hold(t *testing.T, s *store.Store) {
 	t.Helper()
-	if err := s.AddRef(t.Context(), "snapshot/1", m.table, time.Time{}); err != nil {
+	if err := s.AddRef("snapshot/1", m.table, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -392,7 +392,7 @@ func TestUnresolvedReferenceKeepsAll(t *testing.T) {
 				t.Fatal(err)
 			}
 			s = m.open(t)
-			if err := s.AddRef(t.Context(), "snapshot/1", m.table, time.Time{}); !errdefs.IsNotFound(err) {
+			if err := s.AddRef("snapshot/1", m.table, time.Time{}); !errdefs.IsNotFound(err) {
 				t.Fatalf("referred to: %v", err)
 			}
 			if _, err := s.GC(t.Context(), store.GCOptions{}); !errdefs.IsFailedPrecondition(err) {
@@ -408,7 +408,7 @@ func TestUnresolvedReferenceKeepsAll(t *testing.T) {
 			if end == "put" {
 				m.b.Put(t, s)
 				m.heal(t, s)
-			} else if err := s.RemoveRef(t.Context(), "snapshot/1"); err != nil {
+			} else if err := s.RemoveRef("snapshot/1"); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := s.GC(t.Context(), store.GCOptions{}); err != nil {
@@ -453,7 +453,7 @@ func TestExpiredPinEndsExposure(t *testing.T) {
 	p := storetest.Random(8, 5<<20)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	table := storetest.NewBuilder("pin").RawChunks("w", p, 0o644, 1<<20).Put(t, s)
-	if err := s.AddRef(t.Context(), "pin/x", table, time.Now().Add(time.Hour)); err != nil {
+	if err := s.AddRef("pin/x", table, time.Now().Add(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(storetest.NewFetcher(p))}); err != nil {
@@ -462,7 +462,7 @@ func TestExpiredPinEndsExposure(t *testing.T) {
 	if _, err := s.GC(t.Context(), store.GCOptions{}); err != nil || !isExposed(s, table) {
 		t.Errorf("before: exposed %v, %v", isExposed(s, table), err)
 	}
-	if err := s.AddRef(t.Context(), "pin/x", table, time.Now().Add(-time.Second)); err != nil {
+	if err := s.AddRef("pin/x", table, time.Now().Add(-time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.GC(t.Context(), store.GCOptions{}); err != nil || isExposed(s, table) {

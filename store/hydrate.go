@@ -2,15 +2,13 @@ package store
 
 import (
 	"context"
-	"errors"
 
-	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/internal/hydrate"
-	"github.com/ballast-dev/ballast/store/internal/meta"
-	"github.com/ballast-dev/ballast/store/transfer"
-	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
+
+// StateComplete is the State of a Progress whose bytes are objects and were not before.
+const StateComplete = hydrate.StateComplete
 
 type (
 	// Progress is the progress of one blob or file of a Hydrate.
@@ -18,6 +16,9 @@ type (
 
 	// Work describes a running Hydrate, or one that continues after its callers have gone.
 	Work = hydrate.Work
+
+	// Limit is what limits the rate of Work.
+	Limit = hydrate.Limit
 
 	// HydrateOptions are the settings of one Hydrate.
 	HydrateOptions = hydrate.Options
@@ -72,69 +73,3 @@ func (s *Store) Resume() { s.scheduler.SetPaused(false) }
 
 // Paused reports whether background transfers are paused.
 func (s *Store) Paused() bool { return s.scheduler.Paused() }
-
-// host implements the interfaces that the packages below use to call the store.
-type host struct{ *Store }
-
-// Has implements hydrate.Objects.
-func (h host) Has(b filetable.Blob, from *transfer.Sources) (bool, error) {
-	s := h.Store
-	if b.Archive == filetable.ArchiveNone {
-		return s.hasBlob(b, from)
-	}
-	contents, err := s.db.Contents(b.Digest)
-	if errdefs.IsNotFound(err) {
-		return false, nil
-	} else if err != nil {
-		return false, err
-	}
-	var names []string
-	if from != nil {
-		names = namesOf(from.Order())
-	}
-	for _, c := range contents {
-		if c.Type == filetable.TypeReg && !s.mayHave(c.Digest, names) {
-			return false, nil
-		}
-	}
-	return true, nil
-}
-
-// Began implements hydrate.Objects.
-func (h host) Began(table digest.Digest, group string) {
-	h.notify(table, group, nil)
-	// A garbage collection that started before must end first, so that what it left can be found.
-	h.objects.Pause()()
-}
-
-// Ended implements hydrate.Objects. Readers wait on after a canceled hydration, whose caller starts another.
-func (h host) Ended(table digest.Digest, t *filetable.Table, group string, err error) error {
-	if err == nil {
-		err = h.settleTable(table, t)
-	}
-	if err != nil && !errors.Is(err, context.Canceled) {
-		h.notify(table, group, err)
-	}
-	return err
-}
-
-// Assembled implements hydrate.Objects.
-func (h host) Assembled(f filetable.File) (digest.Digest, error) { return h.assembled(f) }
-
-// Publish implements hydrate.Objects.
-func (h host) Publish(files []hydrate.Publication, found meta.Arrival) error {
-	return h.publish(files, found)
-}
-
-// assembled returns the digest of a file with parts, from the table or from its assembly, or "" if
-// it is unknown.
-func (s *Store) assembled(f filetable.File) (digest.Digest, error) {
-	if f.Digest != "" {
-		return f.Digest, nil
-	}
-	d, err := s.db.Assembled(hydrate.RecipeOf(f.Source))
-	if errdefs.IsNotFound(err) {
-		return "", nil
-	}
-	return d, err
-}

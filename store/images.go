@@ -1,7 +1,6 @@
 package store
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -21,7 +20,7 @@ type Verdict = meta.Verdict
 
 // PutImage records an image, or adds its Refs to an existing one. A reference names one image at a
 // time: it is removed from the previous image.
-func (s *Store) PutImage(ctx context.Context, im Image) error {
+func (s *Store) PutImage(im Image) error {
 	defer s.objects.Unprotect(im.Manifest, im.Config, im.Table)
 	return s.db.PutImage(im)
 }
@@ -45,14 +44,14 @@ const (
 // LimitIdle is the name of the limit of documents of unreferenced images.
 const LimitIdle = "idle_documents"
 
-// TrimImages makes room for the documents of another image resolved from host: it removes
+// TrimImages makes room for the documents of another image resolved from a registry: it removes
 // unreferenced images, least recently used first, until the limits are met. It returns
 // errdefs.ErrResourceExhausted if that needs images that were just used.
-func (s *Store) TrimImages(ctx context.Context, host string) error {
-	idle := s.db.Idle(collector{s}.Live().Tables)
+func (s *Store) TrimImages(registry string) error {
+	idle := s.db.Idle(host{s}.Live().Tables)
 	var all, own int64
 	from := func(i meta.Idle) bool {
-		return slices.ContainsFunc(i.Refs, func(r string) bool { return strings.HasPrefix(r, host+"/") })
+		return slices.ContainsFunc(i.Refs, func(r string) bool { return strings.HasPrefix(r, registry+"/") })
 	}
 	for n := range idle {
 		i := &idle[n]
@@ -74,14 +73,14 @@ func (s *Store) TrimImages(ctx context.Context, host string) error {
 		}
 	}
 	if len(drop) > 0 {
-		if err := s.objects.ForgetImages(collector{s}, drop); err != nil {
+		if err := s.objects.ForgetImages(host{s}, drop); err != nil {
 			return err
 		}
 		s.log.Info("unused images removed", "images", len(drop))
 	}
 	if own > maxIdleSource || all > maxIdle {
 		return &filetable.LimitError{Limit: LimitIdle, Err: fmt.Errorf("images resolved from %s and not pulled take %d bytes, those of all registries %d; pull or remove some, or wait: %w",
-			host, own, all, errdefs.ErrResourceExhausted)}
+			registry, own, all, errdefs.ErrResourceExhausted)}
 	}
 	return nil
 }

@@ -120,15 +120,20 @@ func (l *linking) blob(ctx context.Context, i int, b filetable.Blob) error {
 		return err
 	}
 	defer f.Close()
-	way, err := l.link(ctx, f, b, func(n int64) {
+	var private []string
+	if l.o.Private != "" {
+		private = []string{l.o.Private}
+	}
+	method, err := l.s.objects.Link(ctx, f, b.Digest, b.Size, private, func(n int64) {
 		p.State, p.Done = hydrate.StateVerifying, n
 		l.report(false)
 	})
-	if err != nil || way == LinkNone {
+	if err != nil || method == LinkNone {
 		return err
 	}
+	l.s.exposed.Arrived(b.Digest, "")
 	p.State, p.Done = hydrate.StateComplete, p.Total
-	if way == LinkClone {
+	if method == LinkClone {
 		l.done.Cloned += b.Size
 	} else {
 		l.done.Hard += b.Size
@@ -136,19 +141,3 @@ func (l *linking) blob(ctx context.Context, i int, b filetable.Blob) error {
 	l.report(false)
 	return nil
 }
-
-// link makes a file the object of a raw blob, and returns the way it used.
-func (l *linking) link(ctx context.Context, f *os.File, b filetable.Blob, progress func(n int64)) (way string, err error) {
-	var private []string
-	if l.o.Private != "" {
-		private = []string{l.o.Private}
-	}
-	way, err = l.s.objects.Link(ctx, f, b.Digest, b.Size, private, progress)
-	if err == nil && way != LinkNone {
-		l.s.arrived(hydrate.Publication{Digest: b.Digest})
-	}
-	return way, err
-}
-
-// LinkMethod returns the method by which Link would make a file an object.
-func (s *Store) LinkMethod(f *os.File) (string, error) { return s.objects.LinkMethod(f) }

@@ -109,14 +109,6 @@ func TestLinkHard(t *testing.T) {
 			s := storetest.Open(t, t.TempDir(), store.Options{})
 			path := put(t, dir, weights, weights)
 			tt.spoil(t, path)
-			f, err := os.Open(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer f.Close()
-			if way, err := s.LinkMethod(f); err != nil || way != tt.want {
-				t.Errorf("LinkMethod: got %q, %v, want %q", way, err, tt.want)
-			}
 			table := storetest.NewBuilder("m").Raw("w", weights, 0o644).Put(t, s)
 			got, err := s.Link(t.Context(), table, store.LinkOptions{Open: opener(dir)})
 			if err != nil {

@@ -67,7 +67,7 @@ func readOne(s *store.Store, p []byte, off int) (err error) {
 func exposed(t *testing.T, s *store.Store, b *storetest.Builder, o store.ExposeOptions) digest.Digest {
 	t.Helper()
 	table := b.Put(t, s)
-	if err := s.AddRef(t.Context(), "snapshot/"+table.Encoded(), table, time.Time{}); err != nil {
+	if err := s.AddRef("snapshot/"+table.Encoded(), table, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Expose(t.Context(), table, o); err != nil {
@@ -149,7 +149,7 @@ func TestMarksWithoutData(t *testing.T) {
 
 	s = storetest.Open(t, dir, store.Options{})
 	table := b.Put(t, s)
-	if err := s.RemoveRef(t.Context(), "snapshot/"+table.Encoded()); err != nil {
+	if err := s.RemoveRef("snapshot/" + table.Encoded()); err != nil {
 		t.Fatal(err)
 	}
 	if r, err := s.GC(t.Context(), store.GCOptions{}); err != nil || r.Objects == 0 {
@@ -222,7 +222,7 @@ func TestReadCompleteWhileHydrating(t *testing.T) {
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	f := storetest.NewFetcher(done, missing)
 	first := storetest.NewBuilder("x").RawChunks("w", done, 0o644, filetable.MaxChunk).Put(t, s)
-	if err := s.AddRef(t.Context(), "pin/x", first, time.Time{}); err != nil {
+	if err := s.AddRef("pin/x", first, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Hydrate(t.Context(), first, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
@@ -303,7 +303,7 @@ func TestWithdrawClosesFiles(t *testing.T) {
 		return err
 	})
 	<-asked
-	if err := s.RemoveRef(t.Context(), "snapshot/"+table.Encoded()); err != nil {
+	if err := s.RemoveRef("snapshot/" + table.Encoded()); err != nil {
 		t.Fatal(err)
 	}
 	close(goOn)
@@ -382,7 +382,7 @@ func TestExposeWhileOthersGo(t *testing.T) {
 	for range 4 {
 		g.Go(func() {
 			for !ended.Load() {
-				if err := s.RemoveRef(t.Context(), "snapshot/none"); err != nil {
+				if err := s.RemoveRef("snapshot/none"); err != nil {
 					t.Error(err)
 				}
 				removed.Add(1)

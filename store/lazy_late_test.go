@@ -38,7 +38,7 @@ func TestUnverifiedLateRead(t *testing.T) {
 		return err
 	})
 	<-asked
-	if err := s.RemoveRef(t.Context(), "snapshot/"+table.Encoded()); err != nil {
+	if err := s.RemoveRef("snapshot/" + table.Encoded()); err != nil {
 		t.Fatal(err)
 	}
 

@@ -123,7 +123,7 @@ func TestReadBeforeComplete(t *testing.T) {
 // hold adds the reference of a snapshot to a table.
 func hold(t testing.TB, s *store.Store, table digest.Digest) {
 	t.Helper()
-	if err := s.AddRef(t.Context(), "snapshot/1", table, time.Time{}); err != nil {
+	if err := s.AddRef("snapshot/1", table, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -391,7 +391,7 @@ func TestChunksAreShared(t *testing.T) {
 		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.AddRef(t.Context(), fmt.Sprint("pin/", len(b), b[13<<20]), table, time.Time{}); err != nil {
+		if err := s.AddRef(fmt.Sprint("pin/", len(b), b[13<<20]), table, time.Time{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -449,7 +449,7 @@ func TestWithdraw(t *testing.T) {
 		t.Fatal(err)
 	}
 	readRandomly(t, s, d, p, 1)
-	if err := s.RemoveRef(t.Context(), "snapshot/1"); err != nil {
+	if err := s.RemoveRef("snapshot/1"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.View("").Size(d); !errdefs.IsNotFound(err) {
@@ -508,7 +508,7 @@ func TestChunksShareBlocks(t *testing.T) {
 		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.AddRef(t.Context(), fmt.Sprint("pin/", i), table, time.Time{}); err != nil {
+		if err := s.AddRef(fmt.Sprint("pin/", i), table, time.Time{}); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := s.ReadBytes(t.Context(), digest.FromBytes(b), int64(len(b))); err != nil || !bytes.Equal(got, b) {

@@ -2,7 +2,6 @@ package store
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"slices"
 	"sync"
@@ -109,55 +108,26 @@ func (l *ledger) drop(of reserved, which func(*reservation) bool) {
 	l.open[of] = rest
 }
 
-// Reserve implements hydrate.Objects.
-func (h host) Reserve(ctx context.Context, table digest.Digest, group string, need int64, left func() int64) (release func(), err error) {
-	r := &reservation{reserved: reserved{table, group}, left: left}
-	return func() { h.ledger.remove(r) }, h.reserve(ctx, need, r)
-}
-
-// reserveExposed reserves space for the exposed files of a table from a group of sources, until
-// they are complete, no longer exposed, or hydrated.
-func (s *Store) reserveExposed(ctx context.Context, table digest.Digest, group string) error {
-	left := func() (n int64) {
-		files := map[digest.Digest]*exposure{}
-		s.mu.Lock()
-		for _, x := range s.exposures.of(table) {
-			if x.tables[table] == group {
-				files[x.digest] = x
-			}
-		}
-		s.mu.Unlock()
-		for _, x := range files {
-			n += x.size
-			if x.file != nil {
-				n -= max(x.file.Present(), x.staged)
-			}
-		}
-		return n
-	}
-	return s.reserve(ctx, left(), &reservation{reserved: reserved{table, group}, early: true, left: left})
-}
-
 // reserve admits r if need bytes fit on the disk and into the quota beside the other reservations.
 // It evicts objects if needed.
-func (s *Store) reserve(ctx context.Context, need int64, r *reservation) error {
-	want, err := s.admit(ctx, need, r)
+func (s *Store) reserve(need int64, r *reservation) error {
+	want, err := s.admit(need, r)
 	if want > 0 {
 		s.ledger.ask()
-		want, err = s.admit(ctx, need, r)
+		want, err = s.admit(need, r)
 	}
 	if want > 0 {
-		if _, err := s.evict(ctx, want); err != nil {
+		if _, err := s.evict(want); err != nil {
 			return err
 		}
-		_, err = s.admit(ctx, need, r)
+		_, err = s.admit(need, r)
 	}
 	return err
 }
 
 // admit adds r if need bytes fit. Otherwise it returns how many bytes are missing, 0 if that is not known, and
 // an error.
-func (s *Store) admit(ctx context.Context, need int64, r *reservation) (want int64, err error) {
+func (s *Store) admit(need int64, r *reservation) (want int64, err error) {
 	s.ledger.admitting.Lock()
 	defer s.ledger.admitting.Unlock()
 	others, hydrating := s.ledger.others(r)
@@ -165,7 +135,7 @@ func (s *Store) admit(ctx context.Context, need int64, r *reservation) (want int
 		return 0, nil
 	}
 	if need > 0 {
-		u, err := s.Usage(ctx)
+		u, err := s.Usage()
 		if err != nil {
 			return 0, err
 		}

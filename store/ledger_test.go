@@ -17,7 +17,7 @@ func TestReserveBesideEviction(t *testing.T) {
 	reserve := func(name string, need int64, left func() int64) chan error {
 		done := make(chan error, 1)
 		go func() {
-			done <- s.reserve(t.Context(), need, &reservation{reserved: reserved{table: digest.FromString(name)}, left: left})
+			done <- s.reserve(need, &reservation{reserved: reserved{table: digest.FromString(name)}, left: left})
 		}()
 		return done
 	}
@@ -52,7 +52,7 @@ func TestReserveAsksNobody(t *testing.T) {
 	t.Cleanup(func() { s.Close() })
 	var asked, left int64
 	reserve := func(name string, need int64, left func() int64) error {
-		return s.reserve(t.Context(), need, &reservation{reserved: reserved{table: digest.FromString(name)}, left: left})
+		return s.reserve(need, &reservation{reserved: reserved{table: digest.FromString(name)}, left: left})
 	}
 	free, _, err := s.free()
 	if err != nil {

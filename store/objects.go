@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
-	"github.com/ballast-dev/ballast/store/internal/hydrate"
-	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/ballast-dev/ballast/store/internal/object"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
 )
@@ -27,12 +27,24 @@ func (s *Store) OpenObject(d digest.Digest) (*os.File, error) { return s.objects
 // files without a record.
 func (s *Store) has(d digest.Digest) bool { return s.objects.Has(d) }
 
+// hasBlob reports whether a raw blob is present for these sources. If it came from other sources, with
+// credentials, it is not: these sources must provide all of it.
+//
+// It returns a *verify.Error if the object and the table differ in size.
+func (s *Store) hasBlob(b filetable.Blob, from *transfer.Sources) (bool, error) {
+	o, ok := s.objects.Record(b.Digest)
+	if !ok || from != nil && !o.MayHave(transfer.Names(from.Order())) {
+		return false, nil
+	}
+	return true, verify.Compare(b.Digest, b.Digest, b.Size, o.Size)
+}
+
 // PutBytes durably stores p as an object and returns its digest. It is for manifests, configs and
 // tables; an object without a reference is evictable.
 func (s *Store) PutBytes(ctx context.Context, p []byte) (digest.Digest, error) {
 	d, err := s.objects.Put(p)
 	if err == nil {
-		s.arrived(hydrate.Publication{Digest: d})
+		s.exposed.Arrived(d, "")
 	}
 	return d, err
 }
@@ -43,9 +55,9 @@ type Holdings struct {
 	staged  []string
 }
 
-// Holdings returns what the store has of a table, itself included. The table need not be stored.
-func (s *Store) Holdings(table digest.Digest, t *filetable.Table) (p Holdings) {
-	p.objects = []digest.Digest{table}
+// Holdings returns what the store has of the files of a table, and of the documents of its model.
+func (s *Store) Holdings(t *filetable.Table, documents ...digest.Digest) (p Holdings) {
+	p.objects = slices.Clone(documents)
 	for _, f := range t.Files {
 		p.objects = append(p.objects, f.Digest)
 	}
@@ -67,18 +79,18 @@ const (
 	discardPause = 20 * time.Millisecond
 )
 
-// Discard removes what the store has of a table that is no longer hydrated, unless something needs it or was had
-// before.
-func (s *Store) Discard(table digest.Digest, t *filetable.Table, had Holdings) (err error) {
+// Discard removes what the store has, as Holdings, of a table that is no longer hydrated, unless something needs it
+// or it was had before.
+func (s *Store) Discard(t *filetable.Table, had Holdings, documents ...digest.Digest) (err error) {
 	for range discardTries {
-		now := s.Holdings(table, t)
+		now := s.Holdings(t, documents...)
 		fresh := slices.DeleteFunc(now.objects, func(d digest.Digest) bool { return slices.Contains(had.objects, d) })
 		staged := slices.DeleteFunc(now.staged, func(name string) bool { return slices.Contains(had.staged, name) })
 		if len(fresh)+len(staged) == 0 {
 			break
 		}
 		s.objects.Unprotect(fresh...)
-		err = s.objects.ForgetImages(collector{s}, nil, fresh...)
+		err = s.objects.ForgetImages(host{s}, nil, fresh...)
 		for _, name := range staged {
 			err = errors.Join(err, s.area.Tidy(name))
 		}
@@ -90,24 +102,6 @@ func (s *Store) Discard(table digest.Digest, t *filetable.Table, had Holdings) (
 // ReadBytes reads and verifies an object of at most limit bytes.
 func (s *Store) ReadBytes(ctx context.Context, d digest.Digest, limit int64) ([]byte, error) {
 	return s.objects.Read(d, limit)
-}
-
-// publish makes files objects, records found with them, and informs their readers.
-func (s *Store) publish(files []hydrate.Publication, found meta.Arrival) error {
-	out := make([]object.File, len(files))
-	for i, p := range files {
-		out[i] = object.File{From: p.Staged, Digest: p.Digest, Size: p.Size, Private: privateTo(p)}
-		if p.Layout != nil && !p.Layout.Unverified {
-			out[i].Chunks = p.Layout.Chunks
-		}
-	}
-	if err := s.objects.Publish(out, found); err != nil {
-		return err
-	}
-	for _, p := range files {
-		s.arrived(p)
-	}
-	return nil
 }
 
 // free returns the bytes that an unprivileged writer can still write, and the capacity.

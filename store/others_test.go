@@ -36,7 +36,7 @@ func (n *neighbour) show(t testing.TB, view string, seed int) digest.Digest {
 	t.Helper()
 	p := storetest.Random(uint64(seed), 8<<10)
 	table := storetest.NewBuilder(view).RawChunks("w", p, 0o644, 4<<10).Put(t, n.Store)
-	if err := n.AddRef(t.Context(), view, table, time.Time{}); err != nil {
+	if err := n.AddRef(view, table, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := n.Expose(t.Context(), table, store.ExposeOptions{View: view, Sources: good(storetest.NewFetcher(p)), Probe: true, Wait: true}); err != nil {
@@ -59,7 +59,7 @@ func (n *neighbour) steps() []ownStep {
 		{"lookup", func(testing.TB) error { _, _, err := n.View(ownView).LazyFile(file); return err }},
 		{"mount", func(t testing.TB) error { return n.Present(t.Context(), ownView) }},
 		{"status", func(t testing.TB) error {
-			_, err := n.Usage(t.Context())
+			_, err := n.Usage()
 			_, _ = n.Hydrating(n.table)
 			_ = n.Awaited(n.table)
 			return err
@@ -68,10 +68,10 @@ func (n *neighbour) steps() []ownStep {
 			return n.Expose(t.Context(), n.table, store.ExposeOptions{View: ownView, Sources: good(storetest.NewFetcher(own)), Probe: true, Wait: true})
 		}},
 		{"reference", func(t testing.TB) error {
-			if err := n.AddRef(t.Context(), "pin/own", n.table, time.Time{}); err != nil {
+			if err := n.AddRef("pin/own", n.table, time.Time{}); err != nil {
 				return err
 			}
-			return n.RemoveRef(t.Context(), "pin/own")
+			return n.RemoveRef("pin/own")
 		}},
 		{"pull", func(t testing.TB) error {
 			n.next++

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"context"
 	"time"
 
 	"github.com/ballast-dev/ballast/store/internal/meta"
@@ -18,9 +17,9 @@ type Ref = meta.Ref
 // If the table is unknown, because the database was lost, it is read from its object. If that is
 // missing, AddRef adds the reference and returns errdefs.ErrNotFound: garbage collection stops
 // until the table is stored again or the reference is removed.
-func (s *Store) AddRef(ctx context.Context, name string, table digest.Digest, expires time.Time) error {
+func (s *Store) AddRef(name string, table digest.Digest, expires time.Time) error {
 	if old, err := s.db.Ref(name); err == nil && old.Table != table {
-		defer s.withdraw(old.Table)
+		defer s.exposed.Withdraw(old.Table)
 	}
 	needs, err := s.db.AddRef(name, table, expires)
 	if errdefs.IsNotFound(err) {
@@ -34,7 +33,7 @@ func (s *Store) AddRef(ctx context.Context, name string, table digest.Digest, ex
 }
 
 // RemoveRef removes references, all or none. Names without a reference are ignored.
-func (s *Store) RemoveRef(ctx context.Context, names ...string) error {
+func (s *Store) RemoveRef(names ...string) error {
 	var tables []digest.Digest
 	for _, name := range names {
 		if r, err := s.db.Ref(name); err == nil {
@@ -47,11 +46,7 @@ func (s *Store) RemoveRef(ctx context.Context, names ...string) error {
 	if err := s.db.DropRefs(names...); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	for _, name := range names {
-		delete(s.presented, name)
-	}
-	s.mu.Unlock()
-	s.withdraw(tables...)
+	s.exposed.Forget(names...)
+	s.exposed.Withdraw(tables...)
 	return nil
 }

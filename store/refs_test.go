@@ -13,7 +13,6 @@ import (
 
 // Each reference has its own sources, in order, as long as it refers to the same table.
 func TestRefSources(t *testing.T) {
-	ctx := t.Context()
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	one := storetest.NewBuilder("one").Inline("a", []byte("a"), 0o644).Put(t, s)
 	two := storetest.NewBuilder("two").Inline("b", []byte("b"), 0o644).Put(t, s)
@@ -22,7 +21,7 @@ func TestRefSources(t *testing.T) {
 	}
 	add := func(name string, expires time.Time) {
 		t.Helper()
-		if err := s.AddRef(ctx, name, one, expires); err != nil {
+		if err := s.AddRef(name, one, expires); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -47,7 +46,7 @@ func TestRefSources(t *testing.T) {
 	check("the second", "snapshot/2", "evil")
 	add("snapshot/1", time.Now().Add(time.Hour))
 	check("made again", "snapshot/1", "z", "a")
-	if err := s.AddRef(ctx, "snapshot/1", two, time.Time{}); err != nil {
+	if err := s.AddRef("snapshot/1", two, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	check("of another table", "snapshot/1")

@@ -185,17 +185,17 @@ func soakStep(ctx context.Context, s *store.Store, r *rand.Rand, models, blobs [
 	sources := storetest.FromRepository(fmt.Sprint("registry/", r.IntN(3)), moody(r, blobs), moody(r, blobs))
 	switch r.IntN(12) {
 	case 0, 1, 2, 3:
-		_ = s.AddRef(ctx, name, table, time.Time{})
+		_ = s.AddRef(name, table, time.Time{})
 		if err := s.Hydrate(ctx, table, store.HydrateOptions{Sources: sources, Background: r.IntN(2) == 0}); err == nil {
 			return readPieces(ctx, s.View(""), files)
 		}
 	case 4, 5:
-		_ = s.AddRef(ctx, name, table, time.Time{})
+		_ = s.AddRef(name, table, time.Time{})
 		view := []string{"", name}[r.IntN(2)]
 		_ = s.Expose(ctx, table, store.ExposeOptions{View: view, Sources: sources, Wait: true, Probe: r.IntN(2) == 0})
 		return readPieces(ctx, s.View(view), files)
 	case 6:
-		_ = s.RemoveRef(ctx, name)
+		_ = s.RemoveRef(name)
 	case 7:
 		_, _ = s.GC(ctx, store.GCOptions{Keep: int64(r.IntN(50 << 20))})
 	case 8:
@@ -213,7 +213,7 @@ func soakStep(ctx context.Context, s *store.Store, r *rand.Rand, models, blobs [
 		}
 	case 11:
 		_, _ = s.Presence(ctx, table)
-		_, _ = s.Usage(ctx)
+		_, _ = s.Usage()
 	}
 	return nil
 }
@@ -331,7 +331,7 @@ func soakLook(t *testing.T, dir string, files map[digest.Digest][]byte) {
 		t.Errorf("after a collection: %v, %v", missing, err)
 	}
 	refs := s.Refs("")
-	u, uerr := s.Usage(t.Context())
+	u, uerr := s.Usage()
 	var sum int64
 	for _, r := range refs {
 		sum += r.Size

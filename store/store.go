@@ -8,12 +8,12 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/internal/chunkfile"
+	"github.com/ballast-dev/ballast/store/internal/expose"
 	"github.com/ballast-dev/ballast/store/internal/hydrate"
 	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/ballast-dev/ballast/store/internal/object"
@@ -70,9 +70,21 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
+type (
+	// ExposeOptions are the settings of one Expose.
+	ExposeOptions = expose.Request
+
+	// A View is the set of files that may be read for one reference, by digest.
+	View = expose.View
+
+	// Early describes the incomplete files of a table in a view.
+	Early = expose.Early
+)
+
 // Store keeps the verified bytes of a node. All methods are safe for concurrent use.
 type Store struct {
 	meta.Catalog
+	expose.Views
 
 	dir     string
 	root    *os.Root
@@ -83,26 +95,16 @@ type Store struct {
 
 	ctx  context.Context // cancels all work
 	stop context.CancelFunc
-	work sync.WaitGroup
 
 	scheduler *transfer.Scheduler
 	area      *staging.Area
 	files     *chunkfile.Set
 	engine    *hydrate.Engine
+	exposed   *expose.Set
 	ledger    ledger
 	decoded   decoded
-	failed    atomic.Int64 // reads of incomplete files
-
-	// exposing serialises Expose and withdraw. Locked before a bbolt transaction.
-	exposing sync.Mutex
-
-	mu        sync.Mutex // guards the following
-	closed    bool
-	exposures exposures
-	presented map[string]presented // by view that has all of its table
+	scrubbed  atomic.Int64 // bytes
 }
-
-var errClosed = fmt.Errorf("the store is closed: %w", errdefs.ErrUnavailable)
 
 // Open opens the store below dir, which is created if needed. It returns errdefs.ErrUnavailable if
 // another process has it open.
@@ -122,7 +124,6 @@ func Open(dir string, o Options) (*Store, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Store{
 		dir: dir, root: root, o: o, log: o.Log, ctx: ctx, stop: stop,
-		exposures: newExposures(), presented: map[string]presented{},
 		scheduler: transfer.NewScheduler(transfer.Options{
 			Connections: o.Connections, Chunk: filetable.MaxChunkLen, Readers: readers, Unpackers: unpackers,
 		}),
@@ -149,6 +150,11 @@ func (s *Store) open() (err error) {
 	}
 	s.Catalog = s.db.Catalog
 	s.objects, err = object.Open(object.Options{Root: s.root, Temp: staging.Top, DB: s.db, Files: files, Log: s.log})
+	s.exposed = expose.New(expose.Options{
+		Dir: s.dir, DB: s.db, Objects: s.objects, Area: s.area, Files: s.files, Engine: s.engine, Log: s.log,
+		Table: s.Table, Reserve: host{s}.reserveExposed,
+	})
+	s.Views = s.exposed.Views()
 	return err
 }
 
@@ -164,10 +170,10 @@ func Schema(dir string) (string, error) { return meta.Schema(filepath.Join(dir, 
 
 // Close stops all fetches, keeping their staged bytes, and closes the store.
 func (s *Store) Close() error {
-	s.mu.Lock()
-	s.closed = true
-	s.mu.Unlock()
 	s.stop()
+	if s.exposed != nil {
+		s.exposed.Close()
+	}
 	s.engine.Close()
 	s.files.Close()
 	if s.area != nil {
@@ -176,7 +182,6 @@ func (s *Store) Close() error {
 	if s.objects != nil {
 		s.objects.Close()
 	}
-	s.work.Wait()
 	var err error
 	if s.db != nil {
 		err = s.db.Close()

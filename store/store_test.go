@@ -24,6 +24,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
 )
 
 func modelTar(t *testing.T, weights []byte) []byte {
@@ -169,11 +170,11 @@ func TestSameFileInManyFormatsIsOneObject(t *testing.T) {
 		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.AddRef(t.Context(), "pin/"+string(rune('a'+i)), table, time.Time{}); err != nil {
+		if err := s.AddRef("pin/"+string(rune('a'+i)), table, time.Time{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	u, err := s.Usage(t.Context())
+	u, err := s.Usage()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +193,7 @@ func TestSameFileInManyFormatsIsOneObject(t *testing.T) {
 		t.Errorf("references count %d bytes, objects have %d", total, u.Unique)
 	}
 	// The first table is removed; the second one keeps the weights.
-	if err := s.RemoveRef(t.Context(), "pin/a"); err != nil {
+	if err := s.RemoveRef("pin/a"); err != nil {
 		t.Fatal(err)
 	}
 	r, err := s.Ref("pin/b")
@@ -263,24 +264,27 @@ func TestAfterARebootOnlySyncedChunksCount(t *testing.T) {
 	table := storetest.NewBuilder("x").Raw("w", weights, 0o644).Put(t, s)
 	d := digest.FromBytes(weights)
 	interrupted(t, s, table, weights, 8<<20)
-	heads, _ := filepath.Glob(filepath.Join(dir, "partial", "*", "head"))
+	heads, _ := filepath.Glob(filepath.Join(dir, "partial", "*"))
 	if len(heads) != 1 {
-		t.Fatalf("heads: %v", heads)
+		t.Fatalf("partials: %v", heads)
 	}
-	head, err := os.ReadFile(heads[0])
+	const attribute = "trusted.ballast.staged"
+	head := make([]byte, 1<<10)
+	size, err := unix.Getxattr(heads[0], attribute, head)
 	if err != nil {
 		t.Fatal(err)
 	}
+	head = head[:size]
 	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	old := bytes.Replace(head, bytes.TrimSpace(boot), []byte("00000000-0000-0000-0000-000000000000"), 1)
 	if bytes.Equal(old, head) {
 		t.Fatal("the head does not name the boot")
 	}
-	if err := os.WriteFile(heads[0], old, 0o600); err != nil {
+	if err := unix.Setxattr(heads[0], attribute, old, 0); err != nil {
 		t.Fatal(err)
 	}
 	// A power failure before the bytes were synced.
-	if err := os.WriteFile(filepath.Join(filepath.Dir(heads[0]), "data"), make([]byte, 16<<20), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(heads[0], "data"), make([]byte, 16<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s = storetest.Open(t, dir, store.Options{})
@@ -481,7 +485,7 @@ func TestQuota(t *testing.T) {
 		t.Helper()
 		weights := storetest.Random(seed, 3<<20)
 		table := storetest.NewBuilder(name).Raw("w", weights, 0o644).Put(t, s)
-		if err := s.AddRef(t.Context(), "pin/"+name, table, time.Time{}); err != nil {
+		if err := s.AddRef("pin/"+name, table, time.Time{}); err != nil {
 			t.Fatal(err)
 		}
 		return s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(storetest.NewFetcher(weights))})
@@ -492,7 +496,7 @@ func TestQuota(t *testing.T) {
 	if err := hydrate("b", 21); !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "quota") {
 		t.Errorf("beyond the quota: %v", err)
 	}
-	if err := s.RemoveRef(t.Context(), "pin/a"); err != nil {
+	if err := s.RemoveRef("pin/a"); err != nil {
 		t.Fatal(err)
 	}
 	if err := hydrate("b", 21); err != nil {
@@ -573,7 +577,7 @@ func TestCollect(t *testing.T) {
 	b := storetest.NewBuilder("b").Raw("s", shared, 0o644).Put(t, s)
 	f := storetest.NewFetcher(shared, own)
 	for name, table := range map[string]digest.Digest{"snapshot/1": a, "pin/b": b} {
-		if err := s.AddRef(t.Context(), name, table, time.Time{}); err != nil {
+		if err := s.AddRef(name, table, time.Time{}); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
@@ -591,7 +595,7 @@ func TestCollect(t *testing.T) {
 	if r := gc(store.GCOptions{}); r.Objects != 0 {
 		t.Errorf("with references: %+v", r)
 	}
-	if err := s.RemoveRef(t.Context(), "snapshot/1"); err != nil {
+	if err := s.RemoveRef("snapshot/1"); err != nil {
 		t.Fatal(err)
 	}
 	if r := gc(store.GCOptions{DryRun: true}); r.Bytes < int64(len(own)) || r.Bytes >= int64(len(own)+len(shared)) {
@@ -606,13 +610,13 @@ func TestCollect(t *testing.T) {
 	if _, err := s.Files(t.Context(), b); err != nil {
 		t.Errorf("the pinned one: %v", err)
 	}
-	if err := s.AddRef(t.Context(), "pin/b", b, time.Now().Add(-time.Second)); err != nil {
+	if err := s.AddRef("pin/b", b, time.Now().Add(-time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	if r := gc(store.GCOptions{}); r.Bytes < int64(len(shared)) {
 		t.Errorf("expired: %+v", r)
 	}
-	u, err := s.Usage(t.Context())
+	u, err := s.Usage()
 	if err != nil || u.Unique != 0 {
 		t.Errorf("usage %+v, %v", u, err)
 	}
@@ -654,7 +658,7 @@ func TestCheckFindsDamageAndHydrateRepairsIt(t *testing.T) {
 				table := storetest.NewBuilder("x").Tar(t, plain).Put(t, s)
 				f := storetest.NewFetcher(plain)
 				o := store.HydrateOptions{Sources: storetest.From(f)}
-				if err := s.AddRef(t.Context(), "pin/x", table, time.Time{}); err != nil {
+				if err := s.AddRef("pin/x", table, time.Time{}); err != nil {
 					t.Fatal(err)
 				}
 				if err := s.Hydrate(t.Context(), table, o); err != nil {

@@ -226,7 +226,7 @@ func TestWayIsDurable(t *testing.T) {
 	readRandomly(t, s, digest.FromBytes(p), p, 10)
 
 	// When no reference needs the victim's table any more, another way can be recorded.
-	if err := s.RemoveRef(t.Context(), "snapshot/"+table.Encoded()); err != nil {
+	if err := s.RemoveRef("snapshot/" + table.Encoded()); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Expose(t.Context(), other, store.ExposeOptions{Sources: evil(serve), Wait: true}); err != nil {
@@ -363,7 +363,7 @@ func TestPrivateArchiveIsNotListed(t *testing.T) {
 	}
 	thief := storetest.NewBuilder("thief").RawChunks("own", own, 0o644, 1<<20).Unpack(zipped, filetable.CodecGzip, "").Put(t, s)
 	for _, view := range []string{"", "snapshot/2"} {
-		if err := s.AddRef(t.Context(), "snapshot/2", thief, time.Time{}); err != nil {
+		if err := s.AddRef("snapshot/2", thief, time.Time{}); err != nil {
 			t.Fatal(err)
 		}
 		err := s.Expose(t.Context(), thief, store.ExposeOptions{View: view, Sources: evil(storetest.NewFetcher(own)), Wait: true})
@@ -428,7 +428,7 @@ func TestReservations(t *testing.T) {
 	if err := <-jobs[0]; err != nil {
 		t.Errorf("the first: %v", err)
 	}
-	if u, err := s.Usage(t.Context()); err != nil || u.Unique+u.Partial > quota {
+	if u, err := s.Usage(); err != nil || u.Unique+u.Partial > quota {
 		t.Errorf("%d bytes are used: %v", u.Unique+u.Partial, err)
 	}
 }
@@ -448,7 +448,7 @@ func TestExposedReservations(t *testing.T) {
 		p := storetest.Random(uint64(50+i), 25<<20)
 		tables[i] = storetest.NewBuilder(fmt.Sprint(i)).RawChunks("w", p, 0o644, filetable.MaxChunk).Put(t, s)
 		sources[i] = storetest.FromRepository(fmt.Sprint("registry.example/", i), storetest.NewFetcher(p))
-		if err := s.AddRef(t.Context(), fmt.Sprint("snapshot/", i), tables[i], time.Time{}); err != nil {
+		if err := s.AddRef(fmt.Sprint("snapshot/", i), tables[i], time.Time{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -480,7 +480,7 @@ func TestExposedReservations(t *testing.T) {
 		t.Errorf("the first: %v", err)
 	}
 	for _, i := range []int{first, other} { // removes the one that was hydrated, and the other
-		if err := s.RemoveRef(t.Context(), fmt.Sprint("snapshot/", i)); err != nil {
+		if err := s.RemoveRef(fmt.Sprint("snapshot/", i)); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := s.GC(t.Context(), store.GCOptions{}); err != nil {
@@ -511,7 +511,7 @@ func TestZerosAreHoles(t *testing.T) {
 			t.Fatalf("at %d: %v", off, err)
 		}
 	}
-	if u, err := s.Usage(t.Context()); err != nil || u.Partial > 16<<20 {
+	if u, err := s.Usage(); err != nil || u.Partial > 16<<20 {
 		t.Errorf("%d bytes for %s: %v", u.Partial, d, err)
 	}
 }

@@ -299,7 +299,7 @@ func TestCollectBesideEverything(t *testing.T) {
 		name := fmt.Sprint("snapshot/", i)
 		first := i%2 == 0 // as the differ does, or as a prefetch
 		if first {
-			if err := s.AddRef(t.Context(), name, table, time.Time{}); err != nil {
+			if err := s.AddRef(name, table, time.Time{}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -309,7 +309,7 @@ func TestCollectBesideEverything(t *testing.T) {
 		close(stop)
 		others.Wait()
 		if !first {
-			if err := s.AddRef(t.Context(), name, table, time.Time{}); err != nil {
+			if err := s.AddRef(name, table, time.Time{}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -319,7 +319,7 @@ func TestCollectBesideEverything(t *testing.T) {
 		if _, err := s.Files(t.Context(), table); err != nil {
 			t.Fatalf("round %d: a complete table with a snapshot was collected: %v", i, err)
 		}
-		if err := s.RemoveRef(t.Context(), name); err != nil {
+		if err := s.RemoveRef(name); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -27,7 +27,7 @@ func TestTrimImages(t *testing.T) {
 			}
 			im := store.Image{Manifest: d, Table: storetest.NewBuilder(name).Inline("a", []byte(host+name), 0o644).Put(t, s), Refs: []string{host + "/m:" + name}}
 			im.Config = im.Table
-			if err := s.PutImage(ctx, im); err != nil {
+			if err := s.PutImage(im); err != nil {
 				t.Fatal(err)
 			}
 			return im
@@ -42,25 +42,25 @@ func TestTrimImages(t *testing.T) {
 		}
 		victim := resolve("good.example", "victim", 1<<20)
 		used := resolve("evil.example", "used", 20<<20)
-		if err := s.AddRef(ctx, "snapshot/1", used.Table, time.Time{}); err != nil {
+		if err := s.AddRef("snapshot/1", used.Table, time.Time{}); err != nil {
 			t.Fatal(err)
 		}
 		var evil []store.Image
 		for i := range 2 {
-			if err := s.TrimImages(ctx, "evil.example"); err != nil {
+			if err := s.TrimImages("evil.example"); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Second)
 			evil = append(evil, resolve("evil.example", fmt.Sprintf("%0*d", i+20, i), 20<<20))
 		}
-		if err := s.TrimImages(ctx, "evil.example"); !errdefs.IsResourceExhausted(err) {
+		if err := s.TrimImages("evil.example"); !errdefs.IsResourceExhausted(err) {
 			t.Errorf("40 MiB that were resolved just now: %v, want a refusal", err)
 		}
-		if err := s.TrimImages(ctx, "good.example"); err != nil {
+		if err := s.TrimImages("good.example"); err != nil {
 			t.Errorf("another registry: %v", err)
 		}
 		time.Sleep(10 * time.Minute)
-		if err := s.TrimImages(ctx, "evil.example"); err != nil {
+		if err := s.TrimImages("evil.example"); err != nil {
 			t.Fatal(err)
 		}
 		if !there(victim) || !there(used) || there(evil[0]) || !there(evil[1]) {

@@ -1,8 +1,6 @@
 package store
 
 import (
-	"context"
-
 	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/opencontainers/go-digest"
 )
@@ -20,8 +18,8 @@ type Usage struct {
 }
 
 // Usage returns the disk use.
-func (s *Store) Usage(ctx context.Context) (Usage, error) {
-	r, err := s.objects.Usage(collector{s})
+func (s *Store) Usage() (Usage, error) {
+	r, err := s.objects.Usage(host{s})
 	if err != nil {
 		return Usage{}, err
 	}
@@ -41,7 +39,10 @@ type Share = meta.Share
 
 // Shares returns the share of each image, by its manifest, and of each other model that is referenced or being
 // downloaded, by its table. The cost is linear in the files of all models.
-func (s *Store) Shares() map[digest.Digest]Share { return s.db.Shares(collector{s}.Live()) }
+func (s *Store) Shares() map[digest.Digest]Share { return s.db.Shares(host{s}.Live()) }
+
+// Share is Shares for one model. Its cost depends on the files of that model.
+func (s *Store) Share(model digest.Digest) Share { return s.db.Share(model, host{s}.Live()) }
 
 // Counts are counters since the store was opened.
 type Counts struct {
@@ -49,12 +50,17 @@ type Counts struct {
 	CopiedBytes   int64 // of chunks copied from another object
 	CorruptChunks int64 // wrong chunks from a source
 	FailedReads   int64 // of incomplete files
+	ScrubbedBytes int64 // read again by Scrub
+	Damaged       int64 // objects that were found damaged or missing
 }
 
 // Counts returns the counters since the store was opened.
 func (s *Store) Counts() Counts {
 	c := &s.files.Counts
-	return Counts{ReaderBytes: c.Received.Load(), CopiedBytes: c.Copied.Load(), CorruptChunks: c.Corrupt.Load(), FailedReads: s.failed.Load()}
+	return Counts{
+		ReaderBytes: c.Received.Load(), CopiedBytes: c.Copied.Load(), CorruptChunks: c.Corrupt.Load(), FailedReads: s.exposed.Failed.Load(),
+		ScrubbedBytes: s.scrubbed.Load(), Damaged: s.objects.Lost(),
+	}
 }
 
 // Memory returns the memory used for the records of objects, in bytes.

@@ -27,7 +27,7 @@ func viewed(t *testing.T, s *store.Store, view string, b *storetest.Builder, o s
 	for _, src := range o.Sources {
 		names = append(names, src.Name)
 	}
-	err := errors.Join(s.AddRef(t.Context(), view, table, time.Time{}), s.SetRefSources(view, names))
+	err := errors.Join(s.AddRef(view, table, time.Time{}), s.SetRefSources(view, names))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +156,7 @@ func TestViewsAreRemoved(t *testing.T) {
 		t.Errorf("the object has %d names, want 3", n)
 	}
 	for i, want := range []bool{true, false} {
-		if err := s.RemoveRef(t.Context(), []string{"snapshot/1", "snapshot/2"}[i]); err != nil {
+		if err := s.RemoveRef([]string{"snapshot/1", "snapshot/2"}[i]); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := s.GC(t.Context(), store.GCOptions{}); err != nil {

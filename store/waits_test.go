@@ -55,7 +55,7 @@ func TestReaderOfRemovedReference(t *testing.T) {
 				}
 				read := readLater(t, s, "snapshot/1", p)
 				synctest.Wait()
-				if err := s.RemoveRef(t.Context(), "snapshot/1"); err != nil {
+				if err := s.RemoveRef("snapshot/1"); err != nil {
 					t.Fatal(err)
 				}
 				if err := endsIn(t, time.Second, "read", read); !errdefs.IsNotFound(err) {
@@ -110,7 +110,7 @@ func TestReaderOfAbandonedDownload(t *testing.T) {
 			}
 			cancel()
 			<-again
-			if err := s.RemoveRef(t.Context(), "snapshot/1"); err != nil {
+			if err := s.RemoveRef("snapshot/1"); err != nil {
 				t.Fatal(err)
 			}
 			<-read

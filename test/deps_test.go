@@ -33,7 +33,8 @@ store/internal/meta       : store/boltfile store/durable store/filetable
 store/internal/object     : store/filetable store/internal/meta store/verify
 store/internal/chunkfile  : store/filetable store/internal/staging store/transfer store/verify
 store/internal/hydrate    : store/filetable store/internal/chunkfile store/internal/meta store/internal/staging store/transfer store/verify
-store                     : store/boltfile store/filetable store/internal/chunkfile store/internal/hydrate store/internal/meta store/internal/object store/internal/staging store/transfer store/verify
+store/internal/expose     : store/filetable store/internal/chunkfile store/internal/hydrate store/internal/meta store/internal/object store/internal/staging store/transfer store/verify
+store                     : store/boltfile store/filetable store/internal/chunkfile store/internal/expose store/internal/hydrate store/internal/meta store/internal/object store/internal/staging store/transfer store/verify
 store/storetest           : store store/filetable store/internal/meta store/internal/object store/transfer store/verify
 convert/mediatype         : store/filetable
 convert/chunked           : convert/mediatype store/filetable store/verify
@@ -50,6 +51,7 @@ convert/carton            : convert convert/carton/zipdir convert/contentrange c
 convert/carton/zipdir     : convert store/filetable
 convert/image             : convert convert/mediatype store/filetable store/verify
 convert/remote            : convert convert/contentrange convert/mediatype store/transfer store/verify
+convert/remote/peerstest  : convert/contentrange
 convert/layout            : convert convert/format convert/local convert/mediatype store/durable store/transfer store/verify
 convert/huggingface       : convert convert/format convert/mediatype convert/remote store/filetable store/verify
 convert/resolve           : convert convert/format convert/formats convert/image convert/mediatype convert/remote store/filetable store/transfer

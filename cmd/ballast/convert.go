@@ -313,10 +313,10 @@ func follow(p progress) func([]store.Progress) {
 			if s == last[s.Blob] {
 				continue
 			}
-			last[s.Blob] = s
-			if _, ok := began[s.Blob]; !ok && s.State != string(api.StatusWaiting) {
+			if s.State != last[s.Blob].State && s.State != string(api.StatusWaiting) {
 				began[s.Blob] = mark{now, s.Done}
 			}
+			last[s.Blob] = s
 			e := api.Event{Status: api.EventStatus(s.State), Digest: s.Blob, Total: s.Total, Completed: s.Done, File: s.Name}
 			if b, ok := began[s.Blob]; ok && now.Sub(b.at) > time.Second {
 				e.Rate = int64(float64(s.Done-b.done) / now.Sub(b.at).Seconds())

@@ -45,7 +45,7 @@ prefetches and pulls continue.`,
 		if h.pause || h.resume {
 			return a.pause(cmd.Context(), cl, h)
 		}
-		return a.each(args, func(name string) error { return a.hydrate(cmd.Context(), cl, name, h) })
+		return each(a, args, func(name string) error { return a.hydrate(cmd.Context(), cl, name, h) })
 	})
 	return c
 }

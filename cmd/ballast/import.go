@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -83,20 +82,31 @@ func (a *app) importArchive(cmd *cobra.Command, cl *api.Client, name string, r a
 	} else if r.Path, err = filepath.Abs(path); err != nil {
 		return err
 	}
+	return a.imported(cmd.Context(), name, out, stream == nil, func(event func(api.Event)) ([]api.Imported, error) {
+		return cl.ImportArchive(cmd.Context(), r, stream, event)
+	})
+}
+
+// imported shows an import of what is called name, and prints its models. With lasting, ballastd continues after Ctrl-C.
+func (a *app) imported(ctx context.Context, name string, out output, lasting bool, run func(event func(api.Event)) ([]api.Imported, error)) error {
 	p, start := a.progress(out, name), time.Now()
-	imported, err := cl.ImportArchive(cmd.Context(), r, stream, p.event)
+	imported, err := run(p.event)
 	p.end()
-	if cmd.Context().Err() != nil {
-		if stream == nil {
+	if ctx.Err() != nil {
+		if lasting {
 			a.detached(name)
 		}
-		return cmd.Context().Err()
+		return ctx.Err()
 	}
 	if err != nil {
-		return api.About(name, err)
+		err = api.About(name, err)
+		if out == outJSON {
+			p.event(api.Event{Status: api.StatusError, Error: api.Wrap(err)})
+		}
+		return err
 	}
 	if out == outJSON {
-		return json.NewEncoder(a.stdout).Encode(api.ArchiveEvent{Event: api.Event{Status: api.StatusSuccess}, Imported: imported})
+		return json.NewEncoder(a.stdout).Encode(api.ImportEvent{Event: api.Event{Status: api.StatusSuccess}, Imported: imported})
 	}
 	for _, m := range imported {
 		line := m.Image.Manifest.String()
@@ -114,7 +124,6 @@ func (a *app) importArchive(cmd *cobra.Command, cl *api.Client, name string, r a
 type importing struct {
 	models []string
 	dir    string
-	dryRun bool
 	r      api.ImportRequest
 	out    output
 }
@@ -132,12 +141,11 @@ if only root can write to them (hard link: owner root, mode 0644); otherwise the
 file is compared with its digest first.
 
 ballastd does the work, and continues if you interrupt this command.`,
-		Example: "  ballast import ollama\n  ballast import ollama llama3.2:1b --dir /usr/share/ollama/.ollama/models --dry-run",
+		Example: "  ballast import ollama\n  ballast import ollama llama3.2:1b --dir /usr/share/ollama/.ollama/models",
 	}
 	out := outputFlag(c)
 	f := c.Flags()
 	f.StringVar(&i.dir, "dir", "", "directory of Ollama's models (default: $OLLAMA_MODELS, ~/.ollama/models, that of the service)")
-	f.BoolVar(&i.dryRun, "dry-run", false, "show what would be done")
 	pinFlags(c, &i.r.TTL, &i.r.NoPin)
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
 		for _, s := range args {
@@ -158,58 +166,17 @@ func (a *app) importOllama(ctx context.Context, cl *api.Client, i importing) (er
 		return err
 	}
 	if len(i.models) == 0 {
-		models, err := cl.ImportModels(ctx, i.r.Dir)
-		if err != nil {
+		if i.models, err = cl.ImportModels(ctx, i.r.Dir); err != nil {
 			return err
 		}
-		if len(models) == 0 {
+		if len(i.models) == 0 {
 			return fmt.Errorf("%s has no models: %w", i.r.Dir, errdefs.ErrNotFound)
 		}
-		for _, m := range models {
-			i.models = append(i.models, m.Name)
-		}
 	}
-	if i.dryRun {
-		return a.planImports(ctx, cl, i)
-	}
-	return a.each(i.models, func(model string) error {
+	return each(a, i.models, func(model string) error {
 		i.r.Model = model
-		return a.importModel(ctx, cl, i)
+		return a.imported(ctx, model, i.out, true, func(event func(api.Event)) ([]api.Imported, error) { return cl.Import(ctx, i.r, event) })
 	})
-}
-
-// importModel imports one model.
-func (a *app) importModel(ctx context.Context, cl *api.Client, i importing) error {
-	model, ref := i.r.Model, ""
-	p := a.progress(i.out, model)
-	start := time.Now()
-	im, linked, err := cl.Import(ctx, i.r, func(e api.Event) {
-		ref = cmp.Or(e.Ref, ref)
-		p.event(e)
-	})
-	p.end()
-	if ctx.Err() != nil {
-		a.detached(model)
-		return ctx.Err()
-	}
-	if err != nil {
-		err = api.About(model, err)
-		if i.out == outJSON {
-			p.event(api.Event{Status: api.StatusError, Ref: ref, Error: api.Wrap(err)})
-		}
-		return err
-	}
-	switch {
-	case i.out == outJSON:
-		return json.NewEncoder(a.stdout).Encode(api.ImportEvent{
-			Event: api.Event{Status: api.StatusSuccess, Ref: ref, Image: &im}, Linked: &linked,
-		})
-	case a.quiet:
-		_, err = fmt.Fprintln(a.stdout, im.Manifest)
-	default:
-		_, err = fmt.Fprintf(a.stdout, "%s  %s  %s%s  %s\n", ref, shortDigest(im.Manifest.String()), size(im.Size), sharedText(linked), took(time.Since(start)))
-	}
-	return err
 }
 
 // sharedText describes which bytes were not copied.
@@ -225,53 +192,4 @@ func sharedText(l store.Linked) string {
 		return ""
 	}
 	return " (" + strings.Join(parts, ", ") + ")"
-}
-
-// planImports prints what imports would do.
-func (a *app) planImports(ctx context.Context, cl *api.Client, i importing) error {
-	plans := []api.ImportPlan{}
-	failed := a.each(i.models, func(model string) error {
-		i.r.Model = model
-		p, err := cl.ImportPlan(ctx, i.r)
-		if err != nil {
-			return api.About(model, err)
-		}
-		plans = append(plans, p)
-		return nil
-	})
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	if err := a.plans(plans, i.out); err != nil {
-		return err
-	}
-	return failed
-}
-
-// plans prints plans of imports.
-func (a *app) plans(plans []api.ImportPlan, out output) error {
-	if out == outJSON || a.quiet {
-		manifests := []string{}
-		for _, p := range plans {
-			manifests = append(manifests, p.Manifest.String())
-		}
-		return a.show(out, plans, manifests, nil)
-	}
-	for _, p := range plans {
-		rows := [][]string{{"FILE", "SIZE", "DIGEST", "STATE"}}
-		var copied int64
-		for _, b := range p.Blobs {
-			rows = append(rows, []string{b.File, size(b.Size), b.Digest.String(), b.State})
-			if b.State == store.LinkNone {
-				copied += b.Size
-			}
-		}
-		if err := a.table(rows); err != nil {
-			return err
-		}
-		if _, err := fmt.Fprintf(a.stdout, "\n%s as %s: %s of %s would be copied; digest: %s\n\n", printable(p.Name), p.Ref, size(copied), size(p.Size), p.Manifest); err != nil {
-			return err
-		}
-	}
-	return nil
 }

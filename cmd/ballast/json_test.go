@@ -28,9 +28,7 @@ var results = []struct {
 	{"resolve", "an object", api.Resolved{}},
 	{"prefetch, pull, hydrate", "a line for each event, the last with status success, started, paused or error", api.Event{}},
 	{"prefetch --dry-run, pull --dry-run", "a list", []fetchPlan{}},
-	{"import", "events as for prefetch, a line each, the last with", api.ArchiveEvent{}},
-	{"import ollama", "a line for each event: the fields of prefetch, and", api.ImportEvent{}},
-	{"import ollama --dry-run", "a list", []api.ImportPlan{}},
+	{"import, import ollama", "events as for prefetch, a line each, the last with", api.ImportEvent{}},
 	{"status", "an object", api.Status{}},
 	{"df", "an object", store.Usage{}},
 	{"pin, pin ls", "a list", []api.Pin{}},
@@ -128,7 +126,7 @@ func TestJSON(t *testing.T) {
 		switch r.value.(type) {
 		case api.Detail, api.Why:
 			skip = image
-		case api.ImportEvent, api.ArchiveEvent:
+		case api.ImportEvent:
 			for f := range reflect.TypeFor[api.Event]().Fields() {
 				name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 				skip = append(skip, name)

@@ -33,7 +33,7 @@ func (a *app) rmCommand() *cobra.Command {
 		if dryRun {
 			remove = cl.Removal
 		}
-		return a.each(args, func(name string) error {
+		return each(a, args, func(name string) error {
 			r, err := remove(cmd.Context(), name)
 			for _, m := range r.Manifests {
 				fmt.Fprintln(a.stdout, m)
@@ -53,12 +53,12 @@ func (a *app) rmCommand() *cobra.Command {
 	return c
 }
 
-// each calls f with all names, continues after an error, which it prints, and returns the first.
-func (a *app) each(names []string, f func(string) error) error {
+// each calls f with all arguments, continues after an error, which it prints, and returns the first.
+func each[T any](a *app, all []T, f func(T) error) error {
 	var first error
-	for _, n := range names {
-		err := f(n)
-		if errors.Is(err, context.Canceled) { // Ctrl-C applies to all names
+	for _, v := range all {
+		err := f(v)
+		if errors.Is(err, context.Canceled) { // Ctrl-C applies to all
 			return err
 		}
 		if err == nil {
@@ -87,7 +87,7 @@ or "ballast pin REF" moves the pin.`,
 	c.Flags().Var((*ttl)(&t), "ttl", "remove the pin after this time, such as 12h, 3d or 2w (default: keep it)")
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
 		var all []api.Pin
-		err := a.each(args, func(name string) error {
+		err := each(a, args, func(name string) error {
 			pins, err := cl.Pin(cmd.Context(), api.PinRequest{Name: name, TTL: t})
 			all = append(all, pins...)
 			return err
@@ -145,7 +145,7 @@ func (a *app) unpinCommand() *cobra.Command {
 		Args:              modelNames(1, 0),
 		ValidArgsFunction: a.completes(0, pinnedRefs),
 		RunE: a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
-			return a.each(args, func(name string) error {
+			return each(a, args, func(name string) error {
 				pins, err := cl.Unpin(cmd.Context(), name)
 				for _, p := range pins {
 					fmt.Fprintln(a.stdout, printable(p.Name))

@@ -45,7 +45,7 @@ and it is collected. SHARED is the rest of what is on the disk. Unfinished files
 		if *sized {
 			ask = cl.SizedImages
 		}
-		return a.watching(cmd.Context(), *watch, func() error {
+		return a.repeat(cmd.Context(), watch(), func() error {
 			images, err := ask(cmd.Context())
 			if err != nil {
 				return err
@@ -76,9 +76,17 @@ func (a *app) list(images []api.Image, out output) error {
 		return err
 	}
 	for _, im := range images {
-		if im.Error != nil {
-			fmt.Fprintf(a.stdout, "\n%s is invalid: %s\n", shortDigest(im.ID().String()), printable(im.Error.Message))
+		if im.Error == nil {
+			continue
 		}
+		what := "%s stalls, ballastd tries again: %s"
+		switch im.State {
+		case api.StateInvalid:
+			what = "%s is invalid: %s"
+		case api.StatePartial, api.StateAbsent:
+			what = "%s is damaged: %s; \"ballast verify --repair\" downloads them again"
+		}
+		fmt.Fprintf(a.stdout, "\n"+what+"\n", shortDigest(im.ID().String()), printable(im.Error.Message))
 	}
 	return nil
 }
@@ -159,8 +167,16 @@ func state(im api.Image, ref string) string {
 			words[0] += " (" + timeLeft(left, im.Rate) + " left)"
 		}
 	}
-	if im.Paused {
+	switch {
+	case im.Paused:
 		words = append(words, "paused")
+	case im.Error != nil && (im.State == api.StatePartial || im.State == api.StateAbsent):
+		words = append(words, "damaged")
+	case im.Error != nil && im.State != api.StateInvalid && im.Rate == 0:
+		words = append(words, "stalled")
+	}
+	if !im.Ends.IsZero() {
+		words = append(words, "stops "+expires(im.Ends))
 	}
 	if im.Unverified {
 		words = append(words, "unverified")

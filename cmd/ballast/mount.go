@@ -90,7 +90,7 @@ minute.`,
 			return dirs
 		}),
 		RunE: a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
-			return a.each(args, func(dir string) error { return unmountModel(cmd.Context(), cl, dir) })
+			return each(a, args, func(dir string) error { return unmountModel(cmd.Context(), cl, dir) })
 		}),
 	}
 }

@@ -68,9 +68,13 @@ func (a *app) fetchCommand(c *cobra.Command) (_ *cobra.Command, r *api.PrefetchR
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "show what would be downloaded")
 	c.Flags().BoolVar(&refer, "referrer", false, "then write the converted image of each model beside it, as \"ballast convert REF --referrer\" does")
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
-		refs, err := a.references(cmd, args, list)
+		parsed, err := a.references(cmd, args, list)
 		if err != nil {
 			return err
+		}
+		var refs []string
+		for _, ref := range parsed {
+			refs = append(refs, ref.String())
 		}
 		switch {
 		case detach && refer:
@@ -114,7 +118,7 @@ type fetchPlan struct {
 // planFetches prints what downloads would do.
 func (a *app) planFetches(ctx context.Context, cl *api.Client, refs []string, out output) error {
 	plans, digests, rows := []fetchPlan{}, []string{}, [][]string{{"REFERENCE", "DIGEST", "SIZE", "STATE"}}
-	failed := a.each(refs, func(ref string) error {
+	failed := each(a, refs, func(ref string) error {
 		d, err := a.remoteDetail(ctx, ref, convert.Choice{})
 		if err != nil {
 			return api.About(ref, err)
@@ -133,15 +137,14 @@ func (a *app) planFetches(ctx context.Context, cl *api.Client, refs []string, ou
 	return cmp.Or(a.show(out, plans, digests, rows), failed)
 }
 
-// references returns the valid references of the command line and of a list.
-func (a *app) references(cmd *cobra.Command, args []string, list string) ([]string, error) {
-	var refs []string
+// references returns the references of the command line and of a list.
+func (a *app) references(cmd *cobra.Command, args []string, list string) (refs []remote.Ref, err error) {
 	for _, s := range args {
 		ref, err := parseRemote(s)
 		if err != nil {
 			return nil, &usageError{err}
 		}
-		refs = append(refs, ref.String())
+		refs = append(refs, ref)
 	}
 	if list != "" {
 		listed, err := readList(cmd.InOrStdin(), list)
@@ -157,7 +160,7 @@ func (a *app) references(cmd *cobra.Command, args []string, list string) ([]stri
 }
 
 // readList reads the references of the file called name, or of stdin if that is "-".
-func readList(stdin io.Reader, name string) ([]string, error) {
+func readList(stdin io.Reader, name string) (refs []remote.Ref, err error) {
 	in := stdin
 	if name == "-" {
 		name = "stdin"
@@ -169,7 +172,6 @@ func readList(stdin io.Reader, name string) ([]string, error) {
 		defer f.Close()
 		in = f
 	}
-	var refs []string
 	lines := bufio.NewScanner(in)
 	n := 0
 	for lines.Scan() {
@@ -182,7 +184,7 @@ func readList(stdin io.Reader, name string) ([]string, error) {
 		if err != nil {
 			return nil, usage("%s:%d: %w", name, n, err)
 		}
-		refs = append(refs, ref.String())
+		refs = append(refs, ref)
 	}
 	if err := lines.Err(); err != nil {
 		return nil, fmt.Errorf("%s:%d: %w", name, n+1, err)

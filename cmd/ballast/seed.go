@@ -13,7 +13,6 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/upstream"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
-	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/convert/signature"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/spf13/cobra"
@@ -47,7 +46,7 @@ credentials can read stay private: pods need a pull secret, and the registry mus
 }
 
 // seed adds models to the root of a node image.
-func (a *app) seed(ctx context.Context, dir string, refs []string, out output) (err error) {
+func (a *app) seed(ctx context.Context, dir string, refs []remote.Ref, out output) (err error) {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("the files of a root belong to root: %w", os.ErrPermission)
 	}
@@ -82,9 +81,9 @@ func (a *app) seed(ctx context.Context, dir string, refs []string, out output) (
 	if len(rules) > 0 {
 		h.Signatures = &signature.Checker{Rules: rules, Store: h.Store, Log: a.log()}
 	}
-	return a.each(refs, func(name string) error {
-		if err := a.seedModel(ctx, h, name, out); err != nil {
-			return api.About(name, err)
+	return each(a, refs, func(ref remote.Ref) error {
+		if err := a.seedModel(ctx, h, ref, out); err != nil {
+			return api.About(ref.String(), err)
 		}
 		return nil
 	})
@@ -105,17 +104,13 @@ func checkSeed(dir string) error {
 }
 
 // seedModel adds a model to a seed.
-func (a *app) seedModel(ctx context.Context, h *registry.Handler, name string, out output) error {
-	ref, err := resolve.ParseRef(name)
-	if err != nil {
-		return err
-	}
+func (a *app) seedModel(ctx context.Context, h *registry.Handler, ref remote.Ref, out output) error {
 	start := time.Now()
 	im, err := h.Convert(ctx, ref)
 	if err != nil {
 		return err
 	}
-	p := a.progress(out, name)
+	p := a.progress(out, ref.String())
 	err = h.Store.Hydrate(ctx, im.Table, store.HydrateOptions{Sources: h.NodeSources(im, ref.Name()), Progress: follow(p)})
 	p.end()
 	if err != nil {
@@ -125,7 +120,7 @@ func (a *app) seedModel(ctx context.Context, h *registry.Handler, name string, o
 		return err
 	}
 	pin := api.PinName(api.Label(im, ref))
-	if err := h.Store.AddRef(ctx, pin, im.Table, time.Time{}); err != nil {
+	if err := h.Store.AddRef(pin, im.Table, time.Time{}); err != nil {
 		return err
 	}
 	if err := h.Store.SetRefSources(pin, []string{ref.Name()}); err != nil {
@@ -133,11 +128,11 @@ func (a *app) seedModel(ctx context.Context, h *registry.Handler, name string, o
 	}
 	for _, named := range h.Store.ImagesByRef(ref.Recorded()) { // an index, or the model
 		if slices.Contains(named.PrivateNames, ref.Name()) {
-			a.note("%s needs credentials, so pods can pull it only while its registry answers", name)
+			a.note("%s needs credentials, so pods can pull it only while its registry answers", ref)
 			continue
 		}
 		named.Imported = []string{ref.Recorded()}
-		if err := h.Store.PutImage(ctx, named); err != nil {
+		if err := h.Store.PutImage(named); err != nil {
 			return err
 		}
 	}

@@ -18,11 +18,10 @@ import (
 // setupFlags are the flags of "setup".
 type setupFlags struct {
 	setup.Options
-	open             []string
-	settings         string
-	withDaemon       bool
-	remove, rollback bool
-	dryRun           bool
+	open           []string
+	settings       string
+	withDaemon     bool
+	remove, dryRun bool
 }
 
 func (a *app) setupCommand() *cobra.Command {
@@ -36,7 +35,7 @@ right stays as it is, so a second run changes nothing. containerd is restarted o
 changed, ballastd only if it has changed itself; containers continue.
 
 A crash at any point leaves a node that can pull ordinary images, and another run completes the setup. Files
-that were replaced are kept in /var/lib/ballast-setup, for --rollback and --remove. setup remembers its flags:
+that were replaced are kept in /var/lib/ballast-setup, for --remove. setup remembers its flags:
 a flag that is not given has its value from the last run.
 
 --registry closes a registry: while ballastd is stopped, its tags cannot be pulled. setup refuses to close
@@ -67,9 +66,8 @@ in that root. Without systemd, --no-service leaves it to you to run ballastd, fo
 	f.BoolVar(&o.dryRun, "dry-run", false, "show what would be done")
 	f.BoolVar(&o.remove, "remove", false, "uninstall ballast, with all models; other images stay")
 	f.BoolVar(&o.withDaemon, "with-daemon", false, "with --remove, where ballastd was in a pod: run the ballastd beside this program until the images are removed")
-	f.BoolVar(&o.rollback, "rollback", false, "restore the version that the last upgrade replaced")
 	f.StringSliceVar(&o.open, "open", nil, "ask these registries directly again, without ballast")
-	c.MarkFlagsMutuallyExclusive("remove", "rollback", "open", "registry")
+	c.MarkFlagsMutuallyExclusive("remove", "open", "registry")
 	flagValues(c, "distro", node.Distros()...)
 	c.RunE = func(cmd *cobra.Command, _ []string) error { return a.setup(cmd, &o, *out) }
 	return c
@@ -118,8 +116,6 @@ func (o *setupFlags) plan(ctx context.Context, cmd *cobra.Command) (*setup.Plan,
 	switch {
 	case o.remove:
 		return setup.NewRemoval(ctx, o.Options)
-	case o.rollback:
-		return setup.NewRollback(ctx, o.Options)
 	case len(o.open) > 0:
 		return setup.NewOpen(ctx, o.Options, o.open)
 	}

@@ -1,12 +1,8 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"fmt"
-	"io"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
@@ -16,22 +12,23 @@ import (
 // maxErrors limits the errors that "status" prints.
 const maxErrors = 5
 
-// watchEvery is the interval of --watch.
-const watchEvery = time.Second
-
 func (a *app) statusCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "show what ballastd is doing: pulls, prefetches, imports, verifications, and what failed last",
 		Long: `Show what ballastd is doing, who waits for it, how fast it is, and what failed last. Kinds of work are prefetch,
 import, hydrate, containerd (a pull), background (the rest of a mounted model), abandoned (a pull whose client
-has gone) and verify. Errors of a model are shown until it has been downloaded.`,
+has gone), verify and scrub (a verification in the background). Errors of a model are shown until it has been downloaded.
+
+LIMIT is what most of a download waited for in the last second: network (the registry and what is between), rate
+(lazy.rate), hash (processors, also for unpacking) or disk. WAITING are clients, READS are reads of its files
+by containers.`,
 		Args: cobra.NoArgs,
 	}
 	out := outputFlag(c)
 	watch := watchFlag(c)
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, _ []string) error {
-		return a.watching(cmd.Context(), *watch, func() error {
+		return a.repeat(cmd.Context(), watch(), func() error {
 			s, err := cl.Status(cmd.Context())
 			if err != nil {
 				return err
@@ -47,7 +44,7 @@ has gone) and verify. Errors of a model are shown until it has been downloaded.`
 
 // status prints the work of the daemon; with --quiet only what is running.
 func (a *app) status(s api.Status) error {
-	rows := [][]string{{"KIND", "MODEL", "DONE", "RATE", "LEFT", "WAITING", "SINCE"}}
+	rows := [][]string{{"KIND", "MODEL", "DONE", "RATE", "LEFT", "LIMIT", "WAITING", "READS", "SINCE"}}
 	failed := failures(s.Jobs)
 	var ends time.Time // of the first abandoned download
 	for _, j := range s.Jobs {
@@ -60,6 +57,9 @@ func (a *app) status(s api.Status) error {
 		if a.quiet {
 			fmt.Fprintln(a.stdout, printable(j.Ref))
 			continue
+		}
+		if s.Paused && j.Kind == api.KindBackground {
+			j.Limit = "paused"
 		}
 		rows = append(rows, jobRow(j))
 	}
@@ -117,7 +117,7 @@ func failures(jobs []api.Job) (failed []api.Job) {
 
 // jobRow returns the table row of a running job.
 func jobRow(j api.Job) []string {
-	row := []string{string(j.Kind), orAll(j.Ref), "starting", "", "", "", took(time.Since(j.Started))}
+	row := []string{string(j.Kind), orAll(j.Ref), "starting", "", "", string(j.Limit), "", "", took(time.Since(j.Started))}
 	if j.Queued {
 		row[2] = "waiting"
 	}
@@ -128,8 +128,10 @@ func jobRow(j api.Job) []string {
 		row[3] = size(j.Rate) + "/s"
 		row[4] = timeLeft(max(0, j.Total-j.Completed), j.Rate)
 	}
-	if j.Waiting > 0 {
-		row[5] = fmt.Sprint(j.Waiting)
+	for i, n := range []int64{int64(j.Waiting), j.Reads} {
+		if n > 0 {
+			row[6+i] = fmt.Sprint(n)
+		}
 	}
 	return row
 }
@@ -140,68 +142,4 @@ func orAll(ref string) string {
 		return "all models"
 	}
 	return ref
-}
-
-// watchFlag adds --watch to a command.
-func watchFlag(c *cobra.Command) *bool {
-	return c.Flags().BoolP("watch", "w", false, "print it again every second, until Ctrl-C")
-}
-
-// watching calls show; if on is set, it does so periodically until ctx ends, which is not an error.
-// On a terminal, each output replaces the last one, and lines are cut to its width.
-func (a *app) watching(ctx context.Context, on bool, show func() error) error {
-	if !on {
-		return show()
-	}
-	stdout := a.stdout
-	defer func() { a.stdout = stdout }()
-	tick := time.NewTicker(watchEvery)
-	defer tick.Stop()
-	for {
-		var b bytes.Buffer
-		a.stdout = &b
-		if err := show(); err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
-			return err
-		}
-		if _, err := io.WriteString(stdout, screenful(stdout, b.String())); err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-	}
-}
-
-// screenful returns what to write so that the screen shows only text, if w is a terminal; otherwise
-// text.
-func screenful(w io.Writer, text string) string {
-	columns, rows, ok := terminalSize(w)
-	if !ok {
-		return text
-	}
-	return fitScreen(text, columns, rows)
-}
-
-// fitScreen cuts a text to the size of a terminal, moves the cursor to the top first, and clears
-// the rest of each line.
-func fitScreen(text string, columns, rows int) string {
-	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
-	if rows > 1 && len(lines) > rows-1 {
-		lines = append(lines[:rows-2], fmt.Sprintf("… and %d more lines", len(lines)-rows+2))
-	}
-	var b strings.Builder
-	b.WriteString("\x1b[H")
-	for _, l := range lines {
-		if r := []rune(l); columns > 1 && len(r) > columns-1 {
-			l = string(r[:columns-1])
-		}
-		b.WriteString(l + "\x1b[K\n")
-	}
-	b.WriteString("\x1b[J")
-	return b.String()
 }

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -19,8 +17,8 @@ func TestStatusTable(t *testing.T) {
 	a := &app{stdout: &out}
 	now := time.Now()
 	err := a.status(api.Status{Paused: true, WaitingReads: 3, Jobs: []api.Job{
-		{Kind: "prefetch", Ref: "a.b/c:1", Started: now.Add(-20 * time.Second), Total: 1e9, Completed: 25e7, Rate: 5e7, Waiting: 2},
-		{Kind: "background", Ref: "a.b/d:1", Started: now.Add(-time.Minute), Total: 100, Completed: 10, Error: &api.Error{Message: "registry down"}},
+		{Kind: "prefetch", Ref: "a.b/c:1", Started: now.Add(-20 * time.Second), Total: 1e9, Completed: 25e7, Rate: 5e7, Waiting: 2, Limit: "network"},
+		{Kind: "background", Ref: "a.b/d:1", Started: now.Add(-time.Minute), Total: 100, Completed: 10, Reads: 3, Error: &api.Error{Message: "registry down"}},
 		{Kind: "verify", Started: now.Add(-time.Second)},
 		{Kind: "prefetch", Ref: "a.b/g:1", Started: now.Add(-time.Second), Queued: true},
 		{Kind: "abandoned", Ref: "a.b/h:1", Started: now.Add(-time.Minute), Total: 100, Completed: 20, Ends: now.Add(4*time.Minute + 10400*time.Millisecond)},
@@ -30,12 +28,12 @@ func TestStatusTable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `KIND        MODEL       DONE           RATE     LEFT  WAITING  SINCE
-prefetch    a.b/c:1     25% of 1.0 GB  50 MB/s  16s   2        20s
-background  a.b/d:1     10% of 100 B                           1m0s
-verify      all models  starting                               1s
-prefetch    a.b/g:1     waiting                                1s
-abandoned   a.b/h:1     20% of 100 B                           1m0s
+	want := `KIND        MODEL       DONE           RATE     LEFT  LIMIT    WAITING  READS  SINCE
+prefetch    a.b/c:1     25% of 1.0 GB  50 MB/s  16s   network  2               20s
+background  a.b/d:1     10% of 100 B                  paused            3      1m0s
+verify      all models  starting                                               1s
+prefetch    a.b/g:1     waiting                                                1s
+abandoned   a.b/h:1     20% of 100 B                                           1m0s
 
 no client waits for abandoned downloads; they stop in 4m10s, or with "ballast rm REF" or "ballast gc"
 
@@ -75,36 +73,6 @@ func TestErrorsUntilSuccess(t *testing.T) {
 	}
 }
 
-// TestScreenIsReplaced replaces each screen by the next one, cut to the size of the terminal.
-func TestScreenIsReplaced(t *testing.T) {
-	got := fitScreen("a line that is long\nb\nc\nd\ne\n", 10, 5)
-	if want := "\x1b[Ha line th\x1b[K\nb\x1b[K\nc\x1b[K\n… and 2 m\x1b[K\n\x1b[J"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
-// TestWatchRepeats repeats until Ctrl-C, or an error.
-func TestWatchRepeats(t *testing.T) {
-	var out strings.Builder
-	a := &app{stdout: &out}
-	ctx, stop := context.WithCancel(t.Context())
-	n := 0
-	err := a.watching(ctx, true, func() error {
-		if n++; n == 2 {
-			stop()
-		}
-		_, err := a.stdout.Write([]byte("x\n"))
-		return err
-	})
-	if err != nil || out.String() != "x\nx\n" {
-		t.Errorf("got %q, %v", out.String(), err)
-	}
-	broken := errors.New("broken")
-	if err := a.watching(t.Context(), true, func() error { return broken }); !errors.Is(err, broken) {
-		t.Errorf("got %v", err)
-	}
-}
-
 // TestFiltersMustAllMatch passes models that match all filters.
 func TestFiltersMustAllMatch(t *testing.T) {
 	im := api.Image{Image: store.Image{Refs: []string{"ghcr.io/team/model:v1"}}, State: api.StateLazy, Snapshots: 1}
@@ -140,6 +108,14 @@ func TestStateText(t *testing.T) {
 		Pins: []store.Ref{{Name: ref, Expires: time.Now().Add(3*time.Hour + time.Minute)}},
 	}
 	if got, want := state(im, ref), "pulling 25% (1m16s left), pinned (3 hours left)"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	im = api.Image{State: api.StateLazy, Total: 1000, Completed: 400, Error: &api.Error{Message: "registry down"}}
+	if got, want := state(im, ref), "lazy 40%, stalled"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	im = api.Image{State: api.StatePulling, Total: 1000, Completed: 400, Rate: 600, Ends: time.Now().Add(4 * time.Minute)}
+	if got, want := state(im, ref), "pulling 40% (2s left), stops in 4 minutes"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -25,7 +25,8 @@ downloaded again: by --repair, which also repairs the snapshots, by a pull, or b
 not complete. Containers that have a damaged file open keep it until they close it.
 
 With --signatures, find the signatures of REF on this node and in its registry instead, and show whether
-the rules of the configuration accept them. No weights are read.`,
+the rules of the configuration accept them. Without a rule for REF, show who says to have signed it. No weights
+are read.`,
 		Args: cobra.MatchAll(cobra.MaximumNArgs(1), modelNames(0, 0)),
 
 		ValidArgsFunction: a.completes(1, modelRefs),
@@ -133,7 +134,11 @@ func (a *app) signatures(ctx context.Context, cl *api.Client, ref string, out ou
 	if err != nil {
 		return err
 	}
-	if err := a.show(out, res, nil, signatureRows(res.Results)); err != nil {
+	rows := signatureRows(res.Results)
+	for _, s := range res.Found {
+		rows = append(rows, []string{"not checked", "no rule", s})
+	}
+	if err := a.show(out, res, nil, rows); err != nil {
 		return err
 	}
 	if len(res.Results) == 0 {

@@ -44,7 +44,7 @@ func (a *app) why(w api.Why) error {
 		rows = append(rows, []string{"Not lazy:", w.Eager})
 	}
 	if w.Error != nil {
-		rows = append(rows, []string{"Invalid:", w.Error.Message})
+		rows = append(rows, []string{"Error:", w.Error.Message})
 	}
 	if err := a.table(rows); err != nil {
 		return err
@@ -62,7 +62,7 @@ func (a *app) why(w api.Why) error {
 	for _, h := range w.Holders {
 		end := h.End
 		if !h.Expires.IsZero() {
-			end += ", or " + ago(h.Expires)
+			end += ", or " + expires(h.Expires)
 		}
 		rows = append(rows, []string{string(h.Kind), h.Name, h.Namespace, end})
 	}

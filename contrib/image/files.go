@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/ballast-dev/ballast/contrib/image/build"
@@ -29,45 +28,57 @@ const (
 	certFile = "etc/ssl/certs/ca-certificates.crt" // where Go looks first
 )
 
-// common returns the files that are the same for all architectures, directories before their content.
-func (s *settings) common(ctx context.Context) ([]file, error) {
+// documents returns the directory of the documentation with the licence, and the notices of modules.
+func (s *settings) documents(modules []build.Module) ([]file, error) {
 	licence, err := os.ReadFile(filepath.Join(s.Source, "LICENSE"))
-	if err != nil {
-		return nil, err
-	}
-	modules, err := s.Modules(ctx)
 	if err != nil {
 		return nil, err
 	}
 	dir := fs.FileMode(0o755)
 	return []file{
-		{"etc", dir, nil}, {"etc/ssl", dir, nil}, {"etc/ssl/certs", dir, nil}, {certFile, 0o644, certificates()},
 		{"tmp", 0o777 | fs.ModeSticky, nil},
 		{"usr", dir, nil}, {"usr/share", dir, nil}, {"usr/share/doc", dir, nil}, {"usr/share/doc/ballast", dir, nil},
 		{"usr/share/doc/ballast/LICENSE", 0o644, licence}, {"usr/share/doc/ballast/NOTICES", 0o644, build.Notices(modules)},
 	}, nil
 }
 
-// programs builds the programs for an architecture.
-func (s *settings) programs(ctx context.Context, arch string) (_ []file, err error) {
+// common returns the files that are the same for all architectures, directories before their content.
+func (s *settings) common(ctx context.Context) ([]file, error) {
+	modules, err := build.Modules(ctx, build.Archs, s.Ours(), s.Fleet())
+	if err != nil {
+		return nil, err
+	}
+	documents, err := s.documents(modules)
+	if err != nil {
+		return nil, err
+	}
+	dir := fs.FileMode(0o755)
+	return append([]file{{"etc", dir, nil}, {"etc/ssl", dir, nil}, {"etc/ssl/certs", dir, nil}, {certFile, 0o644, certificates()}}, documents...), nil
+}
+
+// programs builds programs for an architecture.
+func programs(ctx context.Context, arch string, mains ...build.Main) (_ []file, err error) {
 	dir, err := os.MkdirTemp("", "ballast-image-")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if err := s.Programs(ctx, arch, dir); err != nil {
-		return nil, err
+	for _, m := range mains {
+		if err := m.Write(ctx, arch, dir); err != nil {
+			return nil, err
+		}
 	}
-	if err := s.Fleet(ctx, arch, dir); err != nil {
+	names, err := os.ReadDir(dir)
+	if err != nil {
 		return nil, err
 	}
 	files := []file{{"usr", 0o755, nil}, {"usr/local", 0o755, nil}, {binDir, 0o755, nil}}
-	for _, name := range append(slices.Clone(build.Names), build.Fleet) {
-		p, err := os.ReadFile(filepath.Join(dir, name))
+	for _, e := range names {
+		p, err := os.ReadFile(filepath.Join(dir, e.Name()))
 		if err != nil {
 			return nil, err
 		}
-		files = append(files, file{filepath.Join(binDir, name), 0o755, p})
+		files = append(files, file{filepath.Join(binDir, e.Name()), 0o755, p})
 	}
 	return files, nil
 }

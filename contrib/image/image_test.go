@@ -50,11 +50,11 @@ func TestReproducible(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	programs, err := s.programs(t.Context(), "amd64")
+	built, err := programs(t.Context(), "amd64", s.Ours(), s.Fleet())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range append(common, programs...) {
+	for _, f := range append(common, built...) {
 		info, err := os.Stat(filepath.Join(root, f.path))
 		if err != nil || info.Mode()&(fs.ModePerm|fs.ModeSticky) != f.mode || info.IsDir() != (f.data == nil) {
 			t.Errorf("%s: %v, %v", f.path, info, err)
@@ -93,7 +93,7 @@ func TestCertificates(t *testing.T) {
 
 // TestCommandLine checks that invalid command lines are refused.
 func TestCommandLine(t *testing.T) {
-	for _, args := range [][]string{{}, {"-o", "a", "-root", "b"}, {"-root", "a"}, {"-o", "a", "b"}, {"-x"}} {
+	for _, args := range [][]string{{}, {"-o", "a", "-root", "b"}, {"-root", "a"}, {"-o", "a", "b"}, {"-x"}, {"-demo", "-root", "a"}} {
 		if err := run(t.Context(), args); err == nil {
 			t.Errorf("%q: no error", args)
 		}

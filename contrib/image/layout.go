@@ -18,19 +18,51 @@ import (
 // refName is the annotation by which `ctr images import` names an image.
 const refName = "io.containerd.image.name"
 
-// writeLayout writes an OCI layout whose only entry is an index of the images.
-func (s *settings) writeLayout(ctx context.Context) error {
+// repository is where the image is published.
+const repository = "ghcr.io/ballast-dev/ballast"
+
+// A content is what an image has and runs.
+type content struct {
+	repository string // of its reference
+	command    string
+	volumes    map[string]struct{}
+	layers     func(ctx context.Context, arch string) ([]mutate.Addendum, error)
+}
+
+// product is the image of ballast: what all architectures share, and the programs.
+func (s *settings) product(ctx context.Context) (*content, error) {
 	files, err := s.common(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	common, err := s.layer(files)
+	common, err := s.layer("certificates, licence and notices", files)
+	if err != nil {
+		return nil, err
+	}
+	layers := func(ctx context.Context, arch string) ([]mutate.Addendum, error) {
+		files, err := programs(ctx, arch, s.Ours(), s.Fleet())
+		if err != nil {
+			return nil, err
+		}
+		layer, err := s.layer("ballast and ballastd", files)
+		return []mutate.Addendum{common, layer}, err
+	}
+	return &content{repository: repository, command: "ballastd", layers: layers}, nil
+}
+
+// writeLayout writes an OCI layout whose only entry is an index of the images.
+func (s *settings) writeLayout(ctx context.Context) error {
+	describe := s.product
+	if s.demo {
+		describe = s.demonstration
+	}
+	what, err := describe(ctx)
 	if err != nil {
 		return err
 	}
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, arch := range s.archs {
-		img, err := s.image(ctx, arch, common)
+		img, err := s.image(ctx, arch, what)
 		if err != nil {
 			return err
 		}
@@ -44,7 +76,7 @@ func (s *settings) writeLayout(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := to.AppendIndex(index, layout.WithAnnotations(map[string]string{refName: "ghcr.io/ballast-dev/ballast:" + s.Version})); err != nil {
+	if err := to.AppendIndex(index, layout.WithAnnotations(map[string]string{refName: what.repository + ":" + s.Version})); err != nil {
 		return err
 	}
 	digest, err := index.Digest()
@@ -56,17 +88,13 @@ func (s *settings) writeLayout(ctx context.Context) error {
 }
 
 // image returns the image for an architecture.
-func (s *settings) image(ctx context.Context, arch string, common v1.Layer) (v1.Image, error) {
-	files, err := s.programs(ctx, arch)
-	if err != nil {
-		return nil, err
-	}
-	programs, err := s.layer(files)
+func (s *settings) image(ctx context.Context, arch string, what *content) (v1.Image, error) {
+	layers, err := what.layers(ctx, arch)
 	if err != nil {
 		return nil, err
 	}
 	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
-	if img, err = mutate.Append(img, s.addendum(common, "certificates, licence and notices"), s.addendum(programs, "ballast and ballastd")); err != nil {
+	if img, err = mutate.Append(img, layers...); err != nil {
 		return nil, err
 	}
 	config, err := img.ConfigFile()
@@ -76,7 +104,9 @@ func (s *settings) image(ctx context.Context, arch string, common v1.Layer) (v1.
 	config = config.DeepCopy()
 	config.OS, config.Architecture, config.Created = "linux", arch, v1.Time{Time: s.epoch}
 	// As in the Dockerfile.
-	config.Config = v1.Config{Env: []string{"PATH=/" + binDir}, Cmd: []string{"ballastd"}, WorkingDir: "/", Labels: s.annotations()}
+	config.Config = v1.Config{
+		Env: []string{"PATH=/" + binDir}, Cmd: []string{what.command}, WorkingDir: "/", Volumes: what.volumes, Labels: s.annotations(),
+	}
 	if img, err = mutate.ConfigFile(img, config); err != nil {
 		return nil, err
 	}
@@ -84,17 +114,14 @@ func (s *settings) image(ctx context.Context, arch string, common v1.Layer) (v1.
 }
 
 // layer returns files as a layer.
-func (s *settings) layer(files []file) (v1.Layer, error) {
+func (s *settings) layer(what string, files []file) (mutate.Addendum, error) {
 	p, err := archive(files, s.epoch)
 	if err != nil {
-		return nil, err
+		return mutate.Addendum{}, err
 	}
-	return tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(p)), nil },
+	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(p)), nil },
 		tarball.WithMediaType(types.OCILayer))
-}
-
-func (s *settings) addendum(l v1.Layer, what string) mutate.Addendum {
-	return mutate.Addendum{Layer: l, History: v1.History{Created: v1.Time{Time: s.epoch}, CreatedBy: "make image", Comment: what}}
+	return mutate.Addendum{Layer: l, History: v1.History{Created: v1.Time{Time: s.epoch}, CreatedBy: "make image", Comment: what}}, err
 }
 
 // annotations describe the image.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
 
@@ -18,6 +19,7 @@ type settings struct {
 	build.Build
 	layout string // directory of the OCI layout
 	root   string // directory of the files of one image
+	demo   bool   // the image of the demo
 	archs  []string
 	epoch  time.Time
 }
@@ -38,16 +40,22 @@ func run(ctx context.Context, args []string) error {
 	flags.StringVar(&s.root, "root", "", "write the files of one image below this `directory`")
 	flags.StringVar(&s.Version, "version", "dev", "`version` that the programs say")
 	archs := flags.String("arch", strings.Join(build.Archs, ","), "`architectures`")
+	flags.BoolVar(&s.demo, "demo", false, "the image of the demo, for the architecture of this machine")
 	epoch := flags.Int64("epoch", 0, "time of all files and of the image, in `seconds` since 1970; 0 is that of the commit")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	s.archs = strings.Split(*archs, ",")
+	if s.demo {
+		s.archs = []string{runtime.GOARCH}
+	}
 	switch {
 	case flags.NArg() > 0:
 		return fmt.Errorf("%q is not understood", flags.Arg(0))
 	case (s.layout == "") == (s.root == ""):
 		return errors.New("either -o or -root is needed")
+	case s.demo && s.root != "":
+		return errors.New("-demo is for -o")
 	case s.root != "" && len(s.archs) != 1:
 		return errors.New("-root is for one -arch")
 	}
@@ -70,11 +78,11 @@ func (s *settings) writeRoot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	programs, err := s.programs(ctx, s.archs[0])
+	built, err := programs(ctx, s.archs[0], s.Ours(), s.Fleet())
 	if err != nil {
 		return err
 	}
-	for _, f := range append(common, programs...) {
+	for _, f := range append(common, built...) {
 		path := filepath.Join(s.root, f.path)
 		if f.data == nil {
 			err = os.MkdirAll(path, 0o755)

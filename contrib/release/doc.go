@@ -2,17 +2,19 @@
 //
 //	release -version v0.1.0 -o DIR [-key FILE]
 //
-//	ballast_0.1.0_linux_ARCH.tar.gz    programs, man pages, completion, units, objects of Kubernetes
+//	ballast_0.1.0_linux_ARCH.tar.gz    programs, the demo, man pages, completion, units, objects of Kubernetes
 //	ballast_0.1.0_ARCH.deb             the same as a package of Debian and Ubuntu
 //	ballast-0.1.0-1.ARCH.rpm           and of Fedora and its relatives
 //	ballast_0.1.0_image.tar            the container image for both architectures, an OCI layout
+//	ballast-demo_0.1.0_image_ARCH.tar  the same of the demo, for the architecture of the machine that builds it
 //	ballast-0.1.0.tgz                  the Helm chart
 //	ballast_0.1.0_sbom.cdx.json        what is linked into the programs, in CycloneDX
 //	SHA256SUMS                         the digests of the files above
 //	SHA256SUMS.sigstore.json           its signature, for "cosign verify-blob", with the public key in ballast.pub
 //
 // A release is of a commit: the clone has no changes, and chart and CHANGELOG.md name the version. The same commit,
-// version and version of Go result in the same bytes in any clone; see contrib/image/build.
+// version and version of Go result in the same bytes in any clone; see contrib/image/build. The image of the demo has
+// a runc in C, so it also needs the same version of musl-gcc.
 //
 // # Packages
 //

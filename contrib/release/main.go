@@ -113,7 +113,7 @@ func (r *release) check() error {
 
 // write writes what is of an architecture, and then more.
 func (r *release) write(ctx context.Context, more ...func(context.Context) error) (err error) {
-	if r.modules, err = r.Modules(ctx); err != nil {
+	if r.modules, err = build.Modules(ctx, build.Archs, r.Ours()); err != nil {
 		return err
 	}
 	common, err := r.common(ctx)
@@ -147,11 +147,32 @@ func (r *release) writeArch(ctx context.Context, arch string, common []file) err
 		files = append(files, file{inTarball: name, inPackage: "/usr/bin/" + name, mode: 0o755, data: p})
 	}
 	if r.only == nil || slices.Contains(r.only, "tar") {
-		if err := r.tarball(arch, files); err != nil {
+		demo, err := r.demo(ctx, arch)
+		if err != nil {
+			return err
+		}
+		if err := r.tarball(arch, append(demo, files...)); err != nil {
 			return err
 		}
 	}
 	return r.writePackages(arch, files)
+}
+
+// demo returns the demo, which is for the tarball alone.
+func (r *release) demo(ctx context.Context, arch string) ([]file, error) {
+	demo, dir := r.Demo(), filepath.Join(r.work, arch+"-demo")
+	modules, err := build.Modules(ctx, []string{arch}, demo)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(os.Mkdir(dir, 0o755), demo.Write(ctx, arch, dir)); err != nil {
+		return nil, err
+	}
+	p, err := os.ReadFile(filepath.Join(dir, build.DemoName))
+	return []file{
+		{inTarball: build.DemoName, mode: 0o755, data: p},
+		{inTarball: "NOTICES-demo", mode: 0o644, data: build.Notices(modules)},
+	}, err
 }
 
 // programs builds the programs for an architecture, once.
@@ -162,7 +183,8 @@ func (r *release) programs(ctx context.Context, arch string) error {
 	} else if err != nil {
 		return err
 	}
-	return r.Programs(ctx, arch, dir)
+	ours := r.Ours()
+	return ours.Write(ctx, arch, dir)
 }
 
 // program is the path of a program that was built.
@@ -176,14 +198,22 @@ func (r *release) own(ctx context.Context, name string, args ...string) ([]byte,
 	return exec.CommandContext(ctx, r.program(runtime.GOARCH, name), args...).Output()
 }
 
-// image writes the container image.
+// image writes the container image, and that of the demo for this machine's architecture.
 func (r *release) image(ctx context.Context) error {
-	dir := filepath.Join(r.work, "image")
-	cmd := exec.CommandContext(ctx, filepath.Join(r.Source, "contrib/image/build.sh"), dir, r.Version, strings.Join(r.archs, ","))
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("build the image: %w\n%s", err, out)
+	for name, what := range map[string]string{
+		"ballast_" + r.number() + "_image.tar":                                        strings.Join(r.archs, ","),
+		fmt.Sprintf("%s_%s_image_%s.tar", build.DemoName, r.number(), runtime.GOARCH): "demo",
+	} {
+		dir := filepath.Join(r.work, name)
+		cmd := exec.CommandContext(ctx, filepath.Join(r.Source, "contrib/image/build.sh"), dir, r.Version, what)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("build the image: %w\n%s", err, out)
+		}
+		if err := move(dir+".tar", filepath.Join(r.out, name)); err != nil {
+			return err
+		}
 	}
-	return move(dir+".tar", filepath.Join(r.out, "ballast_"+r.number()+"_image.tar"))
+	return nil
 }
 
 // move moves a file, also to another file system.

@@ -51,7 +51,7 @@ func hydrate(t *testing.T, m *convert.Model, f transfer.Fetcher) (map[string]con
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.AddRef(ctx, "pin/test", d, time.Time{}); err != nil {
+	if err := s.AddRef("pin/test", d, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Hydrate(ctx, d, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {

@@ -85,10 +85,11 @@ func (j *job) planCompressed(ctx context.Context) (*plan, error) {
 		p.items = append(p.items, j.compressed(b, mediaType(b.kind)))
 	}
 	p.documents = func(all []*item) (documents, error) {
-		m := *j.src.Model
-		m.Table, m.Layers = filetable.Table{Version: filetable.Version, Origin: m.Table.Origin}, nil
-		addPacked(&m, files, bundles, all)
-		return imageOf(&m, said)
+		m := j.packed(files, bundles, all, func(bundle) filetable.Archive { return filetable.ArchiveChunks }, placeChunks)
+		for i := range m.Layers {
+			m.Layers[i].Desc.MediaType = "" // the blobs have no origin
+		}
+		return imageOf(m, said)
 	}
 	return p, nil
 }
@@ -139,42 +140,19 @@ func (j *job) compress(ctx context.Context, b bundle, n *atomic.Int64) (_ *packe
 	return k, nil
 }
 
-// addPacked adds the files and the compressed blobs to a model.
-func addPacked(m *convert.Model, files []file, bundles []bundle, all []*item) {
-	sources := map[digest.Digest]*filetable.Source{} // by the digest of a file
-	for i, s := range all {
-		l := convert.Layer{Desc: s.desc, Kind: bundles[i].kind, Path: bundles[i].path, MediaType: s.desc.MediaType}
-		l.Desc.MediaType = "" // the blob has no origin
-		m.Layers = append(m.Layers, l)
-		m.Table.Blobs = append(m.Table.Blobs, filetable.Blob{Digest: s.desc.Digest, Size: s.desc.Size, Archive: filetable.ArchiveChunks, Layer: i})
-		for _, member := range s.packed.members {
-			if len(member.Chunks) == 0 {
-				continue
-			}
-			src := &filetable.Source{Blob: s.desc.Digest, Codec: filetable.CodecZstd}
-			for _, c := range member.Chunks {
-				if c.Zeros { // zeros need no bytes
-					c.Digest, c.At, c.Len = "", 0, 0
-				}
-				src.Chunks = append(src.Chunks, c.Chunk)
-			}
-			sources[member.File.Digest] = src
+// placeChunks adds the sources of the files in a compressed blob.
+func placeChunks(_ bundle, it *item, sources map[digest.Digest]*filetable.Source) {
+	for _, member := range it.packed.members {
+		if len(member.Chunks) == 0 {
+			continue
 		}
-	}
-	addFiles(m, files, sources)
-}
-
-// addFiles adds files to a model, with their sources by digest.
-func addFiles(m *convert.Model, files []file, sources map[digest.Digest]*filetable.Source) {
-	for _, f := range files {
-		if f.Type == filetable.TypeReg {
-			switch src := sources[f.Digest]; {
-			case src != nil:
-				f.Source = src
-			case !isInline(f):
-				f.Source = &filetable.Source{} // an empty file
+		src := &filetable.Source{Blob: it.desc.Digest, Codec: filetable.CodecZstd}
+		for _, c := range member.Chunks {
+			if c.Zeros { // zeros need no bytes
+				c.Digest, c.At, c.Len = "", 0, 0
 			}
+			src.Chunks = append(src.Chunks, c.Chunk)
 		}
-		m.Table.Files = append(m.Table.Files, f.File)
+		sources[member.File.Digest] = src
 	}
 }

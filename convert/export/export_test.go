@@ -29,6 +29,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/storetest"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
@@ -690,5 +691,69 @@ func TestUnpackNames(t *testing.T) {
 	}
 	if !names["model.gguf"] || !names["model.gguf (to unpack)"] {
 		t.Errorf("got %v", slices.Sorted(maps.Keys(names)))
+	}
+}
+
+// A slowTarget calls halfway after the first bytes of a large blob.
+type slowTarget struct {
+	export.Target
+	halfway func(size int64)
+}
+
+func (s slowTarget) Put(ctx context.Context, d digest.Digest, size int64, open export.Opener) error {
+	if size < 1<<20 {
+		return s.Target.Put(ctx, d, size, open)
+	}
+	return s.Target.Put(ctx, d, size, func(ctx context.Context) (io.ReadCloser, error) {
+		r, err := open(ctx)
+		if err != nil {
+			return nil, err
+		}
+		_, err = r.Read(make([]byte, 1000))
+		s.halfway(size)
+		if err = errors.Join(err, r.Close()); err != nil {
+			return nil, err
+		}
+		return open(ctx)
+	})
+}
+
+// TestProgressOfPacked counts the bytes of files while they are packed, and then those of the blob while it is sent.
+func TestProgressOfPacked(t *testing.T) {
+	s, c := newServer(t), client(t, remote.Credentials{})
+	src := fromServer(t, c, s.add("m", "1", converttest.ModelPackRaw(converttest.Files(append(storetest.Random(1, 2<<20), make([]byte, 2<<20)...)))))
+	sending := make(chan store.Progress)
+	var last store.Progress
+	o := export.Options{Compress: export.CompressSeekable, Parallel: 1, Progress: func(all []store.Progress) {
+		for _, p := range all {
+			if p.Name != "model.gguf" {
+				continue
+			}
+			if last = p; p.State == "uploading" && p.Done > 0 && p.Done < p.Total {
+				select {
+				case sending <- p:
+				default:
+				}
+			}
+		}
+	}}
+	seen := false
+	to := slowTarget{toLayout(t, t.TempDir(), "1"), func(size int64) {
+		select {
+		case p := <-sending:
+			if seen = true; p.Done != 1000 || p.Total != size {
+				t.Errorf("while a blob of %d bytes is sent: %+v", size, p)
+			}
+		case <-time.After(2 * time.Minute):
+		}
+	}}
+	if _, err := export.Run(t.Context(), src, to, o); err != nil {
+		t.Fatal(err)
+	}
+	if !seen {
+		t.Error("there is no progress while the blob is sent")
+	}
+	if last.State != "complete" || last.Done != last.Total {
+		t.Errorf("at the end: %+v", last)
 	}
 }

@@ -171,7 +171,7 @@ func (j *job) unpack(ctx context.Context, t *filetable.Table) ([]file, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := j.store.AddRef(ctx, "pin/convert", d, time.Time{}); err != nil {
+	if err := j.store.AddRef("pin/convert", d, time.Time{}); err != nil {
 		return nil, err
 	}
 	err = j.store.Hydrate(ctx, d, store.HydrateOptions{Sources: []transfer.Source{{Name: "convert", Fetcher: j.src.Fetcher}}, Progress: unpacking(j.o.Progress)})

@@ -48,21 +48,38 @@ func (j *job) planPacked(ctx context.Context) (*plan, error) {
 		p.items, places[it] = append(p.items, it), content
 	}
 	p.documents = func(all []*item) (documents, error) {
-		m := *j.src.Model
-		m.Table, m.Layers = filetable.Table{Version: filetable.Version, Origin: m.Table.Origin}, nil
-		sources := map[digest.Digest]*filetable.Source{} // by the digest of a file
-		for i, it := range all {
-			b := bundles[i]
-			m.Layers = append(m.Layers, convert.Layer{Desc: it.desc, Kind: b.kind, Path: b.path, MediaType: it.desc.MediaType})
-			m.Table.Blobs = append(m.Table.Blobs, filetable.Blob{Digest: it.desc.Digest, Size: it.desc.Size, Archive: b.archive(), Layer: i})
+		return watchedImage(j.packed(files, bundles, all, bundle.archive, func(b bundle, it *item, sources map[digest.Digest]*filetable.Source) {
 			for n, f := range b.files {
 				sources[f.Digest] = &filetable.Source{Blob: it.desc.Digest, Offset: places[it][n].off, Size: f.Size}
 			}
-		}
-		addFiles(&m, files, sources)
-		return watchedImage(&m, all)
+		}), all)
 	}
 	return p, nil
+}
+
+// packed returns the model whose blobs are the items of bundles of its files. place adds the sources of the files of a
+// bundle, by their digests.
+func (j *job) packed(files []file, bundles []bundle, all []*item, archive func(bundle) filetable.Archive, place func(bundle, *item, map[digest.Digest]*filetable.Source)) *convert.Model {
+	m, sources := *j.src.Model, map[digest.Digest]*filetable.Source{}
+	m.Table, m.Layers = filetable.Table{Version: filetable.Version, Origin: m.Table.Origin}, nil
+	for i, it := range all {
+		b := bundles[i]
+		m.Layers = append(m.Layers, convert.Layer{Desc: it.desc, Kind: b.kind, Path: b.path, MediaType: it.desc.MediaType})
+		m.Table.Blobs = append(m.Table.Blobs, filetable.Blob{Digest: it.desc.Digest, Size: it.desc.Size, Archive: archive(b), Layer: i})
+		place(b, it, sources)
+	}
+	for _, f := range files {
+		if f.Type == filetable.TypeReg {
+			switch src := sources[f.Digest]; {
+			case src != nil:
+				f.Source = src
+			case !isInline(f):
+				f.Source = &filetable.Source{} // an empty file
+			}
+		}
+		m.Table.Files = append(m.Table.Files, f.File)
+	}
+	return &m
 }
 
 // withTars packs the smaller of too many files into tars of about the same size, by path.

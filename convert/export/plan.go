@@ -48,6 +48,7 @@ type item struct {
 	seen   *passage // of the last read; nil if the item is not watched
 	packed *packed  // the result of pack
 	done   atomic.Int64
+	made   atomic.Int64 // bytes that pack has made, for progress; 0 before
 	state  atomic.Value // string
 }
 
@@ -73,7 +74,7 @@ func (it *item) read(ctx context.Context) (io.ReadCloser, error) {
 // bytes returns the size for progress.
 func (it *item) bytes() int64 {
 	if it.pack != nil {
-		return it.total
+		return cmp.Or(it.made.Load(), it.total)
 	}
 	return it.desc.Size
 }

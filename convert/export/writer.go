@@ -193,7 +193,10 @@ func (w *writer) send(ctx context.Context, t *item) (err error) {
 			return err
 		}
 		defer func() { err = errors.Join(err, t.packed.close()) }()
-		open = t.packed.open
+		open = func(ctx context.Context) (io.ReadCloser, error) {
+			t.done.Store(0)
+			return contentOf(t.packed.open).counted(&t.done)(ctx, nil)
+		}
 	}
 	state, err := w.have(ctx, t)
 	switch {
@@ -224,6 +227,8 @@ func (w *writer) packItem(ctx context.Context, t *item) error {
 		}
 		k.desc.MediaType = t.desc.MediaType
 		t.packed, t.desc = k, k.desc
+		t.done.Store(0)
+		t.made.Store(k.desc.Size)
 		return nil
 	})
 }

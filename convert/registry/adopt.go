@@ -35,7 +35,7 @@ func (h *Handler) adopt(ctx context.Context, o *origin, as caller) (store.Image,
 
 // readPreconverted reads the documents of an image that was converted before it was pushed.
 func (h *Handler) readPreconverted(ctx context.Context, o *origin) (store.Image, error) {
-	if err := h.Store.TrimImages(ctx, o.Ref.Host); err != nil {
+	if err := h.Store.TrimImages(o.Ref.Host); err != nil {
 		return store.Image{}, err
 	}
 	p, err := o.Preconverted(ctx)

@@ -295,7 +295,7 @@ func (h *Handler) alone(ctx context.Context, key flightKey, forget func(), f fun
 func (h *Handler) makeImage(ctx context.Context, model *convert.Model, src source) (store.Image, error) {
 	start := time.Now()
 	host, _, _ := strings.Cut(src.ref, "/")
-	if err := h.Store.TrimImages(ctx, host); err != nil {
+	if err := h.Store.TrimImages(host); err != nil {
 		return store.Image{}, err
 	}
 	built, err := image.Build(model)
@@ -370,7 +370,7 @@ func (h *Handler) record(ctx context.Context, im store.Image, src source) (store
 	if src.given {
 		im.Read = map[string]time.Time{src.name: time.Now()}
 	}
-	if err := h.Store.PutImage(ctx, im); err != nil {
+	if err := h.Store.PutImage(im); err != nil {
 		return store.Image{}, err
 	}
 	now, err := h.Store.Image(im.Manifest)

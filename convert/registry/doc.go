@@ -64,7 +64,7 @@
 //
 // # Imports
 //
-// An Import takes over the models of an archive on this machine: files first, and records only when all of
+// An Import takes over the models of an archive, or of an Ollama, on this machine: files first, and records only when all of
 // them are objects. A tag whose registry does not answer (errdefs.ErrUnavailable) is answered with the image that
 // was imported by this name, if the name is not private; the registry wins whenever it answers. The operator decides
 // that an import is public. A record of an import stays until the reference names another image.
@@ -94,8 +94,8 @@
 //
 // # Signatures
 //
-// Handler.Signatures, if set, is asked in one place, admit, before a manifest is served and by Convert
-// and ConvertLocal. A refusal is a 403 with the reason. Signatures are looked up in the repository
+// Handler.Signatures, if set, is asked in one place, admit, before a manifest is served and by Convert;
+// an Import asks it itself. A refusal is a 403 with the reason. Signatures are looked up in the repository
 // being pulled from, with credentials that work there. A signed model says nothing about other layers
 // of its image or other entries of its index: such a manifest is checked as well. Admit is for the
 // differ, which knows a table and the images found here to have it.

@@ -47,19 +47,20 @@ type Blobs interface {
 // An Import takes over the image of a manifest in an archive, as the image of a reference. It leaves nothing
 // unless Commit is called.
 type Import struct {
-	h       *Handler
-	ref     remote.Ref
-	private bool
-	blobs   Blobs
-	parts   []*importPart
-	index   *store.Image // nil for a model
-	built   []byte       // the manifest of index
-	done    bool         // Commit has ended
+	h     *Handler
+	ref   remote.Ref
+	o     ImportOptions
+	blobs Blobs
+	parts []*importPart
+	index *store.Image // nil for a model
+	built []byte       // the manifest of index
+	done  bool         // Commit has ended
 }
 
 // An importPart is a model of an Import.
 type importPart struct {
 	ref    remote.Ref
+	origin digest.Digest // its manifest in the archive
 	source *resolve.Source
 	image  *image.Image
 	record store.Image
@@ -67,13 +68,20 @@ type importPart struct {
 	had    store.Holdings // what was here before
 }
 
+// ImportOptions say who on the node gets what is imported. The zero value is everybody.
+type ImportOptions struct {
+	// Private gives the image and its files only to callers that can read the origin at its reference.
+	Private bool
+
+	// PrivateFiles gives the files only to callers that use the name of the reference.
+	PrivateFiles bool
+}
+
 // Import reads the model, or the models of an index, with a descriptor in an archive, as a pull of ref reads
-// those of a registry, and checks signatures if a rule requires them. No registry is asked for anything else.
-//
-// With private, only callers that can read the origin at ref get the image by that name. Otherwise everybody
-// on the node does. It returns convert.ErrNotModel if there is no model. The caller closes the Import.
-func (h *Handler) Import(ctx context.Context, ref remote.Ref, blobs Blobs, desc ocispec.Descriptor, private bool) (*Import, error) {
-	i := &Import{h: h, ref: ref, private: private, blobs: blobs}
+// those of a registry. It returns convert.ErrNotModel if there is no model. The caller closes the Import.
+func (h *Handler) Import(ctx context.Context, ref remote.Ref, blobs Blobs, desc ocispec.Descriptor, o ImportOptions) (*Import, error) {
+	o.PrivateFiles = o.PrivateFiles || o.Private
+	i := &Import{h: h, ref: ref, o: o, blobs: blobs}
 	if err := i.read(ctx, desc); err != nil {
 		return nil, errors.Join(err, i.Close())
 	}
@@ -127,7 +135,7 @@ func (i *Import) model(ctx context.Context, ref remote.Ref, o *resolve.Origin) (
 	if err != nil {
 		return nil, err
 	}
-	p := &importPart{ref: ref, source: s}
+	p := &importPart{ref: ref, origin: o.Served.Digest, source: s}
 	i.parts = append(i.parts, p)
 	if s.Model == nil {
 		return nil, fmt.Errorf("%s: %w", ref, convert.ErrNotModel)
@@ -142,14 +150,26 @@ func (i *Import) model(ctx context.Context, ref remote.Ref, o *resolve.Origin) (
 	if o.Ahead() { // see adopt
 		p.record.Origin.Digest = p.image.Digest
 	}
-	p.had = i.h.Store.Holdings(p.record.Table, &s.Model.Table)
-	return p.image, i.admit(ctx, p, o.Served.Digest)
+	p.had = i.h.Store.Holdings(&s.Model.Table, p.documents()...)
+	return p.image, nil
 }
 
-// admit checks a model against the rules of signatures, and a manifest that has more than the model.
-func (i *Import) admit(ctx context.Context, p *importPart, manifest digest.Digest) error {
+// documents returns the digests of what describes a model.
+func (p *importPart) documents() []digest.Digest {
+	return []digest.Digest{p.record.Table, p.record.Config}
+}
+
+// admit checks a model, whose table is stored, against the rules of signatures, and a manifest that has more than
+// the model.
+func (i *Import) admit(ctx context.Context, p *importPart) error {
+	if i.h.Signatures == nil {
+		return nil
+	}
+	if _, err := i.h.Store.PutBytes(ctx, p.image.Config); err != nil { // it has the licence
+		return err
+	}
 	s := signature.Subject{
-		Names: []string{i.ref.Name()}, Manifests: slices.Compact([]digest.Digest{manifest, p.record.Manifest}), Image: p.record,
+		Names: []string{i.ref.Name()}, Manifests: slices.Compact([]digest.Digest{p.origin, p.record.Manifest}), Image: p.record,
 		Repositories: i.h.signers([]remote.Ref{i.ref}, i.h.asNode(p.record)),
 	}
 	_, err := i.h.Signatures.Allow(ctx, s)
@@ -160,7 +180,8 @@ func (i *Import) admit(ctx context.Context, p *importPart, manifest digest.Diges
 	return err
 }
 
-// Fetch makes the files of all models objects: by links, if the file system and the archive allow it, otherwise
+// Fetch checks signatures if a rule requires them, for which alone a registry is asked, and makes the files of all models
+// objects: by links, if the file system and the archive allow it, otherwise
 // by copies. It returns the bytes that were not copied. progress is called as store.HydrateOptions.Progress.
 func (i *Import) Fetch(ctx context.Context, progress func(table digest.Digest, ps []store.Progress)) (linked store.Linked, err error) {
 	for _, p := range i.parts {
@@ -179,19 +200,35 @@ func (i *Import) fetch(ctx context.Context, p *importPart, progress func([]store
 	if _, err := s.PutTable(ctx, p.image.Table); err != nil {
 		return store.Linked{}, err
 	}
-	if err := s.AddRef(ctx, p.keep, table, time.Now().Add(importTime)); err != nil {
+	if err := s.AddRef(p.keep, table, time.Now().Add(importTime)); err != nil {
 		return store.Linked{}, err
 	}
-	o := store.LinkOptions{Open: i.blobs.OpenBlob, Progress: progress}
-	if i.private {
+	if err := i.admit(ctx, p); err != nil {
+		return store.Linked{}, err
+	}
+	fresh := map[digest.Digest]bool{} // linked, so Hydrate finds them present, and they were not before
+	o := store.LinkOptions{Open: i.blobs.OpenBlob, Progress: func(ps []store.Progress) {
+		for _, b := range ps {
+			fresh[b.Blob] = b.State == store.StateComplete
+		}
+		progress(ps)
+	}}
+	if i.o.PrivateFiles {
 		o.Private = i.ref.Name()
 	}
 	linked, err := s.Link(ctx, table, o)
 	if err != nil {
 		return linked, err
 	}
-	from := transfer.Source{Name: i.ref.Name(), CredentialsID: "import", Fetcher: &importFetcher{p.source.Fetcher, i.private}}
-	return linked, s.Hydrate(ctx, table, store.HydrateOptions{Sources: []transfer.Source{from}, Progress: progress})
+	from := transfer.Source{Name: i.ref.Name(), CredentialsID: "import", Fetcher: &importFetcher{p.source.Fetcher, i.o.PrivateFiles}}
+	return linked, s.Hydrate(ctx, table, store.HydrateOptions{Sources: []transfer.Source{from}, Progress: func(ps []store.Progress) {
+		for n, b := range ps {
+			if fresh[b.Blob] {
+				ps[n].State = store.StateComplete
+			}
+		}
+		progress(ps)
+	}})
 }
 
 // An importFetcher reads blobs of an archive.
@@ -244,7 +281,7 @@ func (i *Import) record(ctx context.Context, im store.Image, manifest []byte, re
 		return store.Image{}, err
 	}
 	im.Imported = []string{ref.Recorded()}
-	return i.h.record(ctx, im, source{ref: ref.Recorded(), name: nameOf(ref).String(), private: i.private})
+	return i.h.record(ctx, im, source{ref: ref.Recorded(), name: nameOf(ref).String(), private: i.o.Private})
 }
 
 // Close is CloseImports for one.
@@ -267,28 +304,36 @@ func CloseImports(imports ...*Import) error {
 			return nil
 		}
 		_, err := i.h.Store.Abandon(ctx, p.record.Table)
-		return errors.Join(err, i.h.Store.RemoveRef(ctx, p.keep))
+		return errors.Join(err, i.h.Store.RemoveRef(p.keep))
 	})
 	each(func(i *Import, p *importPart) error {
 		if p.keep == "" || i.done {
 			return nil
 		}
-		return i.h.Store.Discard(p.record.Table, &p.source.Model.Table, p.had)
+		return i.h.Store.Discard(&p.source.Model.Table, p.had, p.documents()...)
 	})
 	each(func(_ *Import, p *importPart) error { return p.source.Close() })
 	return errors.Join(errs...)
 }
 
-// imported returns the image that was imported by the name ref, if upstream did not answer as asked: its
-// registry wins over an import whenever it answers, even with an error about the caller or the name.
+// imported returns the image that was imported by the name ref, or from the origin that ref names in a repository, if
+// upstream did not answer as asked: its registry wins over an import whenever it answers, even with an error about
+// the caller or the name.
 func (h *Handler) imported(ctx context.Context, ref remote.Ref, as caller, err error) (store.Image, bool) {
 	if !errdefs.IsUnavailable(err) || ctx.Err() != nil {
 		return store.Image{}, false
 	}
-	name := ref.Recorded()
-	for _, im := range h.Store.ImagesByRef(name) {
-		if slices.Contains(im.Imported, name) && (as.node || isPublic(im, nameOf(ref))) && h.complete(im) {
-			h.log().Info("registry does not answer; the imported model is used", "ref", name, "digest", im.Manifest, "err", err)
+	all, by := h.Store.ImagesByRef(ref.Recorded()), func(name string) bool { return name == ref.Recorded() }
+	if ref.Digest != "" {
+		all = h.Store.ImagesByOrigin(ref.Digest)
+		by = func(name string) bool {
+			r, err := remote.ParseRef(name)
+			return err == nil && nameOf(r) == nameOf(ref)
+		}
+	}
+	for _, im := range all {
+		if slices.ContainsFunc(im.Imported, by) && (as.node || isPublic(im, nameOf(ref))) && h.complete(im) {
+			h.log().Info("registry does not answer; the imported model is used", "ref", ref.String(), "digest", im.Manifest, "err", err)
 			return im, true
 		}
 	}

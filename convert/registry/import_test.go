@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"testing"
 
@@ -13,8 +14,11 @@ import (
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/layout"
 	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
@@ -54,6 +58,82 @@ func contentsOf(all ...*converttest.Built) (contents [][]byte) {
 
 func noPin(store.Image, remote.Ref) error { return nil }
 
+// take imports a model.
+func (f *facade) take(t *testing.T, ref remote.Ref, b registry.Blobs, desc ocispec.Descriptor, o registry.ImportOptions) (im store.Image, err error) {
+	t.Helper()
+	i, err := f.h.Import(t.Context(), ref, b, desc, o)
+	if err != nil {
+		return im, err
+	}
+	if _, err = i.Fetch(t.Context(), func(digest.Digest, []store.Progress) {}); err == nil {
+		im, err = i.Commit(t.Context(), noPin)
+	}
+	return im, errors.Join(err, i.Close())
+}
+
+// TestImportPrivate gives what is imported to who can read it in its registry, and its files, if they are private, to
+// nobody by another name.
+func TestImportPrivate(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	b := converttest.Ollama(converttest.Files(weights(5000)), converttest.OllamaConfigNew)
+	u.push("team/model", "v1", b)
+	u.users["team/model"] = "alice:s3cr3t-value"
+	f := newFacade(t, remote.Options{})
+	ref := remote.Ref{Host: u.host(), Repository: "team/model", Tag: "v1"}
+	im, err := f.take(t, ref, newBlobs(t, contentsOf(b)...), entry(b, "", nil), registry.ImportOptions{Private: true})
+	if err != nil || !slices.Equal(im.Refs, []string{ref.String()}) {
+		t.Fatalf("got %+v, %v", im, err)
+	}
+	alice := basic("alice:s3cr3t-value")
+	byDigest := "/v2/team/model/manifests/" + im.Manifest.String()
+	if n := f.ask(t, http.MethodGet, byDigest, u.host()).status; n == 200 {
+		t.Error("a private model is given to everybody")
+	}
+	if n := f.ask(t, http.MethodGet, byDigest, u.host(), alice...).status; n != 200 {
+		t.Errorf("with credentials: status %d", n)
+	}
+	if got := f.get(t, u, "team/model", "v1", alice...); digest.FromBytes(got.body) != im.Manifest {
+		t.Errorf("a pull by tag gives %s, not %s", digest.FromBytes(got.body), im.Manifest)
+	}
+	// One that no registry has is there by its digest, if it is for everybody.
+	for i, o := range []registry.ImportOptions{{PrivateFiles: true}, {}} {
+		f := newFacade(t, remote.Options{})
+		own := converttest.Ollama(converttest.Files(weights(4000+i)), converttest.OllamaConfigOld)
+		ref.Repository = "team/own"
+		if im, err = f.take(t, ref, newBlobs(t, contentsOf(own)...), entry(own, "", nil), o); err != nil {
+			t.Fatal(err)
+		}
+		if n := f.ask(t, http.MethodGet, "/v2/team/own/manifests/"+im.Manifest.String(), u.host()).status; n != 200 {
+			t.Errorf("own model by digest: status %d", n)
+		}
+		table, err := f.h.Store.Table(t.Context(), im.Table)
+		if err != nil {
+			t.Fatal(err)
+		}
+		other := *table // names the same files
+		other.Origin.Digest = digest.FromString("of somebody else")
+		p, err := other.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := f.h.Store.PutTable(t.Context(), p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		thief := storetest.FromRepository("registry.example/thief", storetest.NewFetcher())
+		err = f.h.Store.Hydrate(t.Context(), d, store.HydrateOptions{Sources: thief})
+		if o.PrivateFiles != errdefs.IsNotFound(err) || !o.PrivateFiles && err != nil {
+			t.Errorf("%+v: by another name: %v", o, err)
+		}
+	}
+	image := *b
+	image.Manifest = []byte(`{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"` + string(digest.FromString("c")) + `","size":2},"layers":[]}`)
+	if _, err := f.take(t, ref, newBlobs(t, image.Manifest), entry(&image, "", nil), registry.ImportOptions{}); !errors.Is(err, convert.ErrNotModel) {
+		t.Errorf("an image: %v", err)
+	}
+}
+
 // TestImport imports an index of models by the name of a registry that is never asked, which changes nothing for
 // others, and only while it does not answer.
 func TestImport(t *testing.T) {
@@ -68,17 +148,10 @@ func TestImport(t *testing.T) {
 	offline.Store(true)
 	const away = "away.example"
 	f := newFacade(t, remote.Options{Offline: func(host string) bool { return host == away || host == u.host() && offline.Load() }})
-	add := func(host, repository string, desc ocispec.Descriptor, b blobs, private bool) error {
+	add := func(host, repository string, desc ocispec.Descriptor, b registry.Blobs, private bool) error {
 		t.Helper()
-		i, err := f.h.Import(t.Context(), remote.Ref{Host: host, Repository: repository, Tag: "v1"}, b, desc, private)
-		if err != nil {
-			return err
-		}
-		_, err = i.Fetch(t.Context(), func(digest.Digest, []store.Progress) {})
-		if err == nil {
-			_, err = i.Commit(t.Context(), noPin)
-		}
-		return errors.Join(err, i.Close())
+		_, err := f.take(t, remote.Ref{Host: host, Repository: repository, Tag: "v1"}, b, desc, registry.ImportOptions{Private: private})
+		return err
 	}
 	all := newBlobs(t, append(contentsOf(one, two), index)...)
 	desc := ocispec.Descriptor{MediaType: mediatype.OCIIndex, Digest: digest.FromBytes(index), Size: int64(len(index))}
@@ -95,6 +168,15 @@ func TestImport(t *testing.T) {
 			t.Errorf("model of the index: %d %s", child.status, child.body)
 		}
 	}
+	// The digest of the registry: the answer has that of the import, for the repository that was imported.
+	origin := "/manifests/" + digest.FromBytes(index).String()
+	pin := f.ask(t, http.MethodGet, "/v2/team/index"+origin, away)
+	if !bytes.Contains(pin.body, []byte(away+"/team/index@"+got.header.Get("Docker-Content-Digest"))) || !bytes.Contains(pin.body, []byte("does not answer")) {
+		t.Errorf("origin digest: %d %s", pin.status, pin.body)
+	}
+	if other := f.ask(t, http.MethodGet, "/v2/team/other"+origin, away); bytes.Contains(other.body, []byte("pin the")) || other.status == 200 {
+		t.Errorf("origin digest in another repository: %d %s", other.status, other.body)
+	}
 	if n := f.ask(t, http.MethodGet, "/v2/team/other/manifests/v1", away).status; n == 200 {
 		t.Error("a name that was not imported is served")
 	}
@@ -103,6 +185,10 @@ func TestImport(t *testing.T) {
 	}
 	if n := f.ask(t, http.MethodGet, "/v2/team/private/manifests/v1", away).status; n == 200 {
 		t.Error("a private import is served to everybody")
+	}
+	secret := f.ask(t, http.MethodGet, "/v2/team/private/manifests/"+digest.FromBytes(one.Manifest).String(), away)
+	if secret.status == 200 || bytes.Contains(secret.body, []byte("pin the")) {
+		t.Errorf("origin digest of a private import: %d %s", secret.status, secret.body)
 	}
 	// The registry wins as soon as it answers, also about what it does not have.
 	for _, repository := range []string{"team/online", "team/gone"} {
@@ -138,7 +224,7 @@ func TestImportFails(t *testing.T) {
 	f := newFacade(t, remote.Options{Offline: func(string) bool { return true }})
 	ref := remote.Ref{Host: "away.example", Repository: "team/x", Tag: "v1"}
 	for range 2 {
-		i, err := f.h.Import(t.Context(), ref, newBlobs(t, append(contentsOf(good, bad), index)...), ocispec.Descriptor{Digest: digest.FromBytes(index), Size: int64(len(index))}, false)
+		i, err := f.h.Import(t.Context(), ref, newBlobs(t, append(contentsOf(good, bad), index)...), ocispec.Descriptor{Digest: digest.FromBytes(index), Size: int64(len(index))}, registry.ImportOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -148,7 +234,7 @@ func TestImportFails(t *testing.T) {
 		if err := i.Close(); err != nil {
 			t.Fatal(err)
 		}
-		u, err := f.h.Store.Usage(t.Context())
+		u, err := f.h.Store.Usage()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -157,7 +243,7 @@ func TestImportFails(t *testing.T) {
 		}
 	}
 	// One that cannot be pinned leaves no image.
-	i, err := f.h.Import(t.Context(), ref, newBlobs(t, contentsOf(good)...), entry(good, "", nil), false)
+	i, err := f.h.Import(t.Context(), ref, newBlobs(t, contentsOf(good)...), entry(good, "", nil), registry.ImportOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

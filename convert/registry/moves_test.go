@@ -53,7 +53,7 @@ func TestOtherMapping(t *testing.T) {
 	}
 	other := im
 	other.Origin.Mapping++
-	if err := f.h.Store.PutImage(t.Context(), other); err != nil {
+	if err := f.h.Store.PutImage(other); err != nil {
 		t.Fatal(err)
 	}
 	f.get(t, u, "org/model", "v1")

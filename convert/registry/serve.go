@@ -109,6 +109,9 @@ func (h *Handler) byDigest(ctx context.Context, ref remote.Ref, as caller) (answ
 			return h.ours(ctx, ref, im)
 		}
 	}
+	if im, ok := h.imported(ctx, ref, as, err); ok {
+		return answer{}, &PinError{Name: ref.Name(), Origin: ref.Digest, Converted: im.Manifest, Reason: "its registry does not answer"}
+	}
 	if err != nil {
 		return answer{}, err
 	}

@@ -204,22 +204,33 @@ func (h *Handler) Admit(ctx context.Context, c Candidate) (pending bool, err err
 	return pending, err
 }
 
-// Checked checks a reference by its rules, even if it was checked before, and returns the results:
-// none if no rule applies.
-func (h *Handler) Checked(ctx context.Context, ref remote.Ref) (store.Image, []signature.Result, error) {
+// Checked checks a reference by its rules, even if it was checked before, and returns the results. If no rule
+// applies, it returns what signature.Checker.Found does.
+func (h *Handler) Checked(ctx context.Context, ref remote.Ref) (model store.Image, results []signature.Result, found []string, err error) {
 	im, err := h.convertRef(ctx, ref)
 	if err != nil {
-		return store.Image{}, nil, err
+		return store.Image{}, nil, nil, err
 	}
 	model, all, err := h.subjects(ctx, ref, im, h.asNode(im))
-	if err != nil || h.Signatures == nil {
-		return model, nil, err
+	if err != nil {
+		return model, nil, nil, err
 	}
-	var results []signature.Result
-	for _, s := range all {
+	c := cmp.Or(h.Signatures, &signature.Checker{Store: h.Store})
+	for i, s := range all {
 		_, err = h.Store.Files(ctx, s.Image.Table)
-		s.Complete, s.Again = err == nil, true
-		results = append(results, h.Signatures.Check(ctx, s)...)
+		all[i].Complete, all[i].Again = err == nil, true
+		results = append(results, c.Check(ctx, all[i])...)
 	}
-	return model, results, nil
+	for _, s := range all {
+		if len(results) > 0 {
+			break
+		}
+		some, err := c.Found(ctx, s)
+		if err != nil {
+			return model, nil, nil, err
+		}
+		found = append(found, some...)
+	}
+	slices.Sort(found) // a model and its index have some in common
+	return model, results, slices.Compact(found), nil
 }

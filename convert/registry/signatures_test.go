@@ -566,11 +566,12 @@ func TestImportSigned(t *testing.T) {
 	f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: []signature.SignerOptions{{Type: signature.TypeCosign, Key: public}}})
 	b := converttest.Ollama(converttest.Files(weights(1000)), converttest.OllamaConfigNew)
 	ref := u.ref(t, "team/m", "v1")
-	if _, err := f.h.ConvertLocal(t.Context(), ref, converttest.NewArtifact(b), false); !errdefs.IsFailedPrecondition(err) {
+	blobs := newBlobs(t, contentsOf(b)...)
+	if _, err := f.take(t, ref, blobs, entry(b, "", nil), registry.ImportOptions{}); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("nobody signed it: %v", err)
 	}
 	u.attach(t, "api", "team/m", b.Digest(), mediatype.Bundle, mediatype.Bundle, bundleOf(t, key, cosign.Statement(b.Digest())))
-	if _, err := f.h.ConvertLocal(t.Context(), ref, converttest.NewArtifact(b), false); err != nil {
+	if _, err := f.take(t, ref, blobs, entry(b, "", nil), registry.ImportOptions{}); err != nil {
 		t.Errorf("signed in the registry: %v", err)
 	}
 }
@@ -590,6 +591,38 @@ func TestPrivateSigned(t *testing.T) {
 	}
 	if r := f.ask(t, http.MethodGet, "/v2/team/m/manifests/v1", u.host(), basic("joe:secret")...); r.status != http.StatusOK {
 		t.Errorf("with credentials: status %d: %s", r.status, r.body)
+	}
+}
+
+// TestSignedWithoutRule finds what is signed if no rule asks, and by whom it says to be, and checks nothing.
+func TestSignedWithoutRule(t *testing.T) {
+	t.Parallel()
+	key, _ := newKey(t)
+	u, f := newUpstream(t), newFacade(t, remote.Options{})
+	files := converttest.Files(weights(1000))
+	b, plain := converttest.ModelPackRaw(files), converttest.ModelPackRaw(converttest.Files(weights(999)))
+	u.push("team/m", "v1", b)
+	u.push("team/m", "plain", plain)
+	u.attach(t, "api", "team/m", b.Digest(), mediatype.Bundle, mediatype.Bundle, sign(t, key, files))
+	u.legacy(t, key, "team/m", b.Digest())
+	checked := func(tag string) []string {
+		t.Helper()
+		ref, err := remote.ParseRef(u.host() + "/team/m:" + tag)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, results, found, err := f.h.Checked(t.Context(), ref)
+		if err != nil || len(results) > 0 {
+			t.Errorf("%s: %+v, %v", tag, results, err)
+		}
+		return found
+	}
+	got := checked("v1")
+	if len(got) != 2 || got[0] != "manifest "+b.Digest().String()+": a key without a name" || !strings.HasPrefix(got[1], "the files of the model: key ") {
+		t.Errorf("got %q", got)
+	}
+	if got := checked("plain"); len(got) > 0 {
+		t.Errorf("of another model: %q", got)
 	}
 }
 

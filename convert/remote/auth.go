@@ -74,15 +74,17 @@ func (r *Repository) newAuthorizer(e *endpoint) *authorizer {
 	return a
 }
 
-// credentials returns the credentials of the caller for the registry in the reference, and those of
+// credentials returns the credentials of the caller for the registry in the reference and for peers that are trusted
+// with them, and those of
 // the node for the node or where they are shared.
 func (r *Repository) credentials(e *endpoint, host string) (Credentials, error) {
 	o := r.client.opts
-	if e.server && r.who == caller {
+	asServer := e.server || e.peers != nil && e.peers.Trusted
+	if asServer && r.who == caller {
 		return r.creds, nil
 	}
 	hosts := []string{host}
-	if e.server {
+	if asServer {
 		hosts = append(hosts, r.ref.Host)
 	}
 	for _, h := range hosts {

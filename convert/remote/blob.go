@@ -7,7 +7,9 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/ballast-dev/ballast/convert/contentrange"
 	"github.com/ballast-dev/ballast/store/transfer"
@@ -17,18 +19,61 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-var _ transfer.Fetcher = (*Repository)(nil)
+var (
+	_ transfer.Fetcher = (*Repository)(nil)
+	_ transfer.Spread  = (*Repository)(nil)
+)
 
-// A place is the last known location of a blob.
-type place struct {
-	e       *endpoint
-	target  *url.URL // redirect target of e, or nil
-	private bool     // e got credentials
+// A located is a blob at an endpoint.
+type located struct {
+	e *endpoint
+	d digest.Digest
 }
 
-// Fetch returns a range of a blob; see transfer.Fetcher. It asks the hosts in order, starting with
-// the one that had the blob before. The body is a transfer.Body.
+// A target is where an endpoint redirects requests for a blob.
+type target struct {
+	url     *url.URL
+	private bool // the endpoint got credentials
+}
+
+// Endpoints implements transfer.Spread.
+func (r *Repository) Endpoints() (out []transfer.At) {
+	for _, e := range r.set.endpoints {
+		if e.Capabilities.Has(docker.HostCapabilityPull) {
+			out = append(out, transfer.At{Endpoint: e.state, Fetcher: at{r, e}})
+		}
+	}
+	return out
+}
+
+// An at reads the blobs of a repository at one endpoint.
+type at struct {
+	*Repository
+	e *endpoint
+}
+
+// Fetch returns a range of a blob; see transfer.Fetcher. The body is a transfer.Body.
+func (a at) Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (io.ReadCloser, int64, error) {
+	return a.fetch(ctx, d, size, off, n, func(use func(*endpoint) error) error {
+		err := use(a.e)
+		if a.e.server {
+			err = a.advise(err)
+		}
+		return err
+	})
+}
+
+// Endpoints hides that of the Repository.
+func (a at) Endpoints() []transfer.At { return []transfer.At{{Endpoint: a.e.state, Fetcher: a}} }
+
+// Fetch returns a range of a blob; see transfer.Fetcher. It asks the hosts in order, those without problems
+// first. The body is a transfer.Body.
 func (r *Repository) Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (io.ReadCloser, int64, error) {
+	return r.fetch(ctx, d, size, off, n, func(use func(*endpoint) error) error { return r.eachBlob(ctx, use) })
+}
+
+// fetch returns a range of a blob from an endpoint of those for which ask calls its argument.
+func (r *Repository) fetch(ctx context.Context, d digest.Digest, size, off, n int64, ask func(func(*endpoint) error) error) (body io.ReadCloser, start int64, err error) {
 	if off < 0 || n < 0 || size < 0 || off > size || n > size-off {
 		return nil, 0, fmt.Errorf("blob %s: range of %d bytes at %d of %d: %w", d, n, off, size, errdefs.ErrInvalidArgument)
 	}
@@ -39,11 +84,14 @@ func (r *Repository) Fetch(ctx context.Context, d digest.Digest, size, off, n in
 	if n < size {
 		ranges = fmt.Sprintf("bytes=%d-%d", off, off+n-1)
 	}
-	var body io.ReadCloser
-	var start int64
-	err := r.blob(ctx, d, ranges, func(resp *response) (err error) {
-		body, start, err = checkRange(resp.Response, size, off, n, ranges != "")
-		return err
+	err = ask(func(e *endpoint) error {
+		return r.blob(ctx, e, d, ranges, func(resp *response) (err error) {
+			body, start, err = checkRange(resp.Response, size, off, n, ranges != "")
+			if err == nil && !e.server {
+				body = mirrored{body, ctx, r, d}
+			}
+			return err
+		})
 	})
 	if err != nil {
 		return nil, 0, fmt.Errorf("%s: blob %s: %w", r, d, transfer.Foreign(ctx, err))
@@ -94,9 +142,11 @@ func (r *Repository) Blob(ctx context.Context, d digest.Digest, ranges string) (
 		return nil, err
 	}
 	var out *http.Response
-	err := r.blob(ctx, d, ranges, func(resp *response) error {
-		out = resp.Response
-		return nil
+	err := r.eachBlob(ctx, func(e *endpoint) error {
+		return r.blob(ctx, e, d, ranges, func(resp *response) error {
+			out = resp.Response
+			return nil
+		})
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%s: blob %s: %w", r, d, transfer.Foreign(ctx, err))
@@ -104,11 +154,35 @@ func (r *Repository) Blob(ctx context.Context, d digest.Digest, ranges string) (
 	return out, nil
 }
 
-// blob requests a blob, first from its last location. A response that use refuses is closed and
-// counts as a failure.
-func (r *Repository) blob(ctx context.Context, d digest.Digest, ranges string, use func(*response) error) error {
+// eachBlob calls f for the hosts that have blobs until it returns nil, as each does: mirrors that have problems
+// after the others, and not those that sent wrong bytes if the registry can be asked.
+func (r *Repository) eachBlob(ctx context.Context, f func(*endpoint) error) error {
+	now := time.Now()
+	var order []*endpoint
+	for _, e := range r.set.endpoints {
+		if e.Capabilities.Has(docker.HostCapabilityPull) && (r.origin() == nil || !e.state.Shunned().After(now)) {
+			order = append(order, e)
+		}
+	}
+	late := func(e *endpoint) int {
+		if e.state.Resting().After(now) {
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(order, func(a, b *endpoint) int { return late(a) - late(b) })
+	return r.inOrder(ctx, order, func(e *endpoint) error {
+		err := f(e)
+		e.state.Leave(now, transfer.OutcomeOf(ctx, err))
+		return err
+	})
+}
+
+// blob requests a blob from a host: from its last redirect target, if there is one, and otherwise from the host
+// itself. A response that use refuses is closed and counts as a failure.
+func (r *Repository) blob(ctx context.Context, e *endpoint, d digest.Digest, ranges string, use func(*response) error) error {
 	q := request{path: "blobs/" + d.String(), ranges: ranges}
-	take := func(e *endpoint, resp *response, err error) error {
+	take := func(resp *response, err error) error {
 		if err != nil {
 			return err
 		}
@@ -116,47 +190,49 @@ func (r *Repository) blob(ctx context.Context, d digest.Digest, ranges string, u
 			resp.Body.Close()
 			return fmt.Errorf("%s: %w", e.Host, err)
 		}
-		r.remember(d, place{e, resp.target, resp.private})
+		r.remember(located{e, d}, target{resp.target, resp.private})
 		return nil
 	}
-	last := r.place(d)
-	if last.target != nil {
-		resp, err := r.again(ctx, last, q)
-		if err = take(last.e, resp, err); err == nil || ctx.Err() != nil {
+	if err := r.mayAsk(ctx, e, d); err != nil {
+		return err
+	}
+	if last := r.target(located{e, d}); last.url != nil {
+		if err := take(r.again(ctx, e, last, q)); err == nil || ctx.Err() != nil {
 			return err
 		}
-		r.remember(d, place{e: last.e})
+		r.remember(located{e, d}, target{})
 	}
-	return r.each(ctx, docker.HostCapabilityPull, last.e, func(e *endpoint) error {
-		resp, err := r.do(ctx, e, q)
-		return take(e, resp, err)
-	})
+	return take(r.do(ctx, e, q))
 }
 
 // again requests the redirect target of an earlier response.
-func (r *Repository) again(ctx context.Context, p place, q request) (*response, error) {
+func (r *Repository) again(ctx context.Context, e *endpoint, t target, q request) (*response, error) {
 	own, cancel := context.WithCancelCause(ctx)
-	resp, err := r.outside(own, p.e, p.target, q, 0)
+	resp, err := r.outside(own, e, t.url, q, 0)
 	if err != nil {
 		cancel(nil)
 		return nil, err
 	}
-	resp.private = p.private
-	resp.Body = newStallBody(ctx, resp.Body, r.client.opts.Stall, cancel, p.private)
+	resp.private = t.private
+	resp.Body = newStallBody(ctx, resp.Body, r.client.opts.Stall, cancel, t.private)
 	return resp, nil
 }
 
-func (r *Repository) place(d digest.Digest) place {
+func (r *Repository) target(of located) target {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.places[d]
+	return r.targets[of]
 }
 
-func (r *Repository) remember(d digest.Digest, p place) {
+func (r *Repository) remember(of located, t target) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.places) >= maxPlaces {
-		clear(r.places)
+	if t.url == nil {
+		delete(r.targets, of)
+		return
 	}
-	r.places[d] = p
+	if len(r.targets) >= maxBlobs {
+		clear(r.targets)
+	}
+	r.targets[of] = t
 }

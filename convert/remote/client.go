@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -47,6 +48,13 @@ type Options struct {
 
 	// Offline reports whether a host, named as in references, is never asked. Nil means none.
 	Offline func(host string) bool
+
+	// MirrorOnly reports whether a host, named as in references, is never asked itself, only its mirrors. Nil
+	// means none.
+	MirrorOnly func(host string) bool
+
+	// Peers are mirrors for the blobs of many registries, asked before those of hosts.toml.
+	Peers []Peers
 
 	// UserAgent is sent to all hosts that have none in Manners. Empty means "ballast".
 	UserAgent string
@@ -124,6 +132,8 @@ type Client struct {
 	mu    sync.Mutex
 	hosts map[string]*hostSet     // guarded by mu, by host of the reference; at most maxHosts
 	repos map[repoKey]*Repository // guarded by mu; at most maxRepositories
+
+	counts map[string]*transfer.Counts // guarded by mu; by address of the mirrors that the operator configured
 }
 
 type repoKey struct {
@@ -141,12 +151,17 @@ const (
 	node            // those of Options
 )
 
-// New returns a client. It returns errdefs.ErrInvalidArgument if Options.AllowHosts or
-// Options.NamedURLs is invalid.
+// New returns a client. It returns errdefs.ErrInvalidArgument if Options.AllowHosts, Options.NamedURLs or
+// Options.Peers is invalid.
 func New(o Options) (*Client, error) {
 	allow, err := parseAllow(o.AllowHosts)
 	if err != nil {
 		return nil, err
+	}
+	for _, p := range o.Peers {
+		if err := p.Check(); err != nil {
+			return nil, err
+		}
 	}
 	o.UserAgent = cmp.Or(o.UserAgent, "ballast")
 	o.Connections = cmp.Or(o.Connections, 16)
@@ -157,6 +172,7 @@ func New(o Options) (*Client, error) {
 		facade: map[string]bool{},
 		hosts:  map[string]*hostSet{},
 		repos:  map[repoKey]*Repository{},
+		counts: map[string]*transfer.Counts{},
 	}
 	for _, f := range o.Facade {
 		c.facade[loopbackName(f)] = true
@@ -215,7 +231,8 @@ func (c *Client) repository(ref Ref, key repoKey) (*Repository, error) {
 	if r == nil || r.set != set {
 		r = &Repository{
 			client: c, ref: key.ref, who: key.who, creds: key.creds, set: set,
-			auths: map[*endpoint]*authorizer{}, places: map[digest.Digest]place{}, uploads: map[digest.Digest]*url.URL{},
+			auths: map[*endpoint]*authorizer{}, targets: map[located]target{}, confirmed: map[digest.Digest]*confirmation{},
+			uploads: map[digest.Digest]*url.URL{},
 		}
 		c.repos[key] = r
 	}

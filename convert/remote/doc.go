@@ -18,6 +18,11 @@
 //
 // # Blobs
 //
+// Each host is an endpoint of its own for the store (transfer.Spread), with its own failures, rate and blame, which
+// outlive blobs and changes of hosts.toml. What a mirror gives is private unless the registry of the reference
+// confirms that it gives the blob to everybody. Options.Peers are mirrors for the blobs of many registries, which give
+// everybody what they have: they are asked only after that confirmation.
+//
 // Blobs are read over HTTP/1.1, because several connections are faster than one of HTTP/2, and without
 // decompression, because digests cover the stored bytes. The redirect target of a blob is reused until
 // it fails. A response that is too slow for Options.Stall ends. Nothing read here is trusted; the store

@@ -7,13 +7,16 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/containerd/v2/core/remotes/docker/config"
 	"github.com/containerd/errdefs"
@@ -34,6 +37,12 @@ type endpoint struct {
 
 	// server is true for the registry in the reference, false for a mirror.
 	server bool
+
+	// peers is the configuration of a host that is one of Options.Peers, and not of hosts.toml. It has only blobs.
+	peers *Peers
+
+	// state is what is known about the host, also from before the last change of hosts.toml.
+	state *transfer.Endpoint
 
 	// private is true if hosts.toml adds credentials to each request: a header or a client
 	// certificate.
@@ -95,9 +104,11 @@ func (c *Client) hostSet(host string) (*hostSet, error) {
 	if err != nil {
 		return nil, fmt.Errorf("hosts for %s: %w", host, err)
 	}
-	if old := c.hosts[host]; old != nil {
+	old := c.hosts[host]
+	if old != nil {
 		old.closeIdle()
 	}
+	c.know(endpoints, old)
 	now := time.Now()
 	s := &hostSet{endpoints: endpoints, stamp: stamp, made: now, used: now}
 	c.hosts[host] = s
@@ -107,6 +118,52 @@ func (c *Client) hostSet(host string) (*hostSet, error) {
 		delete(c.hosts, oldest)
 	}
 	return s, nil
+}
+
+// know gives endpoints what is known about those with the same address in an earlier set of the same host, or
+// nothing if old is nil. It requires c.mu.
+func (c *Client) know(endpoints []*endpoint, old *hostSet) {
+	for _, e := range endpoints {
+		if old != nil {
+			for _, o := range old.endpoints {
+				if o.state.Name == e.state.Name && o.state.Mirror == e.state.Mirror {
+					e.state = o.state
+				}
+			}
+		}
+		if name := e.state.Name; e.state.Mirror {
+			if c.counts[name] == nil {
+				c.counts[name] = &transfer.Counts{}
+			}
+			e.state.Counts = c.counts[name]
+		}
+	}
+}
+
+// A Mirror is a mirror of registries.
+type Mirror struct {
+	Address string
+	Counts  *transfer.Counts
+	For     map[string]*transfer.Endpoint // what is known about it, by host of references
+}
+
+// Mirrors returns the mirrors that are or were used, by address.
+func (c *Client) Mirrors() []Mirror {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []Mirror
+	for _, address := range slices.Sorted(maps.Keys(c.counts)) {
+		m := Mirror{Address: address, Counts: c.counts[address], For: map[string]*transfer.Endpoint{}}
+		for host, s := range c.hosts {
+			for _, e := range s.endpoints {
+				if e.state.Mirror && e.state.Name == address {
+					m.For[host] = e.state
+				}
+			}
+		}
+		out = append(out, m)
+	}
+	return out
 }
 
 // Direct reports whether any other client can use a host in the same way: it has no dialect, no
@@ -157,10 +214,16 @@ func (c *Client) configure(host, dir string) ([]*endpoint, error) {
 			others = append(others, e)
 		}
 	}
-	if len(others) == 0 && len(endpoints) > 0 {
-		return c.endpoints(host, "") // hosts.toml names only the facade
+	if !slices.ContainsFunc(others, func(e *endpoint) bool { return e.peers == nil }) {
+		others, err = c.endpoints(host, "") // hosts.toml names only the facade
 	}
-	return others, nil
+	if err == nil && c.opts.MirrorOnly != nil && c.opts.MirrorOnly(host) {
+		others = slices.DeleteFunc(others, func(e *endpoint) bool { return e.server })
+		if len(others) == 0 {
+			return nil, fmt.Errorf("%s is in upstream.mirror_only, and there is no mirror for it: %w", host, errdefs.ErrInvalidArgument)
+		}
+	}
+	return others, err
 }
 
 func (c *Client) endpoints(host, dir string) ([]*endpoint, error) {
@@ -194,6 +257,17 @@ func (c *Client) endpoints(host, dir string) ([]*endpoint, error) {
 	for _, h := range hosts {
 		named = append(named, &url.URL{Scheme: h.Scheme, Host: h.Host})
 	}
+	var peers []*Peers
+	for i, p := range c.opts.Peers {
+		if p.For(host) { // not named: a redirect must not lead a registry to them
+			t := http.DefaultTransport.(*http.Transport).Clone()
+			c.tune(t)
+			h := p.host(t)
+			transports[h.Client] = t
+			hosts = slices.Insert(hosts, len(peers), h)
+			peers = append(peers, &c.opts.Peers[i])
+		}
+	}
 	var l []*endpoint
 	for i, h := range hosts {
 		t := transports[h.Client]
@@ -205,6 +279,13 @@ func (c *Client) endpoints(host, dir string) ([]*endpoint, error) {
 		for _, u := range named {
 			e.guard.name(u)
 			e.auth.name(u)
+		}
+		e.state = &transfer.Endpoint{Name: (&url.URL{Scheme: h.Scheme, Host: h.Host, Path: h.Path}).String(), Mirror: !e.server}
+		if i < len(peers) {
+			e.peers, e.state.Patience = peers[i], peersPatience
+			if e.peers.Kind == Dragonfly {
+				e.state.Piece = pieceLength
+			}
 		}
 		e.private = givesCredentials(h, t)
 		outside, plain, realm, foreign := guarded(t, e.guard), guarded(t, c.named), guarded(t, e.auth), guarded(t, e.auth)

@@ -55,6 +55,7 @@ func TestPrivateBodies(t *testing.T) {
 		{name: "Authorization of hosts.toml", setup: func(*upstream) {}, setting: "[header]\n  authorization = \"Bearer x\"\n", private: true},
 		{name: "cookie of hosts.toml", setup: func(*upstream) {}, setting: "[header]\n  cookie = \"session=x\"\n", private: true},
 		{name: "a header of hosts.toml that is not known", setup: func(*upstream) {}, setting: "[header]\n  x-api-key = \"x\"\n", private: true},
+		{name: "a header of hosts.toml for Dragonfly", setup: func(*upstream) {}, setting: "[header]\n  x-dragonfly-registry = \"https://registry.example\"\n"},
 		{name: "a harmless header of hosts.toml", setup: func(*upstream) {}, setting: "[header]\n  user-agent = \"x\"\n"},
 	}
 	for _, tt := range tests {

@@ -15,8 +15,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// maxPlaces limits the blobs whose location a repository remembers.
-const maxPlaces = 4096
+// maxBlobs limits the blobs of which a repository remembers redirects and confirmations.
+const maxBlobs = 4096
 
 // A Repository reads one repository with one set of credentials, from the hosts in hosts.toml, in
 // order. It is a transfer.Fetcher. All methods are safe for concurrent use.
@@ -28,10 +28,11 @@ type Repository struct {
 	set    *hostSet
 	used   time.Time // guarded by Client.mu
 
-	mu      sync.Mutex
-	auths   map[*endpoint]*authorizer  // guarded by mu
-	places  map[digest.Digest]place    // guarded by mu
-	uploads map[digest.Digest]*url.URL // guarded by mu: upload sessions started by failed mounts
+	mu        sync.Mutex                      // guards the following
+	auths     map[*endpoint]*authorizer       //
+	targets   map[located]target              // at most maxBlobs
+	confirmed map[digest.Digest]*confirmation // at most maxBlobs
+	uploads   map[digest.Digest]*url.URL      // upload sessions started by failed mounts
 }
 
 // String returns "host/repository".
@@ -45,22 +46,31 @@ func (r *Repository) userAgent() string { return cmp.Or(r.manner().UserAgent, r.
 func (r *Repository) read(ctx context.Context, caps docker.HostCapabilities, f func(*endpoint) error) error {
 	again := retry
 	again.Final = func(err error) bool { return !errdefs.IsUnavailable(err) }
-	return again.Do(ctx, func() error { return transfer.Foreign(ctx, r.each(ctx, caps, nil, f)) })
+	return again.Do(ctx, func() error { return transfer.Foreign(ctx, r.each(ctx, caps, f)) })
 }
 
-// each calls f for the hosts with a capability, beginning with first if it is not nil, until f
-// returns nil. The error is that of the server in the reference if it was asked, otherwise the last
-// one, followed by the texts of the others.
-func (r *Repository) each(ctx context.Context, caps docker.HostCapabilities, first *endpoint, f func(*endpoint) error) error {
-	order := make([]*endpoint, 0, len(r.set.endpoints)+1)
-	if first != nil {
-		order = append(order, first)
+// origin returns the registry in the reference; nil if it is never asked.
+func (r *Repository) origin() *endpoint {
+	if e := r.set.endpoints[len(r.set.endpoints)-1]; e.server {
+		return e
 	}
+	return nil
+}
+
+// each calls f for the hosts with a capability until f returns nil; see inOrder.
+func (r *Repository) each(ctx context.Context, caps docker.HostCapabilities, f func(*endpoint) error) error {
+	var order []*endpoint
 	for _, e := range r.set.endpoints {
-		if e.Capabilities.Has(caps) && e != first {
+		if e.Capabilities.Has(caps) && e.peers == nil {
 			order = append(order, e)
 		}
 	}
+	return r.inOrder(ctx, order, f)
+}
+
+// inOrder calls f for hosts until f returns nil. The error is that of the server in the reference if it was
+// asked, otherwise the last one, followed by the texts of the others.
+func (r *Repository) inOrder(ctx context.Context, order []*endpoint, f func(*endpoint) error) error {
 	var main error
 	var others []string
 	server := false

@@ -73,6 +73,9 @@ func (r *Repository) follow(ctx context.Context, e *endpoint, q request) (*respo
 			}
 			return nil, err
 		}
+		if err := e.peers.ownError(resp); err != nil {
+			return nil, err
+		}
 		switch {
 		case resp.StatusCode == http.StatusUnauthorized:
 			if tries++; challenged || tries >= maxTries {
@@ -276,11 +279,11 @@ func (c *Client) transportError(ctx context.Context, host, registry string, err 
 
 // harmless reports whether a header never has credentials. Unknown headers may have some.
 func harmless(header string) bool {
-	switch textproto.CanonicalMIMEHeaderKey(header) {
+	switch header = textproto.CanonicalMIMEHeaderKey(header); header {
 	case "Accept", "Accept-Encoding", "Range", "User-Agent", "Via":
 		return true
 	}
-	return false
+	return strings.HasPrefix(header, "X-Dragonfly-") // settings of a peer-to-peer proxy
 }
 
 // secretsOf returns the strings that must not appear in an error: the values of headers, and what

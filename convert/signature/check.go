@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/signature/cosign"
+	"github.com/ballast-dev/ballast/convert/signature/oms"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
@@ -171,6 +173,40 @@ func (c *Checker) Check(ctx context.Context, s Subject) []Result {
 		}
 	}
 	return out
+}
+
+// Found describes the signatures of a model without checking them: who says to have signed what.
+func (c *Checker) Found(ctx context.Context, s Subject) (found []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, checkTime)
+	defer cancel()
+	done, err := c.slots.take(ctx, s.host())
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	m, err := c.model(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	ev := &evidence{c: c, s: s, anyone: true}
+	ev.gather(ctx, m)
+	for _, b := range ev.bundles {
+		what := "a statement about " + b.of.String()
+		switch b.PredicateType() {
+		case oms.PredicateType:
+			what = "the files of the model"
+		case cosign.PredicateType:
+			what = "manifest " + b.of.String()
+		}
+		found = append(found, what+": "+b.Claim())
+	}
+	for _, p := range ev.payloads {
+		found = append(found, "manifest "+p.of.String()+": a key without a name")
+	}
+	if len(found) == 0 {
+		err = ev.err
+	}
+	return found, err
 }
 
 // rules returns the rules of names without duplicates.

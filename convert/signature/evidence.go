@@ -35,6 +35,8 @@ type evidence struct {
 	rules []*Rule
 	left  int64 // bytes that may still be read
 
+	anyone bool // keep bundles whoever signed them
+
 	gathered bool
 	unread   bool // model.sig exists, but cannot be read before the model is complete
 	bundles  []bundle
@@ -202,7 +204,7 @@ func (e *evidence) doubt(err error) {
 // add adds a bundle if a trusted signer signed it. Of other bundles only the reason is kept.
 func (e *evidence) add(p []byte, of digest.Digest, where string) {
 	b, err := dsse.Parse(p)
-	if err == nil {
+	if err == nil && !e.anyone {
 		err = e.trusted(b)
 	}
 	if err != nil {

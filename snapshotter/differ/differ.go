@@ -218,7 +218,7 @@ func (d *Differ) show(ctx context.Context, id string, table digest.Digest, names
 	if err := d.o.Snapshotter.Hold(ctx, id, table); err != nil {
 		return err
 	}
-	if err := d.o.Snapshotter.SetSources(ctx, id, names); err != nil {
+	if err := d.o.Snapshotter.SetSources(id, names); err != nil {
 		return err
 	}
 	early, err := prepare()

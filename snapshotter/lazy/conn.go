@@ -192,15 +192,15 @@ func (c *connection) serve(in []byte) {
 			c.refuse(in, unix.EINVAL)
 			return
 		}
-		c.answer(in, nowhere[:size])
+		c.answer(in, unwritten[:size])
 	default: // not needed to read files
 		c.refuse(in, unix.ENOSYS)
 	}
 }
 
-// nowhere is the data buffer given to the protocol code. It is never written: directories are
+// unwritten is the data buffer given to the protocol code. It is never written: directories are
 // empty, and fileSystem.Read sends bytes of files itself, so that waiting reads need no memory.
-var nowhere [maxRead]byte
+var unwritten [maxRead]byte
 
 // answer lets the protocol code answer a request. It passes data as the buffer, which stays
 // unchanged.

@@ -101,7 +101,7 @@ func fileDigest(dir uint64, name string) (digest.Digest, bool) {
 // errdefs.ErrDataLoss if the file had another size before, and errdefs.ErrResourceExhausted if
 // there are too many files.
 func (fs *fileSystem) node(view uint64, d, identity digest.Digest, size int64) (*node, error) {
-	n, err := fs.place(view, d, identity, size)
+	n, err := fs.assign(view, d, identity, size)
 	if err != nil {
 		return nil, err
 	}
@@ -121,8 +121,8 @@ func (fs *fileSystem) node(view uint64, d, identity digest.Digest, size int64) (
 	return n, nil
 }
 
-// place finds the node of an identity, or assigns it a free number and slot.
-func (fs *fileSystem) place(view uint64, d, identity digest.Digest, size int64) (*node, error) {
+// assign finds the node of an identity, or assigns it a free number and slot.
+func (fs *fileSystem) assign(view uint64, d, identity digest.Digest, size int64) (*node, error) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	for try := range uint64(maxProbes) {

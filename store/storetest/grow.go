@@ -60,14 +60,14 @@ func Grow(dir string, first, last int) error {
 const tablesAtOnce = 50
 
 func grow(db *meta.DB, dir string, first, last int) error {
-	var all []meta.Sized
+	var all []meta.File
 	for i := first; i < last; i++ {
-		all = append(all, meta.Sized{Digest: GrownTable(i), Size: ObjectSize})
+		all = append(all, meta.File{Digest: GrownTable(i), Size: ObjectSize})
 		for j := range PerTable {
-			all = append(all, meta.Sized{Digest: numbered("object", i*PerTable+j), Size: ObjectSize})
+			all = append(all, meta.File{Digest: numbered("object", i*PerTable+j), Size: ObjectSize})
 		}
 	}
-	if err := errors.Join(makeFiles(dir, all), db.Arrive(meta.Arrival{Objects: all})); err != nil {
+	if err := errors.Join(makeFiles(dir, all), db.Arrive(meta.Arrival{Files: all})); err != nil {
 		return err
 	}
 	for i := first; i < last; i++ {
@@ -86,7 +86,7 @@ func grow(db *meta.DB, dir string, first, last int) error {
 	return nil
 }
 
-func makeFiles(dir string, all []meta.Sized) error {
+func makeFiles(dir string, all []meta.File) error {
 	for _, o := range all {
 		name := filepath.Join(dir, object.Name(o.Digest))
 		if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {

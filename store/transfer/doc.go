@@ -3,6 +3,7 @@
 //
 //	Fetcher    reads ranges of blobs from outside; not trusted
 //	Source     a Fetcher with a name that identifies where its bytes come from
+//	Endpoint   the server of a Source, an origin or a mirror: its failures, rate and guilt, for all blobs
 //	Sources    the sources of a blob, by caller, with their results
 //	Fetch      fetches ranges: tries sources in turn and replaces slow ones; or reads blobs sequentially
 //	           from servers without ranges

@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -28,8 +29,11 @@ const step = 256 << 10
 // ErrNoRanges means that a server answers a range request with the whole blob.
 var ErrNoRanges = errors.New("server does not support ranges")
 
-// errSlow is the cause of a request cancelled because another source may be faster.
-var errSlow = fmt.Errorf("less than %d bytes a second", MinRate)
+// Causes of a request cancelled because another source is, or may be, faster.
+var (
+	errSlow    = errors.New("much slower than another source, or than is useful")
+	errCompare = errors.New("slow; another source is compared with it")
+)
 
 // A Fetch fetches ranges of a blob from outside. The bytes are not verified.
 type Fetch struct {
@@ -45,8 +49,8 @@ type Fetch struct {
 // not nil, is the slot that the work holds meanwhile; it is informed of progress.
 //
 // Sources are tried in turn, repeatedly with increasing pauses, until the range is complete, no
-// source can provide it, or maxTries rounds made no progress. If a source is slower than MinRate,
-// the rest of the range is taken from another source without known problems.
+// source can provide it, or maxTries rounds made no progress. If a source is slower than MinRate, or a mirror
+// much slower than others, the rest of the range is taken from another source without known problems.
 //
 // It returns ErrNoRanges if the server does not support ranges, ErrRevoked if hold is revoked, and
 // otherwise the most informative error of the sources.
@@ -63,27 +67,35 @@ func (f Fetch) Range(ctx context.Context, hold *Slot, buf []byte, off int64) (fr
 
 // inTurn calls ask with sources in turn until one succeeds, and returns it. off is for messages.
 func (f Fetch) inTurn(ctx context.Context, off int64, ask func(Source) (progress bool, err error)) (Source, error) {
+	defer f.Flow.Enter(Network)()
 	var last error
 	out := map[string]error{} // by source: its final error
 	for try := 0; try < maxTries; try++ {
 		alive := false
 		order := f.From.Order()
-		for _, src := range order {
+		for i, src := range order {
 			if out[src.Key()] != nil {
 				continue
 			}
+			spare := slices.ContainsFunc(order[i+1:], func(other Source) bool { return out[other.Key()] == nil })
+			if !src.Endpoint.Enter(spare) {
+				alive = true
+				continue
+			}
+			began := time.Now()
 			progress, err := ask(src)
+			f.From.asked(src, began, OutcomeOf(ctx, err))
 			switch {
 			case err == nil:
 				return src, nil
 			case ctx.Err() != nil:
 				return src, context.Cause(ctx)
-			case errors.Is(err, ErrNoRanges):
+			case errors.Is(err, ErrNoRanges) && !(src.Endpoint.isMirror() && spare):
 				return src, err
 			case progress:
 				try = 0
 			}
-			if Final(err) {
+			if Final(err) || errors.Is(err, ErrNoRanges) {
 				out[src.Key()] = err
 			} else {
 				last, alive = err, true
@@ -97,6 +109,19 @@ func (f Fetch) inTurn(ctx context.Context, off int64, ask func(Source) (progress
 		}
 	}
 	return Source{}, fmt.Errorf("bytes from %d: %w", off, last)
+}
+
+// OutcomeOf returns what the error of a request says about an endpoint.
+func OutcomeOf(ctx context.Context, err error) Outcome {
+	switch {
+	case err == nil:
+		return Good
+	case ctx.Err() != nil, errors.Is(err, ErrRevoked), errors.Is(err, errCompare):
+		return Unknown
+	case Final(err), errors.Is(err, ErrNoRanges):
+		return Absent
+	}
+	return Failed
 }
 
 // rangeFetch is the state of one Range.
@@ -125,6 +150,11 @@ func (r *rangeFetch) ask(ctx context.Context, src Source) (got int, err error) {
 
 // once sends one request.
 func (r *rangeFetch) once(ctx context.Context, src Source) (n int, err error) {
+	if src.Endpoint != nil && src.Endpoint.Piece > 0 {
+		n, err := r.fill(ctx, src, r.buf[r.have:], r.off+int64(r.have))
+		r.have += n
+		return n, err
+	}
 	place, err := r.Scheduler.Places.Acquire(ctx, r.Flow, src.Key())
 	if err != nil {
 		return 0, err
@@ -149,8 +179,13 @@ func (r *rangeFetch) once(ctx context.Context, src Source) (n int, err error) {
 	if start != at {
 		return 0, ErrNoRanges
 	}
+	began := time.Now()
 	n, err = r.read(ctx, body, rest, place, r.hold)
 	if n > 0 {
+		src.Endpoint.count(n)
+		if !r.paced() {
+			src.Endpoint.received(int64(n), time.Since(began))
+		}
 		r.From.addProvider(src.Key(), IsPrivate(body))
 	}
 	return n, err
@@ -195,6 +230,7 @@ func (f Fetch) paced() bool {
 // spend waits until background work may read on after n bytes, at most a burst. It polls, because
 // the rate may change and the work may be promoted.
 func (f Fetch) spend(ctx context.Context, n int) error {
+	defer f.Flow.Enter(Paced)()
 	for !f.Scheduler.limit.AllowN(time.Now(), n) && f.Flow.Class() == Background {
 		select {
 		case <-time.After(10 * time.Millisecond):
@@ -205,12 +241,16 @@ func (f Fetch) spend(ctx context.Context, n int) error {
 	return nil
 }
 
-// watch cancels a slow request when there is a source that was not tried yet (asked) and has no
+// watch cancels a slow request when there is a better source that was not tried yet (asked) and has no
 // known problems. It does not cycle through sources, which would not make a slow link faster. It
 // returns when the request has ended.
 func (f Fetch) watch(ctx context.Context, src Source, place *Slot, asked map[string]bool, cancel context.CancelCauseFunc) {
 	tick := time.NewTicker(look)
 	defer tick.Stop()
+	var patient time.Time
+	if src.Endpoint != nil {
+		patient = time.Now().Add(src.Endpoint.Patience)
+	}
 	var before int64
 	for {
 		select {
@@ -219,17 +259,29 @@ func (f Fetch) watch(ctx context.Context, src Source, place *Slot, asked map[str
 		case <-tick.C:
 		}
 		now := place.bytes.Load()
-		if now-before < int64(MinRate*look.Seconds()) && !f.paced() && f.From.better(asked) {
+		n := now - before
+		before = now
+		if now == 0 && time.Now().Before(patient) {
+			continue
+		}
+		if f.paced() {
+			continue
+		}
+		if why := f.From.better(src, asked, float64(n)/look.Seconds()); why != nil {
 			f.From.slowed(src)
-			cancel(errSlow)
+			cancel(why)
 			return
 		}
-		before = now
+		src.Endpoint.received(n, look)
 	}
 }
 
-// worst returns the most informative error: one that is not "not found", if any.
+// worst returns the most informative error: one that is not "not found", if any, and not of a mirror if an
+// origin was asked.
 func worst(order []Source, errs map[string]error) error {
+	if origins := slices.DeleteFunc(slices.Clone(order), func(src Source) bool { return src.Endpoint.isMirror() }); len(origins) > 0 {
+		order = origins
+	}
 	var last error
 	for _, src := range order {
 		if last = errs[src.Key()]; !errdefs.IsNotFound(last) {

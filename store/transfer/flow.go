@@ -1,5 +1,10 @@
 package transfer
 
+import (
+	"sync"
+	"time"
+)
+
 // A Class is the urgency of work.
 type Class int
 
@@ -18,10 +23,59 @@ type Flow struct {
 	class Class // guarded by Scheduler.mu
 
 	slots map[*Slot]bool // of the whole work, waiting and held; guarded by Scheduler.mu
+
+	began time.Time
+	mu    sync.Mutex // guards spent; the last lock
+	spent [stages]clock
 }
 
+// A Stage is what the goroutines of a Flow spend their time on.
+type Stage int
+
+const (
+	Network Stage = iota // a request and its bytes, with pauses between attempts
+	Paced                // the rate limit; it is a part of Network
+	Hash                 // hashing and unpacking, by any number of goroutines
+	InOrder              // the same, by one goroutine: more of them would not help
+	Disk                 // writing and syncing
+
+	stages
+)
+
+// Spent is the time spent in each Stage, the sum over all goroutines.
+type Spent [stages]time.Duration
+
+// A clock is the time that goroutines spend, as sum + n*now for n that are at it.
+type clock struct{ n, sum time.Duration }
+
 // NewFlow returns a Flow.
-func (s *Scheduler) NewFlow(c Class) *Flow { return &Flow{s: s, class: c, slots: map[*Slot]bool{}} }
+func (s *Scheduler) NewFlow(c Class) *Flow {
+	return &Flow{s: s, class: c, slots: map[*Slot]bool{}, began: time.Now()}
+}
+
+// Enter records that the caller spends time on the whole work, until leave is called.
+func (f *Flow) Enter(s Stage) (leave func()) {
+	f.whole().enter(s, 1)
+	return func() { f.whole().enter(s, -1) }
+}
+
+func (f *Flow) enter(s Stage, n time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.spent[s].n += n
+	f.spent[s].sum -= n * time.Since(f.began)
+}
+
+// Spent returns the time spent on the work.
+func (f *Flow) Spent() (all Spent) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := time.Since(f.began)
+	for s, c := range f.spent {
+		all[s] = c.sum + c.n*now
+	}
+	return all
+}
 
 // Part returns a Flow that is as urgent as f, and can be promoted separately.
 func (f *Flow) Part() *Flow { return &Flow{s: f.s, of: f, class: Background} }

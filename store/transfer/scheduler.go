@@ -41,7 +41,8 @@ type Scheduler struct {
 	Buffers   *Pool
 	Unpackers *Pool
 
-	limit *rate.Limiter // of background work, in bytes
+	limit  *rate.Limiter // of background work, in bytes
+	pieces pieces
 
 	mu     sync.Mutex // guards the following, and all pools and flows
 	paused bool

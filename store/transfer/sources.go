@@ -16,11 +16,46 @@ type Source struct {
 	// CredentialsID identifies the credentials; empty for none.
 	CredentialsID string
 
+	// Endpoint is the server. Nil means an origin without memory.
+	Endpoint *Endpoint
+
 	Fetcher
 }
 
 // Key identifies a source.
-func (s Source) Key() string { return s.Name + " " + s.CredentialsID }
+func (s Source) Key() string {
+	if s.Endpoint.isMirror() {
+		return s.Name + " " + s.CredentialsID + " " + s.Endpoint.Name
+	}
+	return s.Name + " " + s.CredentialsID
+}
+
+// A Spread is a Fetcher that reads the same blobs from several endpoints: its Source stands for one at each.
+type Spread interface {
+	// Endpoints returns the endpoints, each with a Fetcher that reads only there, in order.
+	Endpoints() []At
+}
+
+// An At is an endpoint with a Fetcher that reads there.
+type At struct {
+	Endpoint *Endpoint
+	Fetcher  Fetcher
+}
+
+// spread replaces the sources of several endpoints by one for each.
+func spread(list []Source) (out []Source) {
+	for _, src := range list {
+		several, ok := src.Fetcher.(Spread)
+		if !ok {
+			out = append(out, src)
+			continue
+		}
+		for _, at := range several.Endpoints() {
+			out = append(out, Source{Name: src.Name, CredentialsID: src.CredentialsID, Endpoint: at.Endpoint, Fetcher: at.Fetcher})
+		}
+	}
+	return out
+}
 
 // GroupKey identifies the repositories in a list of sources. Staged bytes belong to one such group:
 // other groups may not be entitled to them, and they may be unverified. Sources that are not
@@ -60,6 +95,8 @@ type Sources struct {
 	mu        sync.Mutex           // guards the following
 	callers   []caller             // in order of their first Set
 	bad       map[string]time.Time // by key: tried after the others until then
+	absent    map[string]*rest     // by key of mirrors that did not have it
+	doubted   bool                 // a mirror sent wrong bytes: only origins are asked, if there is one
 	providers map[string]bool      // by key of the sources that provided bytes: whether with credentials
 }
 
@@ -70,6 +107,7 @@ type caller struct {
 
 // Set sets the sources of a caller, in order, replacing its earlier ones.
 func (s *Sources) Set(name string, list []Source) {
+	list = spread(list)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i := slices.IndexFunc(s.callers, func(a caller) bool { return a.name == name })
@@ -88,30 +126,50 @@ func (s *Sources) Drop(name string) {
 }
 
 // Order returns the sources in the order in which to try them: those without problems first,
-// otherwise as they were set.
+// otherwise as they were set. Mirrors that sent wrong bytes, or all of them if one did for this blob, are left
+// out if there is an origin.
 func (s *Sources) Order() []Source {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	var good, bad []Source
+	var good, bad, doubted []Source
+	origin := false
 	seen := map[string]bool{}
 	for _, a := range s.callers {
 		for _, src := range a.list {
-			switch key := src.Key(); {
-			case seen[key]:
+			key := src.Key()
+			if seen[key] {
 				continue
-			case s.bad[key].After(now):
+			}
+			seen[key] = true
+			origin = origin || !src.Endpoint.isMirror()
+			switch {
+			case src.Endpoint.isMirror() && (s.doubted || src.Endpoint.Shunned().After(now)):
+				doubted = append(doubted, src)
+			case s.until(src).After(now):
 				bad = append(bad, src)
 			default:
 				good = append(good, src)
 			}
-			seen[src.Key()] = true
 		}
 	}
-	slices.SortStableFunc(bad, func(a, b Source) int { // sources of wrong bytes last
-		return s.bad[a.Key()].Compare(s.bad[b.Key()])
-	})
+	if !origin {
+		bad = append(bad, doubted...)
+	}
+	slices.SortStableFunc(bad, func(a, b Source) int { return s.until(a).Compare(s.until(b)) }) // sources of wrong bytes last
 	return append(good, bad...)
+}
+
+// until returns until when a source is tried after others. The caller holds mu.
+func (s *Sources) until(src Source) time.Time {
+	t := s.bad[src.Key()]
+	if r := s.absent[src.Key()]; r != nil && r.until.After(t) {
+		t = r.until
+	}
+	if r := src.Endpoint.Resting(); r.After(t) {
+		t = r
+	}
+	return t
 }
 
 // Payer returns the key of the first source, or "".
@@ -122,11 +180,20 @@ func (s *Sources) Payer() string {
 	return ""
 }
 
-// Blame records that a source sent wrong bytes.
-func (s *Sources) Blame(src Source) { s.demote(src, wrongFor) }
+// Blame records that a source sent wrong bytes. After a mirror, only origins are asked for the blob.
+func (s *Sources) Blame(src Source) {
+	s.demote(src, wrongFor)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.doubted = s.doubted || src.Endpoint.isMirror()
+}
 
-// slowed records that a source is slow, if another one may be better.
-func (s *Sources) slowed(src Source) { s.demote(src, slowFor) }
+// slowed records that a source is slow, if another one may be better. Mirrors remember that themselves.
+func (s *Sources) slowed(src Source) {
+	if !src.Endpoint.isMirror() {
+		s.demote(src, slowFor)
+	}
+}
 
 func (s *Sources) demote(src Source, d time.Duration) {
 	s.mu.Lock()
@@ -137,19 +204,68 @@ func (s *Sources) demote(src Source, d time.Duration) {
 	s.bad[src.Key()] = time.Now().Add(d)
 }
 
-// better reports whether there is another source without known problems.
-func (s *Sources) better(than map[string]bool) bool {
+// asked records the result of a request to a mirror that began at a time. One absent range is one: it can
+// be that no node that has it answered in time.
+func (s *Sources) asked(src Source, began time.Time, o Outcome) {
+	if !src.Endpoint.isMirror() {
+		return
+	}
+	src.Endpoint.Leave(began, o)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch key := src.Key(); o {
+	case Good:
+		delete(s.absent, key)
+	case Absent:
+		if s.absent == nil {
+			s.absent = map[string]*rest{}
+		}
+		if s.absent[key] == nil {
+			s.absent[key] = &rest{}
+		}
+		s.absent[key].failed(began, 1)
+	}
+}
+
+// better returns why src, which gives rate bytes a second, should be left for a source without known problems
+// that was not asked: errSlow, or errCompare if that source may be much faster; or nil.
+func (s *Sources) better(src Source, asked map[string]bool, rate float64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
 	for _, a := range s.callers {
 		for _, other := range a.list {
-			if !than[other.Key()] && !s.bad[other.Key()].After(now) {
-				return true
+			switch {
+			case asked[other.Key()], s.until(other).After(now), s.doubted && other.Endpoint.isMirror():
+				continue
+			case rate < MinRate:
+				return errSlow
+			case !src.Endpoint.isMirror():
+				continue
+			}
+			if why := other.Endpoint.outdoes(rate); why != nil {
+				return why
 			}
 		}
 	}
-	return false
+	return nil
+}
+
+// Mirrors returns the mirrors among the sources that provided bytes.
+func (s *Sources) Mirrors() (out []Source) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	seen := map[string]bool{}
+	for _, a := range s.callers {
+		for _, src := range a.list {
+			_, gave := s.providers[src.Key()]
+			if gave && src.Endpoint.isMirror() && !seen[src.Key()] {
+				seen[src.Key()] = true
+				out = append(out, src)
+			}
+		}
+	}
+	return out
 }
 
 // addProvider records that bytes of a source are used.

@@ -65,6 +65,19 @@ type whole struct {
 // back means starting again. It tries sources as Range does. A request, and therefore ctx, outlives
 // a read; it ends when hold is revoked during a read.
 func (w *whole) readAt(ctx context.Context, hold *Slot, buf []byte, off int64) (Source, error) {
+	if w.body != nil && w.at <= off { // another source would begin at the first byte
+		leave := w.Flow.Enter(Network)
+		err := w.try(ctx, w.src, hold, buf, off)
+		leave()
+		switch {
+		case err == nil:
+			return w.src, nil
+		case hold.Context.Err() != nil:
+			w.close()
+			return w.src, context.Cause(hold.Context)
+		}
+		w.close()
+	}
 	return w.inTurn(hold.Context, off, func(src Source) (progress bool, err error) {
 		if err = w.try(ctx, src, hold, buf, off); err != nil {
 			w.close()
@@ -94,6 +107,7 @@ func (w *whole) try(ctx context.Context, src Source, hold *Slot, buf []byte, off
 	w.From.addProvider(src.Key(), IsPrivate(w.body))
 	m, err := w.read(hold.Context, w.body, buf, hold)
 	w.at += int64(m)
+	src.Endpoint.count(m)
 	return err
 }
 

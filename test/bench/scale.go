@@ -142,7 +142,7 @@ func measureRequests(s *store.Store, tables int, say func(what, value string)) (
 		return all.median().Round(100 * time.Nanosecond).String()
 	}
 	add := func(i int) error {
-		return s.AddRef(ctx, name(i), storetest.GrownTable(i%tables), time.Time{})
+		return s.AddRef(name(i), storetest.GrownTable(i%tables), time.Time{})
 	}
 	collect := func(int) error {
 		_, err := s.GC(ctx, store.GCOptions{})
@@ -150,15 +150,15 @@ func measureRequests(s *store.Store, tables int, say func(what, value string)) (
 	}
 	err = collect(0) // collects the garbage of the previous one
 	say("AddRef", median(times, add))
-	say("RemoveRef", median(times, func(i int) error { return s.RemoveRef(ctx, name(i)) }))
-	say("Usage", median(times, func(int) error { _, err := s.Usage(ctx); return err }))
+	say("RemoveRef", median(times, func(i int) error { return s.RemoveRef(name(i)) }))
+	say("Usage", median(times, func(int) error { _, err := s.Usage(); return err }))
 	say("collection with nothing to collect", median(5, collect))
 	var names []string
 	for i := range many {
 		err = errors.Join(err, add(i))
 		names = append(names, name(i))
 	}
-	say(fmt.Sprintf("RemoveRef of %d", many), median(1, func(int) error { return s.RemoveRef(ctx, names...) }))
+	say(fmt.Sprintf("RemoveRef of %d", many), median(1, func(int) error { return s.RemoveRef(names...) }))
 	return err
 }
 

@@ -40,6 +40,7 @@ const (
 // A cluster is a control plane with the objects of the chart, its controller, and nodes.
 type cluster struct {
 	*plane.Plane
+	whole      *testing.T // at whose end the programs end, which subtests start
 	admin      client.WithWatch
 	dir        string
 	nodes      map[string]*clusterNode
@@ -62,7 +63,7 @@ func startCluster(t *testing.T, o plane.Options) *cluster {
 	}
 	o.Tools = tools
 	dir := t.TempDir()
-	c := &cluster{Plane: plane.Start(t, dir, o), dir: dir, nodes: map[string]*clusterNode{}}
+	c := &cluster{whole: t, Plane: plane.Start(t, dir, o), dir: dir, nodes: map[string]*clusterNode{}}
 	c.admin = c.client(t, "admin")
 	c.install(t)
 	c.startController(t)
@@ -169,18 +170,18 @@ func (c *cluster) start(t *testing.T, name, account, nodeName string, args ...st
 		t.Fatal(err)
 	}
 	argv := append([]string{node.Binary(t, "ballast-fleet")}, args...)
-	return node.Start(t, name, filepath.Join(c.dir, name+".log"), nil, append(argv, "--kubeconfig", config)...)
+	return node.Start(c.whole, name, filepath.Join(c.dir, name+".log"), nil, append(argv, "--kubeconfig", config)...)
 }
 
 // join adds a node as its kubelet would, and starts its agent as the chart would.
 func (c *cluster) join(t *testing.T, name string, r *node.Registry) *clusterNode {
 	t.Helper()
-	n := node.StartNode(t, node.Options{Registry: r})
+	n := node.StartNode(c.whole, node.Options{Registry: r})
 	c.create(t, &core.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kubernetes.io/os": "linux", "kubernetes.io/hostname": name}},
 		Spec:       core.NodeSpec{Taints: []core.Taint{{Key: taint, Effect: core.TaintEffectNoSchedule}, {Key: "example.com/gpu", Effect: core.TaintEffectNoSchedule}}},
 	})
-	cn := &clusterNode{Node: n, cri: n.CRI(t), name: name}
+	cn := &clusterNode{Node: n, cri: n.CRI(c.whole), name: name}
 	cn.agent = c.start(t, "agent-"+name, "ballast", name, "agent", "--name="+name, "--label="+label, "--taint="+taint, "--models", "--refresh=2s",
 		"--socket="+filepath.Join(n.Run(), "fleet", "fleet.sock"))
 	c.nodes[name] = cn

@@ -245,7 +245,7 @@ func (c *cluster) wrongName(t *testing.T, r *node.Registry) {
 }
 
 func (c *cluster) private(t *testing.T) {
-	r := node.StartRegistry(t, t.TempDir())
+	r := node.StartRegistry(c.whole, c.whole.TempDir())
 	r.User, r.Password = "team", "pull-secret-of-the-team"
 	node.Belongs(r.Password, r.Host)
 	push(t, r, "team/private", "v1", 9)
@@ -308,7 +308,7 @@ func (c *cluster) withoutAPI(t *testing.T, r *node.Registry, llama string) {
 	if out, err := n.cri.Exec(container, "sh", "-c", "sha256sum /model/model.gguf"); err != nil || !strings.Contains(out, fmt.Sprintf("%x", sha256.Sum256(weights(3)))) {
 		t.Errorf("read of a model: %v\n%s", err, out)
 	}
-	c.StartAPI(t)
+	c.StartAPI(c.whole)
 	if !c.controller.Running() {
 		c.startController(t)
 	}

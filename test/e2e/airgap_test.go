@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"archive/tar"
 	"bytes"
 	"compress/gzip"
 	"context"
@@ -19,61 +18,10 @@ import (
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/test/e2e/node"
 	"github.com/opencontainers/go-digest"
-	"github.com/opencontainers/image-spec/specs-go"
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
 // away is a registry that the nodes of these tests cannot reach.
 const away = "registry.away.example"
-
-// layoutFiles returns the files of an OCI layout with models, by the names in its index.
-func layoutFiles(t *testing.T, models map[string]*converttest.Built) map[string][]byte {
-	t.Helper()
-	files := map[string][]byte{"oci-layout": []byte(`{"imageLayoutVersion":"1.0.0"}`)}
-	idx := ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}}
-	for _, name := range slices.Sorted(maps.Keys(models)) {
-		b := models[name]
-		add := func(p []byte) ocispec.Descriptor {
-			d := digest.FromBytes(p)
-			files["blobs/sha256/"+d.Encoded()] = p
-			return ocispec.Descriptor{Digest: d, Size: int64(len(p))}
-		}
-		for _, p := range b.Blobs {
-			add(p)
-		}
-		desc := add(b.Manifest)
-		desc.MediaType = ocispec.MediaTypeImageManifest
-		if name != "" {
-			desc.Annotations = map[string]string{"io.containerd.image.name": name, "org.opencontainers.image.ref.name": "v1"}
-		}
-		idx.Manifests = append(idx.Manifests, desc)
-	}
-	p, err := json.Marshal(idx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	files["index.json"] = p
-	return files
-}
-
-// tarOf returns a tar file of files, sorted by name as containerd writes it: the index comes after the blobs.
-func tarOf(t *testing.T, files map[string][]byte) []byte {
-	t.Helper()
-	var b bytes.Buffer
-	w := tar.NewWriter(&b)
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(files[name]))}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := w.Write(files[name]); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return b.Bytes()
-}
 
 // stdin runs "ballast import -" with the output of a shell command.
 func stdin(t *testing.T, n *node.Node, command string) node.Result {
@@ -92,7 +40,7 @@ func TestImportArchive(t *testing.T) {
 	// Two models with names, as a compressed tar file.
 	var zipped bytes.Buffer
 	z := gzip.NewWriter(&zipped)
-	if _, err := z.Write(tarOf(t, layoutFiles(t, map[string]*converttest.Built{away + "/team/raw:v1": raw, away + "/team/packed:v1": packed}))); err != nil {
+	if _, err := z.Write(node.TarOf(t, node.LayoutFiles(t, map[string]*converttest.Built{away + "/team/raw:v1": raw, away + "/team/packed:v1": packed}))); err != nil {
 		t.Fatal(err)
 	}
 	if err := z.Close(); err != nil {
@@ -107,7 +55,7 @@ func TestImportArchive(t *testing.T) {
 	}
 	// One without a name, in a directory.
 	dir := filepath.Join(n.Dir, "layout")
-	for name, p := range layoutFiles(t, map[string]*converttest.Built{"": theirs}) {
+	for name, p := range node.LayoutFiles(t, map[string]*converttest.Built{"": theirs}) {
 		path := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
@@ -167,7 +115,7 @@ func TestImportArchive(t *testing.T) {
 func TestImportNothing(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	b := converttest.ModelPackRaw(converttest.Files(weights(46, 1<<20)))
-	good := layoutFiles(t, map[string]*converttest.Built{away + "/team/x:v1": b})
+	good := node.LayoutFiles(t, map[string]*converttest.Built{away + "/team/x:v1": b})
 	weight := "blobs/sha256/" + digest.FromBytes(b.Files["model.gguf"].Data).Encoded()
 	before := everything(t, n)
 	wantError(t, stdin(t, n, "head -c 64M /dev/zero"), "no OCI layout") // while the stream goes on
@@ -190,14 +138,14 @@ func TestImportNothing(t *testing.T) {
 		"second model broken": {func(f map[string][]byte) {
 			other := converttest.ModelPackRaw(converttest.Files(weights(47, 1<<20)))
 			clear(f)
-			maps.Copy(f, layoutFiles(t, map[string]*converttest.Built{away + "/team/a:v1": b, away + "/team/b:v1": other}))
+			maps.Copy(f, node.LayoutFiles(t, map[string]*converttest.Built{away + "/team/a:v1": b, away + "/team/b:v1": other}))
 			delete(f, "blobs/sha256/"+digest.FromBytes(other.Files["model.gguf"].Data).Encoded())
 		}, "not found"},
 	} {
 		files := maps.Clone(good)
 		tt.change(files)
 		file := filepath.Join(n.Dir, "bad.tar")
-		if err := os.WriteFile(file, tarOf(t, files), 0o644); err != nil {
+		if err := os.WriteFile(file, node.TarOf(t, files), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		out := n.Ballast("import", file)
@@ -321,7 +269,7 @@ func TestResolve(t *testing.T) {
 	wantError(t, as("65534", "resolve", ref, "--socket", socket), "resolve.group")
 	// What is private, and what does not exist, is answered in the same way.
 	archive := filepath.Join(n.Dir, "private.tar")
-	if err := os.WriteFile(archive, tarOf(t, layoutFiles(t, map[string]*converttest.Built{away + "/team/secret:v1": converttest.ModelPackRaw(converttest.Files(weights(50, 1<<20)))})), 0o644); err != nil {
+	if err := os.WriteFile(archive, node.TarOf(t, node.LayoutFiles(t, map[string]*converttest.Built{away + "/team/secret:v1": converttest.ModelPackRaw(converttest.Files(weights(50, 1<<20)))})), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	secret := filepath.Join(n.Dir, "secret")

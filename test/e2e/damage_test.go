@@ -202,3 +202,30 @@ func TestDamage(t *testing.T) {
 		})
 	}
 }
+
+// TestScrub flips a bit of a file that a container shows. The daemon finds and repairs it in the background, without
+// a command.
+func TestScrub(t *testing.T) {
+	n := node.StartNode(t, node.Options{Config: "[scrub]\ninterval = \"1s\"\nrate = \"1GiB\"\n"})
+	b := converttest.ModelPackRaw(converttest.Files(weights(170, 8<<20)))
+	h := &held{n: n, b: b, ref: push(t, n, b)}
+	mustPull(t, n, "ballast", h.ref)
+	h.file = filepath.Join(rootOf(t, n, h.ref), "model.gguf")
+	waitFor(t, "the model to be complete", func() error {
+		if !complete(n, h.want()) {
+			return fmt.Errorf("it is not")
+		}
+		return nil
+	})
+	spoil(t, h.object())
+	waitFor(t, "the repair", func() error {
+		if out := ballast(t, n, "status"); !strings.Contains(out, "scrub "+h.ref) || !strings.Contains(out, "was damaged or missing, and is repaired") {
+			return fmt.Errorf("status:\n%s", out)
+		}
+		return nil
+	})
+	h.healed(t)
+	if got := n.Metrics(); !strings.Contains(got, "\nballast_damaged_objects_total 1\n") {
+		t.Error("the metric does not count the damage")
+	}
+}

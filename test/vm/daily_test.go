@@ -22,6 +22,8 @@ func TestDebian12(t *testing.T) {
 	busybox := r.pushImage(t, "busybox")
 	before := m.foreignFiles(t)
 
+	m.journey(t, "demo", m.demo)
+	m.journey(t, "demo in a container", m.demoImage)
 	if !m.journey(t, "install.md", m.install) {
 		t.FailNow()
 	}
@@ -43,6 +45,40 @@ func TestDebian12(t *testing.T) {
 	m.journey(t, "removal", func(t *testing.T) { m.purge(t, before, busybox) })
 	m.journey(t, "rpm", func(t *testing.T) { m.rpm(t, before, llama, busybox) })
 	m.journey(t, "registry.mirrors in the configuration", m.mirrors)
+}
+
+// demo runs the demo of the tarball, with small weights: it uses the machine's programs, and leaves the machine as it was.
+func (m *machine) demo(t *testing.T) {
+	t.Helper()
+	commands := typed(t, "README.md", "Without Docker")
+	if len(commands) != 2 || !strings.HasSuffix(commands[1], "/ballast-demo") {
+		t.Fatalf("the page has other commands than this test knows: %q", commands)
+	}
+	before, containerd := m.foreignFiles(t), m.sh(t, "systemctl show -P MainPID containerd")
+	out := m.sh(t, "cd "+download+"\n"+strings.Join(commands, "\n")+" -size 16 2>&1\nrm -r "+m.tarballOf(thisVersion))
+	wantDemo(t, out)
+	if d := gocmp.Diff(before, m.foreignFiles(t)); d != "" || m.sh(t, "systemctl show -P MainPID containerd") != containerd {
+		t.Errorf("the demo restarted containerd or changed (-before +after):\n%s", d)
+	}
+}
+
+// demoImage runs the image of the demo in a privileged container with the mounts that Docker makes, where control groups are of
+// version 2.
+func (m *machine) demoImage(t *testing.T) {
+	t.Helper()
+	out := m.sh(t, `ctr images import `+download+`/demo.tar >/dev/null
+mkdir /root/volume
+ctr run --rm --privileged --mount type=bind,src=/root/volume,dst=/tmp,options=rbind:rw --mount type=cgroup,src=cgroup,dst=/sys/fs/cgroup,options=rw $(ctr images ls -q name~=ballast-demo) demo ballast-demo -size 16 2>&1
+rm -r /root/volume
+ctr images rm --sync $(ctr images ls -q name~=ballast-demo) >/dev/null`)
+	wantDemo(t, out)
+}
+
+func wantDemo(t *testing.T, out string) {
+	t.Helper()
+	if !strings.Contains(out, "model.gguf: OK") || !strings.Contains(out, "stopped and removed again\n") || strings.Contains(out, "FAILED") {
+		t.Errorf("the demo:\n%s", out)
+	}
 }
 
 const installPage = "contrib/docs/install.md"
@@ -144,14 +180,6 @@ func (m *machine) setupOf(version string) string {
 // aptOf are the commands that go to a release with a package, as the page says.
 func (m *machine) aptOf(version string) string {
 	return "apt install --yes --allow-downgrades ./" + m.packageOf(version) + "\nballast setup"
-}
-
-// rollback goes back, forward and back again with setup.
-func (m *machine) rollback(t *testing.T) {
-	t.Helper()
-	for _, want := range []string{thisVersion, nextVersion, thisVersion} {
-		m.changeTo(t, want, "ballast setup --rollback")
-	}
 }
 
 // packages goes to the next release and back with packages.

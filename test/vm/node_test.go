@@ -73,7 +73,7 @@ func containerdCargo(t *testing.T, version string) cargo {
 // ballastCargo is what a user has downloaded: two releases of ballast.
 func (m *machine) ballastCargo(t *testing.T) cargo {
 	t.Helper()
-	c := cargo{caFile: {text: string(m.registries.ca), mode: 0o644}}
+	c := cargo{caFile: {text: string(m.registries.ca), mode: 0o644}, download + "/demo.tar": {from: "../../bin/demo.tar", mode: 0o644}}
 	for _, v := range []string{thisVersion, nextVersion} {
 		for _, name := range []string{m.packageOf(v), m.rpmOf(v), m.tarballOf(v) + ".tar.gz"} {
 			c[download+"/"+name] = load{from: image(t, filepath.Join(v, name)), mode: 0o644}

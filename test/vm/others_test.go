@@ -88,7 +88,7 @@ func (m *machine) short(t *testing.T, kernel string) {
 	m.journey(t, "container with a model", func(t *testing.T) { m.startReader(t, "reader", llama, busybox) })
 	m.units(t, llama)
 	m.journey(t, "upgrade", func(t *testing.T) { m.changeTo(t, nextVersion, m.setupOf(nextVersion)) })
-	m.journey(t, "rollback", m.rollback)
+	m.journey(t, "downgrade", func(t *testing.T) { m.changeTo(t, thisVersion, m.setupOf(thisVersion)) })
 	m.journey(t, "container after all this", func(t *testing.T) { m.reads(t, "reader", llama); m.stopReader(t, "reader") })
 	m.lazy(t)
 	m.journey(t, "reboot into "+kernel, func(t *testing.T) { m.rebooted(t, kernel, llama, busybox) })

@@ -1,4 +1,3 @@
-// Package plan decides what agents and the controller do. Its functions have no clients, clocks or state.
 package plan
 
 import (

@@ -62,7 +62,7 @@ func newRig(t *testing.T) *rig {
 			}
 			return s.Abandon(ctx, table)
 		},
-		Verifying: func(string) (func(int64, int64), func(error)) { return func(int64, int64) {}, func(error) {} },
+		Verifying: func(api.Kind, string) (func(int64, int64), func(error)) { return func(int64, int64) {}, func(error) {} },
 		Sources: func(context.Context, digest.Digest, remote.Ref) ([]transfer.Source, error) {
 			return storetest.From(r.fetcher), nil
 		},
@@ -128,7 +128,7 @@ func (r *rig) add(t *testing.T, ref string) store.Image {
 		t.Fatal(err)
 	}
 	im := store.Image{Manifest: manifest, Config: config, Table: table, Origin: tab.Origin, Refs: []string{ref}, Size: int64(len(r.weights)) + 2}
-	if err := r.store.PutImage(ctx, im); err != nil {
+	if err := r.store.PutImage(im); err != nil {
 		t.Fatal(err)
 	}
 	return im
@@ -230,7 +230,7 @@ func TestImages(t *testing.T) {
 		t.Fatalf("before the fetch: %+v", all)
 	}
 	r.hydrate(t)
-	if err := r.store.AddRef(ctx, "snapshot/7", r.image.Table, time.Time{}); err != nil {
+	if err := r.store.AddRef("snapshot/7", r.image.Table, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	if all, err = r.client.Images(ctx); err != nil {
@@ -390,7 +390,7 @@ func TestIndexTagNamesItsModel(t *testing.T) {
 	if err := r.store.RemoveImage(r.image.Manifest); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.store.PutImage(ctx, r.image); err != nil {
+	if err := r.store.PutImage(r.image); err != nil {
 		t.Fatal(err)
 	}
 	const ref = "reg.example/team/list:v1"
@@ -400,7 +400,7 @@ func TestIndexTagNamesItsModel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.store.PutImage(ctx, store.Image{Manifest: d, Origin: filetable.Origin{Format: "index", Digest: digest.FromString("o"), Mapping: 1}, Refs: []string{ref}}); err != nil {
+	if err := r.store.PutImage(store.Image{Manifest: d, Origin: filetable.Origin{Format: "index", Digest: digest.FromString("o"), Mapping: 1}, Refs: []string{ref}}); err != nil {
 		t.Fatal(err)
 	}
 	all, err := r.client.Images(ctx)

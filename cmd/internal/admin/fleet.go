@@ -111,7 +111,7 @@ func (h *Handler) setFleetPins(ctx context.Context, req api.FleetPins) (api.Flee
 	}
 	for _, p := range h.Store.Refs(fleetPin) {
 		if !wanted[p.Name] {
-			if err := h.Store.RemoveRef(ctx, p.Name); err != nil {
+			if err := h.Store.RemoveRef(p.Name); err != nil {
 				return set, err
 			}
 		}

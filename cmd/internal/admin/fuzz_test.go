@@ -41,11 +41,10 @@ func FuzzRequest(f *testing.F) {
 			}
 			return store.Image{}, nil
 		},
-		Import: func(context.Context, api.ImportRequest, func([]api.Event) error) (store.Image, store.Linked, error) {
-			return store.Image{}, store.Linked{}, nil
+		Import: func(context.Context, api.ImportRequest, func([]api.Event) error) ([]api.Imported, error) {
+			return nil, nil
 		},
-		ImportPlan:   func(context.Context, api.ImportRequest) (api.ImportPlan, error) { return api.ImportPlan{}, nil },
-		ImportModels: func(context.Context, string) ([]api.LocalModel, error) { return nil, nil },
+		ImportModels: func(context.Context, string) ([]string, error) { return nil, nil },
 		ImportArchive: func(_ context.Context, r api.ArchiveRequest, _ io.Reader, _ func([]api.Event) error) ([]api.Imported, error) {
 			if r.TTL < 0 || r.Path != "" && !filepath.IsAbs(r.Path) {
 				panic("a request that is not valid came through: " + r.Path)
@@ -56,7 +55,7 @@ func FuzzRequest(f *testing.F) {
 			return nil
 		},
 		Snapshots: func(context.Context, digest.Digest) ([]api.SnapshotProblem, error) { return nil, nil },
-		Verifying: func(string) (func(int64, int64), func(error)) { return func(int64, int64) {}, func(error) {} },
+		Verifying: func(api.Kind, string) (func(int64, int64), func(error)) { return func(int64, int64) {}, func(error) {} },
 		Convert: func(_ context.Context, ref remote.Ref) (store.Image, error) {
 			return store.Image{}, fmt.Errorf("%s: %w", ref, errdefs.ErrNotFound)
 		},
@@ -71,7 +70,7 @@ func FuzzRequest(f *testing.F) {
 	}).Routes()
 	endpoints := []string{
 		"GET /v1/image", "DELETE /v1/image", "PUT /v1/pin", "DELETE /v1/pin", "POST /v1/gc", "POST /v1/prefetch", "POST /v1/import",
-		"POST /v1/import/plan", "POST /v1/import/models", "POST /v1/hydrate", "PUT /v1/pause", "POST /v1/verify", "GET /v1/images", "GET /v1/pins", "GET /v1/df",
+		"POST /v1/import/models", "POST /v1/hydrate", "PUT /v1/pause", "POST /v1/verify", "GET /v1/images", "GET /v1/pins", "GET /v1/df",
 		"POST /v1/mount", "POST /v1/import/archive",
 	}
 	for i := range endpoints {

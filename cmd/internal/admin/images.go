@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -39,7 +40,7 @@ func (h *Handler) images(ctx context.Context, sized bool) ([]api.Image, error) {
 	work := h.Status(ctx).Jobs
 	rest, err := h.unnamed(ctx, all, refs, work)
 	out = append(out, rest...)
-	rates(out, work)
+	addWork(out, work)
 	if sized {
 		shares := h.Store.Shares()
 		for i := range out {
@@ -50,17 +51,25 @@ func (h *Handler) images(ctx context.Context, sized bool) ([]api.Image, error) {
 	return out, err
 }
 
-// rates sets the rates of images that are being downloaded: the rate of the fastest job.
-func rates(images []api.Image, work []api.Job) {
-	rates := map[digest.Digest]int64{}
+// addWork adds to images that are being downloaded what their running jobs report: the rate of the fastest, an
+// error, and the end if nobody waits for any.
+func addWork(images []api.Image, work []api.Job) {
+	running := map[digest.Digest][]api.Job{}
 	for _, j := range work {
-		if j.Ended.IsZero() && j.Table != "" {
-			rates[j.Table] = max(rates[j.Table], j.Rate)
+		if j.Ended.IsZero() {
+			running[j.Table] = append(running[j.Table], j)
 		}
 	}
 	for i := range images {
-		if im := &images[i]; im.State == api.StatePulling || im.State == api.StateLazy {
-			im.Rate = rates[im.Table]
+		im := &images[i]
+		if im.State != api.StatePulling && im.State != api.StateLazy {
+			continue
+		}
+		for n, j := range running[im.Table] {
+			im.Rate, im.Error = max(im.Rate, j.Rate), cmp.Or(j.Error, im.Error)
+			if n == 0 || j.Ends.IsZero() {
+				im.Ends = j.Ends
+			}
 		}
 	}
 }
@@ -132,7 +141,11 @@ func (h *Handler) progress(ctx context.Context, v *api.Image) error {
 		if begun {
 			v.State = api.StatePartial
 		}
-		return nil
+		missing, err := h.Store.Missing(ctx, v.Table)
+		if len(missing) > 0 { // it was complete
+			v.Error = api.Wrap(fmt.Errorf("%d of its objects are damaged or missing, such as %s: %w", len(missing), missing[0].Digest, errdefs.ErrDataLoss))
+		}
+		return err
 	}
 	v.Paused = h.Store.Paused() && !h.Store.Awaited(v.Table)
 	return nil
@@ -288,7 +301,7 @@ func (h *Handler) stopUnnamed(ctx context.Context, name api.Name, notFound error
 
 // untag removes a reference of im, and its pin.
 func (h *Handler) untag(ctx context.Context, im store.Image, ref string) error {
-	if err := h.Store.RemoveRef(ctx, api.PinName(ref)); err != nil {
+	if err := h.Store.RemoveRef(api.PinName(ref)); err != nil {
 		return err
 	}
 	if err := h.Store.RemoveRefs(im.Manifest, ref); err != nil {
@@ -305,12 +318,12 @@ func (h *Handler) forget(ctx context.Context, im store.Image) error {
 		return err
 	}
 	for _, ref := range im.Refs { // the pin of an index is on a model that can stay
-		if err := h.Store.RemoveRef(ctx, api.PinName(ref)); err != nil {
+		if err := h.Store.RemoveRef(api.PinName(ref)); err != nil {
 			return err
 		}
 	}
 	for _, p := range pins {
-		if err := h.Store.RemoveRef(ctx, p.Name); err != nil {
+		if err := h.Store.RemoveRef(p.Name); err != nil {
 			return err
 		}
 	}

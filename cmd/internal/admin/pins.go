@@ -93,7 +93,7 @@ func (h *Handler) unpin(ctx context.Context, name api.Name) ([]api.Pin, error) {
 			return nil, err
 		}
 		for _, p := range of {
-			if err := h.Store.RemoveRef(ctx, p.Name); err != nil {
+			if err := h.Store.RemoveRef(p.Name); err != nil {
 				return nil, err
 			}
 			pins = append(pins, p)
@@ -117,7 +117,7 @@ func (h *Handler) unpinRef(ctx context.Context, name api.Name) ([]api.Pin, error
 	if err != nil {
 		return nil, err
 	}
-	return pins, h.Store.RemoveRef(ctx, p.Name)
+	return pins, h.Store.RemoveRef(p.Name)
 }
 
 // expiry returns the end of a lifetime of ttl from now; zero means never.

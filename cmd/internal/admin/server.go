@@ -33,13 +33,10 @@ type Handler struct {
 	// CRIPull has containerd pull an image as for a kubelet.
 	CRIPull func(ctx context.Context, r api.FleetPullRequest) error
 
-	// Import imports a model of an Ollama on this machine, as Prefetch does from a registry.
-	Import func(ctx context.Context, r api.ImportRequest, event func([]api.Event) error) (store.Image, store.Linked, error)
-
-	// ImportPlan returns what Import would do, and ImportModels lists the models of an Ollama
-	// store.
-	ImportPlan   func(ctx context.Context, r api.ImportRequest) (api.ImportPlan, error)
-	ImportModels func(ctx context.Context, dir string) ([]api.LocalModel, error)
+	// Import imports a model of an Ollama on this machine, as Prefetch does from a registry. ImportModels
+	// returns the names of its models.
+	Import       func(ctx context.Context, r api.ImportRequest, event func([]api.Event) error) ([]api.Imported, error)
+	ImportModels func(ctx context.Context, dir string) ([]string, error)
 
 	// ImportArchive imports the models of an archive, which is stream if the request has no path.
 	ImportArchive func(ctx context.Context, r api.ArchiveRequest, stream io.Reader, event func([]api.Event) error) ([]api.Imported, error)
@@ -64,9 +61,9 @@ type Handler struct {
 	// waits for, and returns their number.
 	Stop func(ctx context.Context, table digest.Digest, refs ...string) (int, error)
 
-	// Verifying lists a verification of the model called name, or of all models if name is empty.
+	// Verifying lists a verification of a kind, of the model called name, or of all models if name is empty.
 	// The caller reports its progress in bytes, and its end.
-	Verifying func(name string) (progress func(done, total int64), end func(error))
+	Verifying func(kind api.Kind, name string) (progress func(done, total int64), end func(error))
 
 	// Sources returns the sources of a table for a request by a reference, which may be zero.
 	Sources func(ctx context.Context, table digest.Digest, ref remote.Ref) ([]transfer.Source, error)
@@ -140,10 +137,9 @@ func (h *Handler) Routes() http.Handler {
 		return struct{}{}, h.Unmounted(r.Context(), r.FormValue("dir"))
 	}))
 	mux.Handle("POST /v1/gc", request(h.gc))
-	mux.Handle("GET /v1/df", query(func(ctx context.Context) (store.Usage, error) { return h.Store.Usage(ctx) }))
+	mux.Handle("GET /v1/df", query(func(context.Context) (store.Usage, error) { return h.Store.Usage() }))
 	mux.Handle("POST /v1/prefetch", stream(h.prefetch))
 	mux.Handle("POST /v1/import", stream(h.importModel))
-	mux.Handle("POST /v1/import/plan", request(h.importPlan))
 	mux.Handle("POST /v1/import/models", request(h.importModels))
 	mux.Handle("POST /v1/import/archive", http.HandlerFunc(h.importArchive))
 	mux.Handle("POST /v1/hydrate", stream(h.hydrate))

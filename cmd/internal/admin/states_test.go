@@ -31,7 +31,7 @@ func (r *rig) put(t *testing.T, ref string, table digest.Digest) store.Image {
 	}
 	im := store.Image{Manifest: manifest, Config: manifest, Table: table, Refs: []string{ref},
 		Origin: filetable.Origin{Format: "test", Digest: digest.FromString(ref), Mapping: 1}}
-	if err := r.store.PutImage(t.Context(), im); err != nil {
+	if err := r.store.PutImage(im); err != nil {
 		t.Fatal(err)
 	}
 	return im
@@ -107,6 +107,19 @@ func TestStatesOfDownload(t *testing.T) {
 	if want := int64(len(r.weights) + len(other)); got.State != api.StatePulling || got.Total != want || got.Completed >= want {
 		t.Errorf("while fetching: state %q, %d of %d bytes, want pulling of %d", got.State, got.Completed, got.Total, want)
 	}
+	// Its jobs report why it stands still, and when it ends if no client waits for any of them.
+	ends := time.Now().Add(time.Minute).UTC()
+	abandoned := api.Job{Kind: api.KindAbandoned, Table: table, Rate: 3, Ends: ends}
+	failing := api.Job{Kind: api.KindBackground, Table: table, Rate: 2, Error: &api.Error{Code: "unavailable", Message: "down"}}
+	r.status.Jobs = []api.Job{abandoned, {Table: table, Rate: 9, Ended: ends, Error: failing.Error}}
+	if got := r.state(t, im.Manifest); got.Rate != 3 || !got.Ends.Equal(ends) || got.Error != nil {
+		t.Errorf("abandoned: %+v", got)
+	}
+	r.status.Jobs = []api.Job{abandoned, failing}
+	if got := r.state(t, im.Manifest); got.Rate != 3 || !got.Ends.IsZero() || got.Error == nil || got.Error.Message != "down" {
+		t.Errorf("failing: %+v", got)
+	}
+	r.status.Jobs = nil
 	close(gate)
 	if err := <-done; err != nil {
 		t.Fatal(err)
@@ -138,7 +151,7 @@ func TestStatesOfDownload(t *testing.T) {
 func TestRemoveInUse(t *testing.T) {
 	r := newRig(t)
 	r.hydrate(t)
-	if err := r.store.AddRef(t.Context(), "snapshot/3", r.image.Table, time.Time{}); err != nil {
+	if err := r.store.AddRef("snapshot/3", r.image.Table, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	gone, err := r.client.RemoveImage(t.Context(), testRef)
@@ -160,7 +173,7 @@ func TestRemoveIndexPin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.store.PutImage(ctx, store.Image{Manifest: d, Origin: filetable.Origin{Format: "index", Digest: digest.FromString("o"), Mapping: 1}, Refs: []string{ref}}); err != nil {
+	if err := r.store.PutImage(store.Image{Manifest: d, Origin: filetable.Origin{Format: "index", Digest: digest.FromString("o"), Mapping: 1}, Refs: []string{ref}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{ref, testRef} {

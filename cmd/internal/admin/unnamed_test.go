@@ -24,7 +24,7 @@ func TestModelWithoutImage(t *testing.T) {
 	p := storetest.Random(41, 9<<20)
 	f := storetest.NewFetcher(p)
 	table := storetest.NewBuilder("ahead").RawChunks("model.bin", p, 0o644, filetable.MaxChunk).Put(t, r.store)
-	if err := r.store.AddRef(t.Context(), "snapshot/1", table, time.Time{}); err != nil {
+	if err := r.store.AddRef("snapshot/1", table, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.store.SetRefSources("snapshot/1", []string{"reg.example/team/ahead"}); err != nil {
@@ -64,7 +64,7 @@ func TestModelWithoutImage(t *testing.T) {
 	if _, err := r.client.RemoveImage(t.Context(), table.String()); !errdefs.IsNotFound(err) {
 		t.Errorf("rm: got %v, want ErrNotFound: a snapshot has it, not we", err)
 	}
-	if err := r.store.RemoveRef(t.Context(), "snapshot/1"); err != nil {
+	if err := r.store.RemoveRef("snapshot/1"); err != nil {
 		t.Fatal(err)
 	}
 	if got := shown(); got != nil {

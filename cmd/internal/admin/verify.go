@@ -10,6 +10,7 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -17,7 +18,7 @@ import (
 const progressEvery = 200 * time.Millisecond
 
 func (h *Handler) verify(ctx context.Context, req api.VerifyRequest, out *lines) error {
-	progress, end := h.Verifying(req.Name)
+	progress, end := h.Verifying(api.KindVerify, req.Name)
 	res, err := h.check(ctx, req, func(e api.VerifyEvent) {
 		progress(e.Completed, e.Total)
 		_ = out.send(e)
@@ -72,19 +73,49 @@ func (h *Handler) check(ctx context.Context, req api.VerifyRequest, event func(a
 	if !req.Repair || len(bad)+len(res.Snapshots) == 0 {
 		return res, nil
 	}
+	if table == "" {
+		if err := h.Forget(ctx); err != nil { // containerd may be down; what is left is reported
+			h.Log.Warn("records of snapshots that do not exist stay in containerd", "err", err)
+		}
+	}
 	err = h.repair(ctx, name.Ref, table, res, event)
 	return res, err
+}
+
+// Scrub reads all objects again in the background, at most rate bytes a second and once in an interval, until ctx
+// ends, which is not an error. What is damaged is repaired as by a verification.
+func (h *Handler) Scrub(ctx context.Context, interval time.Duration, rate int64) error {
+	return h.Store.Scrub(ctx, store.ScrubOptions{
+		Interval: interval, Rate: rate,
+		Begin: func() (func(done, total int64), func(error)) { return h.Verifying(api.KindScrub, "") },
+		Damaged: func(ctx context.Context, bad []store.CheckResult) {
+			_, end := h.Verifying(api.KindScrub, h.namesOf(bad[0].Tables))
+			res := &api.VerifyResult{Bad: bad}
+			if err := h.repair(ctx, remote.Ref{}, "", res, func(api.VerifyEvent) {}); err != nil {
+				end(fmt.Errorf("%s is damaged or missing, and cannot be downloaded: %w", bad[0].Digest, err))
+				return
+			}
+			h.Log.Info("damaged objects were downloaded again", "digest", bad[0].Digest, "refs", res.Repaired, "left", res.Left)
+			end(fmt.Errorf("%s was damaged or missing, and is repaired: %w", bad[0].Digest, errdefs.ErrDataLoss))
+		},
+	})
+}
+
+// namesOf returns the references of the images of tables.
+func (h *Handler) namesOf(tables []digest.Digest) string {
+	var names []string
+	for _, t := range tables {
+		for _, im := range h.Store.ImagesByTable(t) {
+			names = append(names, im.Refs...)
+		}
+	}
+	return strings.Join(names, " ")
 }
 
 // repair restores missing documents of images, repairs snapshots, and downloads what tables lack:
 // all of them, or only one. It continues after an error and returns the first.
 func (h *Handler) repair(ctx context.Context, ref remote.Ref, only digest.Digest, res *api.VerifyResult, event func(api.VerifyEvent)) error {
 	resolved, first := h.resolveAgain(ctx, only)
-	if only == "" {
-		if err := h.Forget(ctx); err != nil { // containerd may be down; what is left is reported
-			h.Log.Warn("records of snapshots that do not exist stay in containerd", "err", err)
-		}
-	}
 	res.Repaired = append(res.Repaired, resolved...)
 	tables, err := h.showAgain(ctx, res)
 	if err != nil {

@@ -17,7 +17,7 @@ func (h *Handler) why(ctx context.Context, name api.Name) (*api.Why, error) {
 	w := &api.Why{Holders: []api.Holder{}}
 	refs := h.Store.RefsOf(im.Table)
 	w.Image, _ = h.state(ctx, im, refs)
-	share := h.Store.Shares()[w.ID()]
+	share := h.Store.Share(w.ID())
 	w.Share = &share
 	if w.State != api.StateComplete {
 		if w.Eager, err = h.Eager(ctx, im); err != nil {
@@ -36,11 +36,14 @@ func (h *Handler) why(ctx context.Context, name api.Name) (*api.Why, error) {
 			w.Holders = append(w.Holders, api.Holder{Kind: api.HoldMount, Name: m.Dir, End: api.Command("ballast", "unmount", m.Dir)})
 		}
 	}
-	for _, j := range h.Status(ctx).Jobs {
+	work := h.Status(ctx).Jobs
+	explained := []api.Image{w.Image}
+	addWork(explained, work)
+	w.Image = explained[0]
+	for _, j := range work {
 		if !j.Ended.IsZero() || !about(j, im) {
 			continue
 		}
-		w.Rate = max(w.Rate, j.Rate)
 		w.Holders = append(w.Holders, api.Holder{Kind: api.HoldDownload, Name: string(j.Kind) + " " + j.Ref, Expires: j.Ends, End: endOf(j)})
 	}
 	theirs, err := h.Holders(ctx, im.Table)
@@ -59,7 +62,7 @@ func about(j api.Job, im store.Image) bool {
 // endOf returns what ends a job.
 func endOf(j api.Job) string {
 	switch {
-	case j.Kind == api.KindVerify:
+	case j.Kind == api.KindVerify, j.Kind == api.KindScrub:
 		return "the end of the verification"
 	case j.Kind == api.KindBackground:
 		return "the end of what shows the model"

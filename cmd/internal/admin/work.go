@@ -57,20 +57,12 @@ func (h *Handler) pause(_ context.Context, req api.PauseRequest) (api.PauseReque
 	return api.PauseRequest{Paused: h.Store.Paused()}, nil
 }
 
-// importModels lists the models of an Ollama store.
-func (h *Handler) importModels(ctx context.Context, req api.ImportRequest) ([]api.LocalModel, error) {
+// importModels returns the names of the models of an Ollama store.
+func (h *Handler) importModels(ctx context.Context, req api.ImportRequest) ([]string, error) {
 	if err := checkImport(&req); err != nil {
 		return nil, err
 	}
 	return h.ImportModels(ctx, req.Dir)
-}
-
-// importPlan returns what an import would do.
-func (h *Handler) importPlan(ctx context.Context, req api.ImportRequest) (p api.ImportPlan, err error) {
-	if err := checkImport(&req); err != nil {
-		return p, err
-	}
-	return h.ImportPlan(ctx, req)
 }
 
 // checkImport cleans the directory in a request, or returns errdefs.ErrInvalidArgument.
@@ -87,11 +79,11 @@ func (h *Handler) importModel(ctx context.Context, req api.ImportRequest, out *l
 	if err := checkImport(&req); err != nil {
 		return err
 	}
-	im, linked, err := h.Import(ctx, req, out.events)
+	imported, err := h.Import(ctx, req, out.events)
 	if err != nil {
 		return err
 	}
-	return out.send(api.ImportEvent{Event: api.Event{Status: api.StatusSuccess, Image: &im}, Linked: &linked})
+	return out.send(api.ImportEvent{Event: api.Event{Status: api.StatusSuccess}, Imported: imported})
 }
 
 // importArchive imports the models of an archive. The client of a stream gets an error at once, and ends it then.
@@ -126,7 +118,7 @@ func (h *Handler) importArchive(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		return
 	}
-	_ = out.send(api.ArchiveEvent{Event: api.Event{Status: api.StatusSuccess}, Imported: imported})
+	_ = out.send(api.ImportEvent{Event: api.Event{Status: api.StatusSuccess}, Imported: imported})
 }
 
 // mount returns what to mount.

@@ -37,7 +37,11 @@ type Image struct {
 	// verified.
 	Unverified bool `json:"unverified,omitempty"`
 
-	// Error is set if State is StateInvalid.
+	// Ends is when its download stops, unless a client waits for it before; zero if that is not so.
+	Ends time.Time `json:"ends,omitzero"`
+
+	// Error is why it cannot be shown if State is StateInvalid; what it has lost if it was complete; or why the last
+	// attempt to download it failed, before the next one.
 	Error *Error `json:"error,omitempty"`
 
 	// Share is what it takes on the disk, if that was requested: "own" and "shared".
@@ -198,7 +202,7 @@ type Status struct {
 // A Kind is what a job does, and for which client.
 type Kind string
 
-// The kinds of jobs. All except KindVerify and KindAbandoned are also values of the metrics label
+// The kinds of jobs. All except KindVerify, KindScrub and KindAbandoned are also values of the metrics label
 // "by".
 const (
 	KindPrefetch   Kind = "prefetch"
@@ -207,6 +211,7 @@ const (
 	KindBackground Kind = "background" // the rest of a model, without a waiting client
 	KindContainerd Kind = "containerd" // a pull by containerd
 	KindVerify     Kind = "verify"
+	KindScrub      Kind = "scrub"     // a verification in the background
 	KindAbandoned  Kind = "abandoned" // a download whose clients have gone; see Job.Ends
 )
 
@@ -223,6 +228,10 @@ type Job struct {
 	Rate      int64         `json:"rate,omitempty"`    // bytes per second
 	Queued    bool          `json:"queued,omitempty"`  // it begins after other models of its list
 	Waiting   int           `json:"waiting,omitempty"` // the number of waiting clients, without readers of files
+	Reads     int64         `json:"reads,omitempty"`   // the number of reads of its files that wait
+
+	// Limit is what limits the rate: "network", "rate" (lazy.rate), "hash" or "disk". Empty if nothing is transferred.
+	Limit store.Limit `json:"limit,omitempty"`
 
 	// Ends is when a job of KindAbandoned stops unless a client waits for it before.
 	Ends time.Time `json:"ends,omitzero"`
@@ -340,8 +349,10 @@ type Signatures struct {
 	Ref    string        `json:"ref"`
 	Origin digest.Digest `json:"origin"` // of the content of the registry
 
-	// Results has one result for each rule for the reference.
+	// Results has one result for each rule for the reference. Without a rule, Found describes its signatures,
+	// which are not checked.
 	Results []signature.Result `json:"results"`
+	Found   []string           `json:"found,omitempty"`
 }
 
 // Removed describes what was removed.
@@ -378,39 +389,6 @@ type ImportRequest struct {
 	TTL   time.Duration `json:"ttl,omitempty"`
 }
 
-// LocalModel is a model in an Ollama store.
-type LocalModel struct {
-	Name string `json:"name"` // as Ollama users write it
-	Ref  string `json:"ref"`  // the reference in its registry
-}
-
-// ImportPlan describes what an import would do.
-type ImportPlan struct {
-	LocalModel
-	Manifest digest.Digest    `json:"digest"` // of the converted image
-	Origin   filetable.Origin `json:"origin"`
-	Size     int64            `json:"size"` // size of the blobs in bytes
-	Blobs    []ImportBlob     `json:"blobs"`
-}
-
-// ImportBlob is a blob of an ImportPlan.
-type ImportBlob struct {
-	Digest digest.Digest `json:"digest"`
-	Size   int64         `json:"size"`
-	File   string        `json:"file,omitempty"` // the path of a file with bytes of it
-
-	// State is "present", store.LinkClone, store.LinkHard or store.LinkNone.
-	State string `json:"state"`
-}
-
-// ImportEvent is a line of an import.
-type ImportEvent struct {
-	Event
-
-	// Linked is the number of bytes imported without a copy. It is in the last line.
-	Linked *store.Linked `json:"linked,omitempty"`
-}
-
 // ArchiveRequest requests the import of all models of an archive of images: an OCI layout, or a tar file of one.
 type ArchiveRequest struct {
 	// Path is the absolute path as seen by the daemon; empty for the tar file in the body of the request.
@@ -422,15 +400,15 @@ type ArchiveRequest struct {
 	TTL     time.Duration `json:"ttl,omitempty"`     // of the pins, as in PrefetchRequest
 }
 
-// Imported is a model that was imported from an archive.
+// Imported is a model that was imported.
 type Imported struct {
 	Ref    string       `json:"ref"`
 	Image  store.Image  `json:"image"`
 	Linked store.Linked `json:"linked"`
 }
 
-// ArchiveEvent is a line of an import of an archive. The last one has the models.
-type ArchiveEvent struct {
+// ImportEvent is a line of an import. The last one has the models.
+type ImportEvent struct {
 	Event
 	Imported []Imported `json:"imported,omitempty"`
 }

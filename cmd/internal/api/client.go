@@ -173,11 +173,6 @@ func (e Event) end() (bool, error) {
 }
 
 func (e ImportEvent) end() (bool, error) {
-	last, err := e.Event.end()
-	return last && (e.Linked != nil || err != nil), err
-}
-
-func (e ArchiveEvent) end() (bool, error) {
 	if e.Error != nil {
 		return true, e.Error
 	}
@@ -267,24 +262,16 @@ func (c *Client) Pause(ctx context.Context, paused bool) (bool, error) {
 	return v.Paused, err
 }
 
-// ImportModels returns the models of the Ollama store in a directory.
-func (c *Client) ImportModels(ctx context.Context, dir string) (v []LocalModel, err error) {
+// ImportModels returns the names of the models of the Ollama store in a directory.
+func (c *Client) ImportModels(ctx context.Context, dir string) (v []string, err error) {
 	return v, c.call(ctx, http.MethodPost, "/v1/import/models", ImportRequest{Dir: dir}, &v)
-}
-
-// ImportPlan returns what Import would do.
-func (c *Client) ImportPlan(ctx context.Context, r ImportRequest) (v ImportPlan, err error) {
-	return v, c.call(ctx, http.MethodPost, "/v1/import/plan", r, &v)
 }
 
 // Import imports a model and calls event for each line but the last. If ctx ends, the daemon
 // continues; see Prefetch.
-func (c *Client) Import(ctx context.Context, r ImportRequest, event func(Event)) (store.Image, store.Linked, error) {
+func (c *Client) Import(ctx context.Context, r ImportRequest, event func(Event)) ([]Imported, error) {
 	last, err := readStream(ctx, c, "/v1/import", r, func(e ImportEvent) { event(e.Event) }, ImportEvent.end)
-	if err != nil {
-		return store.Image{}, store.Linked{}, err
-	}
-	return *last.Image, *last.Linked, nil
+	return last.Imported, err
 }
 
 // ImportArchive imports the models of an archive, which is stream if the request has no path, and calls event for
@@ -299,7 +286,7 @@ func (c *Client) ImportArchive(ctx context.Context, r ArchiveRequest, stream io.
 		return nil, err
 	}
 	defer body.Close()
-	last, err := readLines(ctx, body, func(e ArchiveEvent) { event(e.Event) }, ArchiveEvent.end)
+	last, err := readLines(ctx, body, func(e ImportEvent) { event(e.Event) }, ImportEvent.end)
 	return last.Imported, err
 }
 

@@ -9,9 +9,8 @@
 //	DELETE /v1/image?name=N
 //	POST   /v1/prefetch           PrefetchRequest → a stream of Event
 //	POST   /v1/import             ImportRequest → a stream of ImportEvent
-//	POST   /v1/import/plan        ImportRequest → ImportPlan
-//	POST   /v1/import/models      ImportRequest → all LocalModel of a directory
-//	POST   /v1/import/archive?request=R   R is an ArchiveRequest, the body the archive → a stream of ArchiveEvent
+//	POST   /v1/import/models      ImportRequest → the names of all models of a directory
+//	POST   /v1/import/archive?request=R   R is an ArchiveRequest, the body the archive → a stream of ImportEvent
 //	POST   /v1/hydrate            HydrateRequest → a stream of Event
 //	PUT    /v1/pause              PauseRequest → PauseRequest
 //	GET    /v1/status             what is running, and what ended last

@@ -55,10 +55,25 @@ type Health struct {
 	ContainerdError   string `json:"containerdError,omitempty"`
 	ContainerdLoaded  bool   `json:"containerdLoaded"`
 
+	// Mirrors are the mirrors that were used since the daemon was started.
+	Mirrors []Mirror `json:"mirrors,omitempty"`
+
 	Usage store.Usage `json:"usage"`
 
 	// Doubts are the objects and facts that the store does not trust.
 	Doubts store.Health `json:"doubts"`
+}
+
+// Mirror is what is known about a mirror.
+type Mirror struct {
+	Address  string `json:"address"`
+	Bytes    int64  `json:"bytes"`    // received
+	Failures int64  `json:"failures"` // ranges that it was asked for and that came from elsewhere
+	Wrong    int64  `json:"wrong"`    // files and chunks with wrong bytes
+
+	// Shunned is when it is asked again after wrong bytes, and Resting when after other failures, by registry.
+	Shunned map[string]time.Time `json:"shunned,omitempty"`
+	Resting map[string]time.Time `json:"resting,omitempty"`
 }
 
 // FacadeHealth are facts about the facade.

@@ -33,9 +33,11 @@ type Config struct {
 	Lazy       Lazy       `toml:"lazy" comment:"Reading models before they are complete."`
 	Verify     Verify     `toml:"verify,omitempty"`
 	GC         GC         `toml:"gc" comment:"Garbage collection. Files that no snapshot, pin or download needs stay on the disk until space is\nneeded, so that a model that comes back is available at once."`
+	Scrub      Scrub      `toml:"scrub" comment:"Reading stored files again in the background, to find and repair damage by disks. It waits while models are\ndownloaded, and goes on after a restart."`
 	Metrics    Metrics    `toml:"metrics" comment:"Prometheus metrics."`
 	Resolve    Resolve    `toml:"resolve" comment:"A socket at which users who are not root find mounted models (\"ballast resolve\")."`
 
+	Mirror []Mirror `toml:"mirror,omitempty" comment:"A program on the nodes of a cluster that passes blobs to others. Tables in a later file replace all of those in\nearlier files."`
 	Carton []Carton `toml:"carton,omitempty" comment:"A registry host whose references stand for cartons at URLs. Tables in a later file replace all of those in\nearlier files."`
 }
 
@@ -71,8 +73,33 @@ type Upstream struct {
 	OllamaRunner string   `toml:"ollama_runner" comment:"Which model of an Ollama list to use: llamacpp, ggml or mlx. Empty: the first that exists, in this\norder. A tag with such a suffix, as in \"27b-mlx\", overrides this."`
 	Artifacts    []string `toml:"artifacts" comment:"Repositories whose artifacts of files, as \"oras push\" writes them, are mounted by the titles of their\nlayers: host, or host/repository; * stands for any characters."`
 	Offline      []string `toml:"offline" comment:"Registry hosts that this node cannot reach, so that ballastd never asks them: models of such a registry\ncome from \"ballast import\" or \"ballast seed\". * stands for any characters."`
+	MirrorOnly   []string `toml:"mirror_only" comment:"Registry hosts that are never asked themselves, only their mirrors, for nodes that cannot reach them. What\nmirrors give counts as private to its repository then. * stands for any characters."`
 	UserAgent    string   `toml:"user_agent" comment:"User-Agent of requests. Empty: ballast, its version and commit."`
 	StallTimeout Duration `toml:"stall_timeout" comment:"Retry a transfer that receives less than 1 KiB per second for this long."`
+}
+
+// Mirror is a program on the nodes of a cluster that passes blobs to others.
+type Mirror struct {
+	URL        string   `toml:"url" comment:"Its address on this node, such as \"http://127.0.0.1:65001\" (Dragonfly) or \"http://127.0.0.1:30020\" (Spegel)."`
+	Kind       string   `toml:"kind" comment:"dragonfly or spegel."`
+	Registries []string `toml:"registries" comment:"Registry hosts that it is asked for; * stands for any characters. Default: all."`
+	Trust      string   `toml:"trust" comment:"none: it is asked only for what the registry gives to everybody. credentials (Dragonfly): it gets the\ncredentials of pulls, and may give private models to everybody in the cluster who knows a digest."`
+}
+
+// The values of Mirror.Trust.
+const (
+	TrustNone        = "none"
+	TrustCredentials = "credentials"
+)
+
+// IsDragonfly reports whether a mirror is Dragonfly.
+func (m Mirror) IsDragonfly() bool { return m.Kind == string(remote.Dragonfly) }
+
+// Peers returns the mirror for a registry client.
+func (m Mirror) Peers() remote.Peers {
+	return remote.Peers{URL: m.URL, Kind: remote.PeerKind(m.Kind), Trusted: m.Trust == TrustCredentials, For: func(host string) bool {
+		return len(m.Registries) == 0 || slices.ContainsFunc(m.Registries, func(p string) bool { return matches(p, host) })
+	}}
 }
 
 // Fetch configures downloads.
@@ -114,6 +141,12 @@ type GC struct {
 	Quota    Size     `toml:"quota" comment:"Limit for stored files and unfinished downloads together: as high and low, in bytes. 0: no limit.\nFiles in use are never removed."`
 }
 
+// Scrub configures how stored files are read again in the background.
+type Scrub struct {
+	Interval Duration `toml:"interval" comment:"How often each file is compared with its digest. 0: never."`
+	Rate     Size     `toml:"rate" comment:"Limit, in bytes per second."`
+}
+
 // Metrics configures where metrics are served besides the admin socket.
 type Metrics struct {
 	Listen string `toml:"listen" comment:"Address of an HTTP server with /metrics, such as \"127.0.0.1:9757\". Empty: none. The admin socket\nalways has /metrics."`
@@ -144,6 +177,7 @@ func Default() *Config {
 			OllamaHosts:  []string{},
 			Artifacts:    []string{},
 			Offline:      []string{},
+			MirrorOnly:   []string{},
 			StallTimeout: Duration{30 * time.Second},
 		},
 		Fetch: Fetch{
@@ -154,6 +188,7 @@ func Default() *Config {
 		Snapshot: Snapshot{Show: ShowAuto},
 		Lazy:     Lazy{Mode: ModeAuto, Verify: VerifyChunk, ReadAhead: 2 << 20, Passthrough: true, IDMap: true, Holder: HolderAuto},
 		Resolve:  Resolve{Address: "/run/ballast-resolve/resolve.sock"},
+		Scrub:    Scrub{Interval: Duration{30 * 24 * time.Hour}, Rate: 20 << 20},
 		GC:       GC{Interval: Duration{5 * time.Minute}, High: 85, Low: 80},
 	}
 }
@@ -205,6 +240,11 @@ func (u *Upstream) MountsTitled(repository string) bool {
 // IsOffline reports whether a registry host is never asked.
 func (u *Upstream) IsOffline(host string) bool {
 	return slices.ContainsFunc(u.Offline, func(p string) bool { return matches(p, host) })
+}
+
+// IsMirrorOnly reports whether only the mirrors of a registry host are asked.
+func (u *Upstream) IsMirrorOnly(host string) bool {
+	return slices.ContainsFunc(u.MirrorOnly, func(p string) bool { return matches(p, host) })
 }
 
 // port matches the port at the end of a host.

@@ -63,6 +63,10 @@ func (c *Config) checkValues() error {
 		return invalid("upstream.ollama_runner", "%q is not one of %s", c.Upstream.OllamaRunner, strings.Join(formats.All().Variants(), ", "))
 	case c.Upstream.StallTimeout.Duration <= 0:
 		return invalid("upstream.stall_timeout", "must be above 0")
+	case c.Scrub.Interval.Duration < 0:
+		return invalid("scrub.interval", "is negative")
+	case c.Scrub.Rate < 64<<10:
+		return invalid("scrub.rate", "%v is less than 64KiB; scrub.interval = \"0\" turns it off", c.Scrub.Rate)
 	case c.GC.Interval.Duration <= 0:
 		return invalid("gc.interval", "must be above 0")
 	case !c.GC.High.valid(): // a number without a percent sign passes unchecked
@@ -85,9 +89,19 @@ func (c *Config) checkUpstream() error {
 			return invalid(key, "%q stands for nothing: names have %s", p, why)
 		}
 	}
-	for i, h := range c.Upstream.Offline {
-		if h == "" || strings.Contains(h, "/") {
-			return invalid(fmt.Sprintf("upstream.offline %d", i+1), "%q is not a host as in a reference, such as \"registry.example\"", h)
+	for key, hosts := range map[string][]string{"upstream.offline": c.Upstream.Offline, "upstream.mirror_only": c.Upstream.MirrorOnly} {
+		for i, h := range hosts {
+			if h == "" || strings.Contains(h, "/") {
+				return invalid(fmt.Sprintf("%s %d", key, i+1), "%q is not a host as in a reference, such as \"registry.example\"", h)
+			}
+		}
+	}
+	for i, m := range c.Mirror {
+		if !slices.Contains([]string{"", TrustNone, TrustCredentials}, m.Trust) {
+			return invalid(fmt.Sprintf("mirror %d", i+1), "trust: %q is not none or credentials", m.Trust)
+		}
+		if err := m.Peers().Check(); err != nil {
+			return invalid(fmt.Sprintf("mirror %d", i+1), "%v", err)
 		}
 	}
 	for _, h := range c.Upstream.AllowHosts {

@@ -112,6 +112,7 @@ func (d *Daemon) buildFacade() (err error) {
 	if d.remote, err = remote.New(upstream.Options(c, d.version.Agent(), d.log)); err != nil {
 		return err
 	}
+	d.metrics.WatchMirrors(d.mirrors)
 	resolver := upstream.Resolver(c, d.remote, d.log)
 	if err := os.MkdirAll(resolver.Settings.TempDir, 0o700); err != nil {
 		return err
@@ -229,10 +230,14 @@ func (d *Daemon) serve(ctx context.Context, g *errgroup.Group) error {
 		g.Go(d.port.Open(ctx))
 	}
 	g.Go(func() error { return d.watchLazy(ctx) })
+	g.Go(func() error { return d.watchHosts(ctx) })
 	g.Go(func() error { return d.store.Run(ctx) })
 	g.Go(func() error { return d.jobs.Run(ctx) })
 	g.Go(func() error { return d.sweep(ctx) })
 	g.Go(func() error { return d.settleAll(ctx) })
+	if c := d.config.Scrub; c.Interval.Duration > 0 {
+		g.Go(func() error { return d.admin().Scrub(ctx, c.Interval.Duration, int64(c.Rate)) })
+	}
 	g.Go(func() error { return serve.GRPC(ctx, d.grpcServer(), grpc) })
 	g.Go(func() error {
 		return serve.HTTP(ctx, d.log, serve.Logged(d.log, "admin request", d.admin().Routes()), admin)

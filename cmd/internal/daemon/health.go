@@ -5,18 +5,14 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/dirs"
-	"github.com/ballast-dev/ballast/cmd/internal/node"
 	"github.com/ballast-dev/ballast/snapshotter"
 	"github.com/ballast-dev/ballast/snapshotter/tree"
-	introspection "github.com/containerd/containerd/api/services/introspection/v1"
 	versionapi "github.com/containerd/containerd/api/services/version/v1"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
@@ -30,7 +26,7 @@ const askTimeout = 2 * time.Second
 func (d *Daemon) admin() *admin.Handler {
 	return &admin.Handler{
 		Store: d.store, Version: d.version, Prefetch: d.jobs.Prefetch, CRIPull: d.criPull, Status: d.jobs.Status, Stop: d.jobs.Stop, Verifying: d.jobs.Verifying,
-		Hydrate: d.jobs.Hydrate, Import: d.jobs.Import, ImportPlan: d.jobs.ImportPlan, ImportModels: d.jobs.ImportModels,
+		Hydrate: d.jobs.Hydrate, Import: d.jobs.Import, ImportModels: d.jobs.ImportModels,
 		ImportArchive: d.jobs.ImportArchive, Models: filepath.Join(filepath.Dir(d.config.Address), dirs.Models),
 		Convert: d.jobs.Convert, Mount: d.mounts.Prepare, Mounts: d.mounts.List, Unmounted: d.mounts.Release,
 		Sources: d.jobs.Sources.Wanted, Resolve: d.jobs.Restore, Settle: d.settle, Repaired: d.snapshotter.Refresh, Forget: d.forgetMissing, Holders: d.holders, Eager: d.eager, Snapshots: d.verifySnapshots, CheckSignatures: d.checkSignatures, Signers: d.signers,
@@ -43,7 +39,7 @@ func (d *Daemon) health(ctx context.Context) (api.Health, error) {
 	h := api.Health{
 		Version: d.version, Started: d.started, Kernel: kernelRelease(), Dirs: map[string]api.Dir{},
 		Address: d.config.Address, Admin: d.config.AdminAddress, Facade: d.config.Facade.Listen, FacadeHealth: d.port.Health(),
-		Show: string(d.snapshotter.Backend()), Containerd: d.config.Containerd.Address,
+		Show: string(d.snapshotter.Backend()), Containerd: d.config.Containerd.Address, Mirrors: d.mirrors(),
 	}
 	for _, name := range append([]string{"root"}, rootParts...) {
 		path := filepath.Join(d.store.Dir(), name)
@@ -74,7 +70,7 @@ func (d *Daemon) health(ctx context.Context) (api.Health, error) {
 	if h.Lazy, err = d.lazyHealth(ctx); err != nil {
 		return h, err
 	}
-	if h.Usage, err = d.store.Usage(ctx); err != nil {
+	if h.Usage, err = d.store.Usage(); err != nil {
 		return h, err
 	}
 	if h.Doubts, err = d.store.Health(ctx); err != nil {
@@ -83,7 +79,8 @@ func (d *Daemon) health(ctx context.Context) (api.Health, error) {
 	if h.ContainerdVersion, err = d.containerdVersion(ctx); err != nil {
 		h.ContainerdError = err.Error()
 	} else {
-		h.ContainerdLoaded = d.loaded(ctx)
+		name, err := d.snapshotterName(ctx)
+		h.ContainerdLoaded = err == nil && name != ""
 		missing, err := d.missing(ctx)
 		if err != nil {
 			d.log.WarnContext(ctx, "snapshots are not compared with those of containerd", "err", err)
@@ -93,20 +90,32 @@ func (d *Daemon) health(ctx context.Context) (api.Health, error) {
 	return h, nil
 }
 
+// mirrors returns the mirrors that were used.
+func (d *Daemon) mirrors() (out []api.Mirror) {
+	now := time.Now()
+	for _, m := range d.remote.Mirrors() {
+		a := api.Mirror{
+			Address: m.Address, Bytes: m.Counts.Bytes.Load(), Failures: m.Counts.Failures.Load(), Wrong: m.Counts.Wrong.Load(),
+			Shunned: map[string]time.Time{}, Resting: map[string]time.Time{},
+		}
+		for registry, e := range m.For {
+			if t := e.Shunned(); t.After(now) {
+				a.Shunned[registry] = t
+			} else if t := e.Resting(); t.After(now) {
+				a.Resting[registry] = t
+			}
+		}
+		out = append(out, a)
+	}
+	return out
+}
+
 // containerdVersion returns the version of containerd.
 func (d *Daemon) containerdVersion(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	v, err := versionapi.NewVersionClient(d.containerd).Version(ctx, &emptypb.Empty{})
 	return v.GetVersion(), err
-}
-
-// loaded reports whether containerd has this daemon as a snapshotter.
-func (d *Daemon) loaded(ctx context.Context) bool {
-	all, err := node.Plugins(ctx, d.containerd, "type==io.containerd.snapshotter.v1")
-	return err == nil && slices.ContainsFunc(all, func(p *introspection.Plugin) bool {
-		return p.InitErr == nil && strings.TrimPrefix(p.Exports["address"], "unix://") == d.config.Address
-	})
 }
 
 // verifySnapshots compares snapshots with their tables.

@@ -9,16 +9,15 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/jobs"
+	"github.com/ballast-dev/ballast/cmd/internal/node"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/snapshotter/differ"
 	"github.com/ballast-dev/ballast/store"
 	containersapi "github.com/containerd/containerd/api/services/containers/v1"
 	leasesapi "github.com/containerd/containerd/api/services/leases/v1"
-	namespacesapi "github.com/containerd/containerd/api/services/namespaces/v1"
 	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/core/snapshots/proxy"
-	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/opencontainers/go-digest"
 )
@@ -46,18 +45,15 @@ func (d *Daemon) holders(ctx context.Context, table digest.Digest) (all []api.Ho
 	if err != nil {
 		return nil, err
 	}
-	list, err := namespacesapi.NewNamespacesClient(d.containerd).List(ctx, &namespacesapi.ListNamespacesRequest{})
-	if err != nil {
-		return nil, fmt.Errorf("namespaces of containerd: %w", errgrpc.ToNative(err))
-	}
-	for _, ns := range list.Namespaces {
-		l := looking{d: d, ns: ns.Name, snapshotter: name, infos: map[string]snapshots.Info{}, needs: map[string]bool{}, targets: maps.Clone(origins)}
-		if err := l.look(namespaces.WithNamespace(ctx, ns.Name), keys); err != nil {
-			return nil, fmt.Errorf("containerd's namespace %s: %w", ns.Name, errgrpc.ToNative(err))
+	err = node.EachNamespace(ctx, d.containerd, func(ctx context.Context, ns string) error {
+		l := looking{d: d, ns: ns, snapshotter: name, infos: map[string]snapshots.Info{}, needs: map[string]bool{}, targets: maps.Clone(origins)}
+		if err := l.look(ctx, keys); err != nil {
+			return fmt.Errorf("containerd's namespace %s: %w", ns, errgrpc.ToNative(err))
 		}
 		all = append(all, l.found...)
-	}
-	return all, nil
+		return nil
+	})
+	return all, err
 }
 
 // looking is a search for what needs snapshots in a namespace of containerd.

@@ -9,15 +9,13 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
-	introspection "github.com/containerd/containerd/api/services/introspection/v1"
+	"github.com/ballast-dev/ballast/cmd/internal/node"
 	leasesapi "github.com/containerd/containerd/api/services/leases/v1"
-	namespacesapi "github.com/containerd/containerd/api/services/namespaces/v1"
 	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
 	"github.com/containerd/containerd/v2/core/content"
 	contentproxy "github.com/containerd/containerd/v2/core/content/proxy"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/core/snapshots/proxy"
-	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/opencontainers/go-digest"
@@ -39,32 +37,24 @@ func (d *Daemon) eachMissing(ctx context.Context, do func(ctx context.Context, l
 	if err != nil || name == "" { // containerd has none that is this daemon
 		return err
 	}
-	list, err := namespacesapi.NewNamespacesClient(d.containerd).List(ctx, &namespacesapi.ListNamespacesRequest{})
-	if err != nil {
-		return fmt.Errorf("namespaces of containerd: %w", errgrpc.ToNative(err))
-	}
 	theirs := proxy.NewSnapshotter(snapshotsapi.NewSnapshotsClient(d.containerd), name)
-	for _, ns := range list.Namespaces {
-		ctx := namespaces.WithNamespace(ctx, ns.Name)
+	return node.EachNamespace(ctx, d.containerd, func(ctx context.Context, ns string) error {
 		names, err := d.snapshotter.Missing(func() error {
 			return theirs.Walk(ctx, func(context.Context, snapshots.Info) error { return nil })
 		})
 		if err != nil {
-			return fmt.Errorf("snapshots of containerd's namespace %s: %w", ns.Name, err)
+			return fmt.Errorf("snapshots of containerd's namespace %s: %w", ns, err)
 		}
 		for i := range names { // the snapshots of blob layers have the same name in all namespaces
-			names[i] = keyOf(names[i], ns.Name)
+			names[i] = keyOf(names[i], ns)
 		}
 		unpacks := slices.DeleteFunc(slices.Clone(names), func(key string) bool { return !isUnpacked(key) })
 		names = slices.DeleteFunc(names, isUnpacked)
 		if len(names) == 0 {
-			continue
+			return nil
 		}
-		if err := do(ctx, lost{ns.Name, name, theirs, names, unpacks}); err != nil {
-			return err
-		}
-	}
-	return nil
+		return do(ctx, lost{ns, name, theirs, names, unpacks})
+	})
 }
 
 // keyOf returns the key with which containerd has recorded a snapshot in a namespace.
@@ -85,11 +75,11 @@ func isUnpacked(key string) bool { return strings.HasPrefix(key, snapshots.Unpac
 
 // snapshotterName returns the name of the snapshotter of containerd that is this daemon, or "".
 func (d *Daemon) snapshotterName(ctx context.Context) (string, error) {
-	all, err := introspection.NewIntrospectionClient(d.containerd).Plugins(ctx, &introspection.PluginsRequest{Filters: []string{"type==io.containerd.snapshotter.v1"}})
+	all, err := node.Plugins(ctx, d.containerd, "type==io.containerd.snapshotter.v1")
 	if err != nil {
 		return "", fmt.Errorf("plugins of containerd: %w", errgrpc.ToNative(err))
 	}
-	for _, p := range all.Plugins {
+	for _, p := range all {
 		if p.InitErr == nil && strings.TrimPrefix(p.Exports["address"], "unix://") == d.config.Address {
 			return p.ID, nil
 		}

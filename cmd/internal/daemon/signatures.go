@@ -44,8 +44,8 @@ func (d *Daemon) checkSignatures(ctx context.Context, name string) (api.Signatur
 	if err != nil {
 		return api.Signatures{}, err
 	}
-	im, results, err := d.facade.Checked(ctx, ref)
-	return api.Signatures{Ref: ref.String(), Origin: im.Origin.Digest, Results: results}, err
+	im, results, found, err := d.facade.Checked(ctx, ref)
+	return api.Signatures{Ref: ref.String(), Origin: im.Origin.Digest, Results: results, Found: found}, err
 }
 
 // signers returns the recorded signature results of an image, by the rules for its names.

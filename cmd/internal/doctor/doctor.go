@@ -54,6 +54,7 @@ func (d *Doctor) Run(ctx context.Context) node.Findings {
 		return d.Findings
 	}
 	d.facade(health)
+	d.mirrors(health)
 	d.root(health)
 	d.kernel(health)
 	d.lazy(health)

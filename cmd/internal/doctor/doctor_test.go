@@ -227,6 +227,12 @@ func TestFaults(t *testing.T) {
 			"daemon", node.Warn, "ballastd is 1.0.0, this command is 1.2.3", "restart ballastd"},
 		{"daemon at another socket", func(_ *testing.T, n *machine) { n.health.Address = "/elsewhere.sock" },
 			"daemon", node.Fail, "/elsewhere.sock", "restart ballastd"},
+		{"mirror that lies", func(_ *testing.T, n *machine) {
+			n.health.Mirrors = []api.Mirror{{Address: "http://10.0.0.9/v2", Wrong: 1, Shunned: map[string]time.Time{"ghcr.io": time.Now().Add(time.Hour)}}}
+		}, "mirrors", node.Fail, "http://10.0.0.9/v2 sent wrong bytes of models of ghcr.io", "repair its cache"},
+		{"mirror that is down", func(_ *testing.T, n *machine) {
+			n.health.Mirrors = []api.Mirror{{Address: "http://10.0.0.9/v2", Failures: 3, Resting: map[string]time.Time{"ghcr.io": time.Now().Add(time.Minute)}}}
+		}, "mirrors", node.Warn, "http://10.0.0.9/v2, a mirror of ghcr.io, does not answer", "look whether it runs"},
 		{"mount that is gone", func(_ *testing.T, n *machine) {
 			n.mounts = []api.Mount{{Dir: "/srv/m", Name: "ghcr.io/a/b:1", Created: time.Now().Add(-time.Hour)}}
 		}, "mounts", node.Warn, "/srv/m is not mounted, but still keeps ghcr.io/a/b:1", "ballast unmount /srv/m"},

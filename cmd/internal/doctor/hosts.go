@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -20,9 +18,6 @@ import (
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	hostsconfig "github.com/containerd/containerd/v2/core/remotes/docker/config"
 )
-
-// maxHosts limits the size of a hosts.toml that is read, in bytes.
-const maxHosts = 1 << 20
 
 // hosts checks that every way to a tag through a registry with the facade leads only through the
 // facade.
@@ -132,22 +127,7 @@ func distinct(all []string) []string {
 
 // namesFacade reports whether a file contains the address of the facade.
 func (d *Doctor) namesFacade(file string) bool {
-	f, err := os.Open(file)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	p, err := io.ReadAll(io.LimitReader(f, maxHosts))
-	if err != nil {
-		return false
-	}
-	return slices.ContainsFunc(d.facadeNames(), func(name string) bool { return strings.Contains(string(p), name) })
-}
-
-// facadeNames returns the addresses of the facade.
-func (d *Doctor) facadeNames() []string {
-	_, port, _ := net.SplitHostPort(d.Config.Facade.Listen)
-	return []string{d.Config.Facade.Listen, "127.0.0.1:" + port, "localhost:" + port, "[::1]:" + port}
+	return snippet.NamesFacade(file, d.Config.Facade.Listen)
 }
 
 // checkKeys checks that a request to the facade with the keys of a hosts.toml is authenticated and
@@ -198,7 +178,7 @@ func (d *Doctor) checkHosts(ctx context.Context, health *api.Health, dir, regist
 	for i, h := range all {
 		switch {
 		case !h.Capabilities.Has(docker.HostCapabilityResolve):
-		case slices.Contains(d.facadeNames(), h.Host):
+		case slices.Contains(snippet.FacadeNames(d.Config.Facade.Listen), h.Host):
 			if facade < 0 {
 				facade = i
 			}

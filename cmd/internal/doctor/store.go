@@ -25,7 +25,7 @@ func (d *Doctor) store(h *api.Health) {
 	if n := len(x.Damaged); n > 0 {
 		well = false
 		d.Fail(check, "ballast verify --repair; ballast gc removes what no model needs",
-			"%d damaged files were moved away, for example %s: models that need them cannot be read", n, x.Damaged[0])
+			"%d damaged files were moved away, for example %s: models that need them cannot be read (\"ballast ls\" names them)", n, x.Damaged[0])
 	}
 	if n := len(x.SetAside); n > 0 {
 		well = false
@@ -40,8 +40,11 @@ func (d *Doctor) store(h *api.Health) {
 		well = false
 		d.Warn(check, "nothing to do: ballastd reads them in the background", "%s in files were not compared with their digests since the database was lost or ballastd was killed", bytes(x.Unrecorded))
 	}
-	if well {
+	switch {
+	case well && x.Scrubbed.IsZero():
 		d.OK(check, "no damage or loss is known")
+	case well:
+		d.OK(check, "no damage or loss is known; all files were read again since %s", x.Scrubbed.Local().Format(time.DateOnly))
 	}
 }
 

@@ -54,7 +54,7 @@ func newRig(t *testing.T) (*Mounts, store.Image) {
 		Manifest: digest.FromString("manifest"), Config: digest.FromString("config"), Table: table, Refs: []string{mountRef},
 		Origin: filetable.Origin{Format: "test", Digest: digest.FromString("origin"), Mapping: 1},
 	}
-	if err := s.PutImage(t.Context(), im); err != nil {
+	if err := s.PutImage(im); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{}); err != nil {
@@ -152,7 +152,7 @@ func TestMountsIncomplete(t *testing.T) {
 func TestMountsSources(t *testing.T) {
 	h, im := newRig(t)
 	im.PrivateNames = []string{"good.example/team/m"}
-	if err := h.Store.PutImage(t.Context(), im); err != nil {
+	if err := h.Store.PutImage(im); err != nil {
 		t.Fatal(err)
 	}
 	m, err := h.prepare(t, im, mountRef, t.TempDir())

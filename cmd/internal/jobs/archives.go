@@ -58,18 +58,14 @@ func (js *Jobs) ImportArchive(ctx context.Context, r api.ArchiveRequest, stream 
 	if r.Private {
 		name += ", private"
 	}
-	j, err := js.join(ctx, api.KindImport, name, pinFor(false, r.TTL), func(ctx context.Context, j *job) (im store.Image, err error) {
+	j, err := js.join(ctx, api.KindImport, name, pinFor(false, r.TTL), func(ctx context.Context, j *job) (_ store.Image, err error) {
 		defer func() { err = errors.Join(err, remove()) }()
-		if j.imported, err = js.importLayout(ctx, j, dir, r); err == nil {
-			im = j.imported[0].Image
-		}
-		return im, err
+		return js.importLayout(ctx, j, dir, r)
 	})
 	if err != nil {
 		return nil, errors.Join(err, remove())
 	}
-	_, err = js.follow(ctx, j, event)
-	return j.imported, err // not changed after the end
+	return js.imported(ctx, j, event)
 }
 
 // archiveName returns the name of an import in messages.
@@ -117,51 +113,21 @@ func (js *Jobs) layoutOf(ctx context.Context, path string, stream io.Reader) (di
 }
 
 // importLayout is the work of an import of the layout in a directory.
-func (js *Jobs) importLayout(ctx context.Context, j *job, dir string, r api.ArchiveRequest) (out []api.Imported, err error) {
+func (js *Jobs) importLayout(ctx context.Context, j *job, dir string, r api.ArchiveRequest) (_ store.Image, err error) {
 	l, entries, err := layout.OpenAll(dir)
 	if err != nil {
-		return nil, err
+		return store.Image{}, err
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
-	var imports []*registry.Import
-	defer func() { err = errors.Join(err, registry.CloseImports(imports...)) }()
 	named, err := chosen(entries, r)
 	if err != nil {
-		return nil, err
+		return store.Image{}, err
 	}
-	var notModel error
-	for _, e := range named {
-		i, err := js.Facade.Import(ctx, e.ref, blobs{l}, e.desc, r.Private)
-		if errors.Is(err, convert.ErrNotModel) {
-			notModel = err
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		imports = append(imports, i)
-		out = append(out, api.Imported{Ref: e.ref.String()})
+	im, err := js.importAll(ctx, j, archiveName(r), blobs{l}, named, registry.ImportOptions{Private: r.Private})
+	if errors.Is(err, convert.ErrNotModel) {
+		err = fmt.Errorf("%w; import images with \"ctr images import\": %w", err, errdefs.ErrNotImplemented)
 	}
-	if len(imports) == 0 {
-		return nil, fmt.Errorf("%w; import images with \"ctr images import\": %w", notModel, errdefs.ErrNotImplemented)
-	}
-	for n, i := range imports {
-		js.mu.Lock()
-		j.Ref = out[n].Ref
-		js.mu.Unlock()
-		out[n].Linked, err = i.Fetch(ctx, func(table digest.Digest, ps []store.Progress) { js.progress(j, ps) })
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", out[n].Ref, err)
-		}
-	}
-	for n, i := range imports {
-		out[n].Image, err = i.Commit(ctx, func(im store.Image, ref remote.Ref) error { return js.finish(ctx, j, im, ref) })
-		if err != nil {
-			return nil, err
-		}
-		js.Log.Info("model imported", "ref", out[n].Ref, "from", archiveName(r), "private", r.Private, "digest", out[n].Image.Manifest)
-	}
-	return out, nil
+	return im, err
 }
 
 // A chosenEntry is a manifest to import, with its reference.

@@ -63,7 +63,7 @@ func (r *restart) add(t *testing.T, ref string, chunk int, lie bool) digest.Dige
 		f = &storetest.Fetcher{Blobs: map[digest.Digest][]byte{digest.FromBytes(r.want): p}}
 	}
 	table := b.Put(t, r.Store)
-	if err := r.Store.AddRef(t.Context(), ref, table, time.Time{}); err != nil {
+	if err := r.Store.AddRef(ref, table, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	r.sources[table] = f

@@ -4,18 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/ollama/localstore"
+	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
-	"github.com/ballast-dev/ballast/store/filetable"
-	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
 // refOf returns the reference of a model of an Ollama store in its registry.
@@ -30,8 +29,8 @@ func refOf(n localstore.Name) (remote.Ref, error) {
 	return ref, nil
 }
 
-// ImportModels lists the models of the Ollama store in a directory.
-func (js *Jobs) ImportModels(_ context.Context, dir string) ([]api.LocalModel, error) {
+// ImportModels returns the names of the models of the Ollama store in a directory, as Ollama users write them.
+func (js *Jobs) ImportModels(_ context.Context, dir string) ([]string, error) {
 	s, err := localstore.Open(dir)
 	if err != nil {
 		return nil, err
@@ -41,15 +40,11 @@ func (js *Jobs) ImportModels(_ context.Context, dir string) ([]api.LocalModel, e
 	if err != nil {
 		return nil, err
 	}
-	out := []api.LocalModel{}
+	names := []string{}
 	for _, m := range models {
-		l := api.LocalModel{Name: m.Name.Short()}
-		if ref, err := refOf(m.Name); err == nil {
-			l.Ref = ref.String()
-		}
-		out = append(out, l)
+		names = append(names, m.Name.Short())
 	}
-	return out, nil
+	return names, nil
 }
 
 // A localModel is an open model of an Ollama store.
@@ -75,14 +70,9 @@ func openLocal(r api.ImportRequest) (*localModel, error) {
 	return m, nil
 }
 
-// Fetch reads a blob from the Ollama store. The bytes are private: models that a user of this
-// machine created can also have names of the public library.
-func (m *localModel) Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (io.ReadCloser, int64, error) {
-	body, start, err := m.Store.Fetch(ctx, d, size, off, n)
-	if err != nil {
-		return nil, 0, err
-	}
-	return transfer.NewBody(ctx, body, true), start, nil
+// Artifact implements registry.Blobs: it returns the model.
+func (m *localModel) Artifact(context.Context, ocispec.Descriptor) (convert.Artifact, error) {
+	return m.artifact, nil
 }
 
 // explain adds advice to an error.
@@ -94,120 +84,82 @@ func (m *localModel) explain(err error) error {
 }
 
 // Import imports a model of an Ollama on this machine, or joins the job that does: see Prefetch.
-func (js *Jobs) Import(ctx context.Context, r api.ImportRequest, event func([]api.Event) error) (store.Image, store.Linked, error) {
+func (js *Jobs) Import(ctx context.Context, r api.ImportRequest, event func([]api.Event) error) ([]api.Imported, error) {
 	m, err := openLocal(r)
 	if err != nil {
-		return store.Image{}, store.Linked{}, err
+		return nil, err
 	}
 	if err := m.Close(); err != nil {
-		return store.Image{}, store.Linked{}, err
+		return nil, err
 	}
-	j, err := js.join(ctx, api.KindImport, m.ref.String(), pinFor(r.NoPin, r.TTL), func(ctx context.Context, j *job) (store.Image, error) {
-		return js.takeOver(ctx, j, r)
+	j, err := js.join(ctx, api.KindImport, m.ref.String(), pinFor(r.NoPin, r.TTL), func(ctx context.Context, j *job) (_ store.Image, err error) {
+		m, err := openLocal(r)
+		if err != nil {
+			return store.Image{}, err
+		}
+		defer func() { err = errors.Join(m.explain(err), m.Close()) }()
+		// Models of the public library are public; for other names, only the registry knows. Files are private: models
+		// that a user of this machine made can also have names of the public library.
+		o := registry.ImportOptions{Private: !m.artifact.Name().Official(), PrivateFiles: true}
+		return js.importAll(ctx, j, m.Dir(), m, []chosenEntry{{ref: m.ref}}, o)
 	})
 	if err != nil {
-		return store.Image{}, store.Linked{}, err
+		return nil, err
 	}
-	im, err := js.follow(ctx, j, event)
-	if err != nil {
-		return store.Image{}, store.Linked{}, err
-	}
-	return im, j.linked, nil // not changed after the end
+	return js.imported(ctx, j, event)
 }
 
-// takeOver is the work of an import: converting, linking or copying, and pinning.
-func (js *Jobs) takeOver(ctx context.Context, j *job, r api.ImportRequest) (_ store.Image, err error) {
-	m, err := openLocal(r)
-	if err != nil {
-		return store.Image{}, err
-	}
-	defer func() { err = errors.Join(m.explain(err), m.Close()) }()
-	// Models of the public library are public. For other names, only the registry knows.
-	im, err := js.Facade.ConvertLocal(ctx, m.ref, m.artifact, !m.artifact.Name().Official())
-	if err != nil {
-		return store.Image{}, err
-	}
-	linked := map[digest.Digest]bool{}
-	j.linked, err = js.Store.Link(ctx, im.Table, store.LinkOptions{Open: m.OpenBlob, Private: m.ref.Name(), Progress: func(ps []store.Progress) {
-		for _, s := range ps {
-			linked[s.Blob] = s.State == string(api.StatusComplete)
-		}
-		js.progress(j, ps)
-	}})
-	if err != nil {
-		return store.Image{}, err
-	}
-	err = js.hydrate(ctx, j, im.Table, store.HydrateOptions{Sources: []transfer.Source{{Name: m.ref.Name(), CredentialsID: "import", Fetcher: m}}, Progress: func(ps []store.Progress) {
-		for i, s := range ps {
-			if s.State == string(api.StatusPresent) && linked[s.Blob] {
-				ps[i].State = string(api.StatusComplete) // it was not present before the import
-			}
-		}
-		js.progress(j, ps)
-	}})
-	if err != nil {
-		return store.Image{}, err
-	}
-	if err := js.finish(ctx, j, im, m.ref); err != nil {
-		return store.Image{}, err
-	}
-	js.Log.Info("model imported from Ollama", "ref", j.Ref, "dir", m.Dir(), "reflinked", j.linked.Cloned, "linked", j.linked.Hard)
-	return im, nil
-}
-
-// ImportPlan returns what Import would do. It leaves nothing in the store.
-func (js *Jobs) ImportPlan(ctx context.Context, r api.ImportRequest) (_ api.ImportPlan, err error) {
-	m, err := openLocal(r)
-	if err != nil {
-		return api.ImportPlan{}, err
-	}
-	defer func() { err = errors.Join(m.explain(err), m.Close()) }()
-	model, manifest, err := js.Facade.BuildLocal(ctx, m.ref, m.artifact)
-	if err != nil {
-		return api.ImportPlan{}, err
-	}
-	plan := api.ImportPlan{
-		LocalModel: api.LocalModel{Name: m.artifact.Name().Short(), Ref: m.ref.String()},
-		Manifest:   manifest, Origin: model.Table.Origin, Blobs: []api.ImportBlob{},
-	}
-	for _, b := range model.Table.Blobs {
-		l := api.ImportBlob{Digest: b.Digest, Size: b.Size, File: fileOf(&model.Table, b.Digest)}
-		if l.State, err = js.way(m, b); err != nil {
-			return api.ImportPlan{}, err
-		}
-		plan.Size += b.Size
-		plan.Blobs = append(plan.Blobs, l)
-	}
-	return plan, nil
-}
-
-// way returns the State of an ImportBlob.
-func (js *Jobs) way(m *localModel, b filetable.Blob) (string, error) {
-	if o, err := js.Store.OpenObject(b.Digest); err == nil {
-		return string(api.StatusPresent), o.Close()
-	}
-	f, err := m.OpenBlob(b.Digest)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	if b.Archive != filetable.ArchiveNone || b.Codec != filetable.CodecNone {
-		return store.LinkNone, nil
-	}
-	return js.Store.LinkMethod(f)
-}
-
-// fileOf returns the path of the first file that has bytes of a blob.
-func fileOf(t *filetable.Table, d digest.Digest) string {
-	for _, f := range t.Files {
-		if f.Source == nil {
+// importAll is the work of an import of models from a source with a name: of all of them, or none. It returns the first.
+func (js *Jobs) importAll(ctx context.Context, j *job, from string, blobs registry.Blobs, models []chosenEntry, o registry.ImportOptions) (_ store.Image, err error) {
+	var imports []*registry.Import
+	var out []api.Imported
+	var notModel error
+	defer func() { err = errors.Join(err, registry.CloseImports(imports...)) }()
+	for _, e := range models {
+		i, err := js.Facade.Import(ctx, e.ref, blobs, e.desc, o)
+		if errors.Is(err, convert.ErrNotModel) {
+			notModel = err
 			continue
 		}
-		for _, src := range append([]filetable.Source{*f.Source}, f.Source.Parts...) {
-			if src.Blob == d {
-				return f.Path
-			}
+		if err != nil {
+			return store.Image{}, err
+		}
+		imports = append(imports, i)
+		out = append(out, api.Imported{Ref: e.ref.String()})
+	}
+	if len(imports) == 0 {
+		return store.Image{}, notModel
+	}
+	for n, i := range imports {
+		js.mu.Lock()
+		j.Ref = out[n].Ref
+		js.mu.Unlock()
+		out[n].Linked, err = i.Fetch(ctx, func(table digest.Digest, ps []store.Progress) {
+			js.mu.Lock()
+			j.Table = table
+			js.mu.Unlock()
+			js.progress(j, ps)
+		})
+		if err != nil {
+			return store.Image{}, fmt.Errorf("%s: %w", out[n].Ref, err)
 		}
 	}
-	return ""
+	for n, i := range imports {
+		out[n].Image, err = i.Commit(ctx, func(im store.Image, ref remote.Ref) error { return js.finish(ctx, j, im, ref) })
+		if err != nil {
+			return store.Image{}, err
+		}
+		js.Log.Info("model imported", "ref", out[n].Ref, "from", from, "private", o.Private, "digest", out[n].Image.Manifest,
+			"reflinked", out[n].Linked.Cloned, "linked", out[n].Linked.Hard)
+	}
+	j.imported = out
+	return out[0].Image, nil
+}
+
+// imported follows an import, and returns its models.
+func (js *Jobs) imported(ctx context.Context, j *job, event func([]api.Event) error) ([]api.Imported, error) {
+	if _, err := js.follow(ctx, j, event); err != nil {
+		return nil, err
+	}
+	return j.imported, nil // not changed after the end
 }

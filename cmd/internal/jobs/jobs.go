@@ -30,10 +30,8 @@ var errStopping = fmt.Errorf("ballastd stops, what it fetched is kept: %w", errd
 // A Facade converts models and returns their sources: a *registry.Handler.
 type Facade interface {
 	Convert(ctx context.Context, ref remote.Ref) (store.Image, error)
-	ConvertLocal(ctx context.Context, ref remote.Ref, a convert.Artifact, private bool) (store.Image, error)
-	BuildLocal(ctx context.Context, ref remote.Ref, a convert.Artifact) (*convert.Model, digest.Digest, error)
 	Restore(ctx context.Context, ref remote.Ref, im store.Image) error
-	Import(ctx context.Context, ref remote.Ref, blobs registry.Blobs, desc ocispec.Descriptor, private bool) (*registry.Import, error)
+	Import(ctx context.Context, ref remote.Ref, blobs registry.Blobs, desc ocispec.Descriptor, o registry.ImportOptions) (*registry.Import, error)
 	NodeSources(im store.Image, names ...string) []transfer.Source
 	Admit(ctx context.Context, c registry.Candidate) (pending bool, err error)
 }
@@ -78,9 +76,8 @@ type job struct {
 	changed chan struct{} // closed when events or the end changed
 	done    bool
 	image   store.Image
-	linked  store.Linked // of an import
 
-	imported []api.Imported // of an archive
+	imported []api.Imported
 	err      error
 }
 
@@ -331,7 +328,7 @@ func (js *Jobs) pin(ctx context.Context, j *job, im store.Image, ref remote.Ref)
 // AddPin pins a table that was requested by a reference, which becomes its source for later
 // downloads. With the zero reference, its sources stay as they are.
 func AddPin(ctx context.Context, s *store.Store, name string, table digest.Digest, expires time.Time, ref remote.Ref) error {
-	if err := s.AddRef(ctx, name, table, expires); err != nil || ref == (remote.Ref{}) {
+	if err := s.AddRef(name, table, expires); err != nil || ref == (remote.Ref{}) {
 		return err
 	}
 	return s.SetRefSources(name, []string{ref.Name()})

@@ -248,7 +248,7 @@ func TestPins(t *testing.T) {
 				if *tt.old > 0 {
 					expires = time.Now().Add(*tt.old)
 				}
-				if err := r.Store.AddRef(t.Context(), "pin/"+pullRef, r.table, expires); err != nil {
+				if err := r.Store.AddRef("pin/"+pullRef, r.table, expires); err != nil {
 					t.Fatal(err)
 				}
 			}

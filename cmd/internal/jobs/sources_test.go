@@ -56,7 +56,7 @@ func newSources(t *testing.T, show tree.Backend) (*Sources, digest.Digest) {
 // resolved records that an image of a table was resolved from references, as the facade does.
 func (d *Sources) resolved(t *testing.T, table digest.Digest, refs ...string) {
 	t.Helper()
-	err := d.Store.PutImage(t.Context(), store.Image{
+	err := d.Store.PutImage(store.Image{
 		Manifest: digest.FromString("manifest"), Config: digest.FromString("config"), Table: table, Refs: refs,
 		Origin: filetable.Origin{Format: "test", Digest: digest.FromString("origin"), Mapping: 1},
 	})
@@ -90,7 +90,7 @@ func (d *Sources) pull(t *testing.T, table digest.Digest, ended bool, names ...s
 	if err := d.Snapshotter.Hold(t.Context(), id, table); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Snapshotter.SetSources(t.Context(), id, names); err != nil {
+	if err := d.Snapshotter.SetSources(id, names); err != nil {
 		t.Fatal(err)
 	}
 	if !ended {
@@ -165,7 +165,7 @@ func TestSourceIdentity(t *testing.T) {
 	d.Facade.Secrets = &pullsecret.Secrets{}
 	d.Secrets = d.Facade.Secrets
 	const name = "good.example/team/m"
-	err := d.Store.PutImage(t.Context(), store.Image{
+	err := d.Store.PutImage(store.Image{
 		Manifest: digest.FromString("manifest"), Config: digest.FromString("config"), Table: table, Refs: []string{name + ":1"},
 		Origin: filetable.Origin{Format: "test", Digest: digest.FromString("origin"), Mapping: 1}, PrivateNames: []string{name},
 	})
@@ -188,7 +188,7 @@ func TestSourceIdentity(t *testing.T) {
 	d.pull(t, table, true, name)
 	sameKeys(t, "the rest, for a snapshot", recorded(false), name+" pull secret 1", name+" ")
 	sameKeys(t, "the rest, as the administrator asks", recorded(true), name+" pull secret 1", name+" ", name+" node")
-	if err := d.Store.AddRef(t.Context(), api.PinName(name+":1"), table, time.Time{}); err != nil {
+	if err := d.Store.AddRef(api.PinName(name+":1"), table, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.Store.SetRefSources(api.PinName(name+":1"), []string{name}); err != nil {
@@ -270,7 +270,7 @@ func TestSourcesOfStrangers(t *testing.T) {
 		view = snapshotter.ViewName(id)
 		for _, err := range []error{
 			d.Snapshotter.Hold(t.Context(), id, table),
-			d.Snapshotter.SetSources(t.Context(), id, []string{name}),
+			d.Snapshotter.SetSources(id, []string{name}),
 			d.Store.Expose(t.Context(), table, store.ExposeOptions{View: view, Sources: storetest.FromRepository(name, privately{storetest.NewFetcher(p)})}),
 			d.Snapshotter.Show(t.Context(), id, table),
 		} {

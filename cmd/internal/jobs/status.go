@@ -18,11 +18,14 @@ import (
 
 // A watched is work outside of Jobs: a pull of containerd, or a verification. The mutex of Jobs
 // guards it.
-type watched struct{ api.Job }
+type watched struct {
+	api.Job
+	rate rate // of a verification
+}
 
 // containerd lists a pull that waits for a table, until end is called.
 func (js *Jobs) containerd(ctx context.Context, table digest.Digest) (end func(error)) {
-	w := &watched{api.Job{Kind: api.KindContainerd, Ref: js.nameOf(ctx, table), Table: table, Waiting: 1}}
+	w := &watched{Job: api.Job{Kind: api.KindContainerd, Ref: js.nameOf(ctx, table), Table: table, Waiting: 1}}
 	ended, counted := js.watch(w), js.Metrics.Pull(api.KindContainerd)
 	return func(err error) {
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
@@ -43,14 +46,17 @@ func (js *Jobs) containerd(ctx context.Context, table digest.Digest) (end func(e
 	}
 }
 
-// Verifying lists a verification of the model called name, or of all models if name is empty. The
-// caller reports its progress in bytes, and its end.
-func (js *Jobs) Verifying(name string) (progress func(done, total int64), end func(error)) {
-	w := &watched{api.Job{Kind: api.KindVerify, Ref: name, Waiting: 1}}
+// Verifying lists a verification, a KindVerify or KindScrub, of the model called name, or of all models if name is
+// empty. The caller reports its progress in bytes, and its end.
+func (js *Jobs) Verifying(kind api.Kind, name string) (progress func(done, total int64), end func(error)) {
+	w := &watched{Job: api.Job{Kind: kind, Ref: name}}
+	if kind == api.KindVerify {
+		w.Waiting = 1
+	}
 	return func(done, total int64) {
 		js.mu.Lock()
 		defer js.mu.Unlock()
-		w.Completed, w.Total = done, total
+		w.Completed, w.Total, w.Rate = done, total, w.rate.add(time.Now(), done)
 	}, js.watch(w)
 }
 
@@ -86,11 +92,7 @@ func (js *Jobs) list() (running, ended []api.Job) {
 		running = append(running, j.Job)
 	}
 	for w := range js.watched {
-		j := w.Job
-		if j.Kind == api.KindVerify {
-			j.Rate = int64(float64(j.Completed) / max(time.Since(j.Started).Seconds(), 1e-3))
-		}
-		running = append(running, j)
+		running = append(running, w.Job)
 	}
 	ended = slices.Clone(js.ended)
 	slices.Reverse(ended)
@@ -129,15 +131,13 @@ func (js *Jobs) Status(ctx context.Context) api.Status {
 		}
 	}
 	work := js.Store.Work()
-	for i, j := range running {
-		if j.Kind == api.KindContainerd || j.Kind == api.KindBackground {
-			measure(&running[i], work)
-		}
+	for i := range running {
+		measure(&running[i], work)
 	}
 	later, _ := js.list() // work has the downloads of jobs that have begun meanwhile
 	for _, w := range work {
 		j := api.Job{
-			Kind: api.KindAbandoned, Table: w.Table, Started: w.Started, Total: w.Total, Completed: w.Done, Rate: w.Rate, Waiting: w.Waiting, Ends: w.Ends,
+			Kind: api.KindAbandoned, Table: w.Table, Started: w.Started, Total: w.Total, Completed: w.Done, Rate: w.Rate, Waiting: w.Waiting, Ends: w.Ends, Limit: w.Limit,
 		}
 		if w.Waiting > 0 {
 			if downloads(running, w.Table) || downloads(later, w.Table) {
@@ -146,6 +146,11 @@ func (js *Jobs) Status(ctx context.Context) api.Status {
 			j.Kind = api.KindHydrate // a repair
 		}
 		running = append(running, j)
+	}
+	for i, j := range running {
+		for _, e := range js.Store.Early(j.Table) {
+			running[i].Reads += e.Reads
+		}
 	}
 	slices.SortStableFunc(running, func(a, b api.Job) int { return a.Started.Compare(b.Started) })
 	s := api.Status{Jobs: append(append([]api.Job{}, running...), ended...), Paused: js.Store.Paused()}
@@ -166,14 +171,17 @@ func downloads(jobs []api.Job, table digest.Digest) bool {
 	return slices.ContainsFunc(jobs, func(j api.Job) bool { return j.Table == table })
 }
 
-// measure sets the progress of a job to that of the download it waits for: of the fastest one, if
-// there are several. It stays as it is before the download begins, and between two attempts.
+// measure sets what limits a job, and its progress unless it reports that itself, from the download it waits for:
+// the fastest one, if there are several. They stay as they are before the download begins, and between two attempts.
 func measure(j *api.Job, work []store.Work) {
-	var found bool
+	var of store.Work
 	for _, w := range work {
-		if w.Table == j.Table && w.Waiting > 0 && (!found || w.Rate > j.Rate || w.Rate == j.Rate && w.Done > j.Completed) {
-			found, j.Total, j.Completed, j.Rate = true, w.Total, w.Done, w.Rate
+		if w.Table == j.Table && w.Waiting > 0 && (of.Table == "" || w.Rate > of.Rate || w.Rate == of.Rate && w.Done > of.Done) {
+			of = w
 		}
+	}
+	if j.Limit = of.Limit; of.Table != "" && (j.Kind == api.KindContainerd || j.Kind == api.KindBackground) {
+		j.Total, j.Completed, j.Rate = of.Total, of.Done, of.Rate
 	}
 }
 

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/snapshotter/lazy"
 	"github.com/ballast-dev/ballast/store/storetest"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
@@ -33,7 +35,7 @@ func TestStatus(t *testing.T) {
 		t.Fatal(err)
 	}
 	end := r.begin(t, t.Context(), api.PrefetchRequest{})
-	progress, verified := r.Verifying("")
+	progress, verified := r.Verifying(api.KindVerify, "")
 	progress(5, 10)
 	applied := r.containerd(t.Context(), r.table)
 	got := r.Status(t.Context())
@@ -84,6 +86,39 @@ func diffJobs(jobs []api.Job, want []string) string {
 	return cmp.Diff(got, want)
 }
 
+// TestStatusHasReads shows how many reads wait for a model that is not complete.
+func TestStatusHasReads(t *testing.T) {
+	r := newRestart(t)
+	table := r.add(t, "snapshot/1", 1<<20, false)
+	gate := make(chan struct{})
+	r.sources[table].Delay = func(context.Context) { <-gate }
+	if _, err := r.Resume(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.running = map[task]*fetching{{Shown: Shown{table: table}}: {started: time.Now()}}
+	js := &Jobs{Store: r.Store, Background: r.Background, Lazy: func() *lazy.Mount { return nil }, Sources: &Sources{Store: r.Store}}
+	reads := func() (n int64) {
+		for _, j := range js.Status(t.Context()).Jobs {
+			n += j.Reads
+		}
+		return n
+	}
+	var readers sync.WaitGroup
+	for i := range 3 {
+		readers.Go(func() {
+			if _, err := r.Store.View("").ReadAt(t.Context(), digest.FromBytes(r.want), make([]byte, 10), int64(i)<<20); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	waitFor(t, "three reads that wait", func() bool { return reads() == 3 })
+	close(gate)
+	readers.Wait()
+	if n := reads(); n != 0 {
+		t.Errorf("%d reads at the end", n)
+	}
+}
+
 // Until the next attempt at the rest of a model begins, the status has the error of the last one.
 func TestStatusHasLastError(t *testing.T) {
 	r := newPullRig(t)
@@ -92,7 +127,7 @@ func TestStatusHasLastError(t *testing.T) {
 	b := &Background{Store: r.Store, Log: r.Log, Sources: func(context.Context, string, digest.Digest) ([]transfer.Source, error) { return nil, nil }}
 	ctx, stop := context.WithCancel(t.Context())
 	wait := b.Begin(ctx)
-	if err := r.Store.AddRef(t.Context(), "snapshot/1", r.table, time.Time{}); err != nil {
+	if err := r.Store.AddRef("snapshot/1", r.table, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	b.Start("snapshot/1", r.table, storetest.From(lacking))

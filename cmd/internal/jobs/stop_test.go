@@ -37,7 +37,7 @@ func (r *pullRig) put(t *testing.T) store.Image {
 		t.Fatal(err)
 	}
 	im := store.Image{Manifest: d, Config: d, Table: r.table, Refs: []string{pullRef}}
-	if err := r.Store.PutImage(t.Context(), im); err != nil {
+	if err := r.Store.PutImage(im); err != nil {
 		t.Fatal(err)
 	}
 	return im

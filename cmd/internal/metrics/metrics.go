@@ -181,7 +181,7 @@ func (c *storeCollector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c *storeCollector) Collect(ch chan<- prometheus.Metric) {
-	u, err := c.store.Usage(context.Background())
+	u, err := c.store.Usage()
 	if err != nil {
 		c.log.Warn("the metrics of the disk use are missing", "err", err)
 		return
@@ -195,7 +195,7 @@ func (c *storeCollector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(storeObjects, prometheus.GaugeValue, float64(u.Objects))
 }
 
-// WatchLazy adds the metrics of reads of incomplete files, which the store and the lazy mount
+// WatchLazy adds the metrics of reads of incomplete files and of damage, which the store and the lazy mount
 // count. mount returns nil while there is no lazy mount; unverified is whether lazy.verify is
 // "after".
 func (m *Metrics) WatchLazy(mount func() *lazy.Mount, unverified bool) {
@@ -220,6 +220,10 @@ func (m *Metrics) WatchLazy(mount func() *lazy.Mount, unverified bool) {
 		func(c store.Counts, _ lazy.Stats) int64 { return c.CopiedBytes })
 	counter("ballast_chunks_corrupt_total", "Chunks whose digest did not match.",
 		func(c store.Counts, _ lazy.Stats) int64 { return c.CorruptChunks })
+	counter("ballast_scrub_read_bytes_total", "Bytes of objects that were read again in the background.",
+		func(c store.Counts, _ lazy.Stats) int64 { return c.ScrubbedBytes })
+	counter("ballast_damaged_objects_total", "Objects that were found damaged or missing.",
+		func(c store.Counts, _ lazy.Stats) int64 { return c.Damaged })
 	counter("ballast_lazy_failed_reads_total", "Reads of incomplete files that returned an error.",
 		func(c store.Counts, s lazy.Stats) int64 { return max(c.FailedReads, s.ReadErrors) })
 	counter("ballast_lazy_reads_total", "Reads through the lazy mount.",
@@ -234,6 +238,35 @@ func (m *Metrics) WatchLazy(mount func() *lazy.Mount, unverified bool) {
 		value(func(_ store.Counts, s lazy.Stats) int64 { return s.Waiting }))
 	gauge("ballast_lazy_paused", "1 if background downloads are paused.", func() float64 { return number(m.store.Paused()) })
 	gauge("ballast_lazy_unverified", "1 if lazy.verify = \"after\" lets unverified bytes be read.", func() float64 { return number(unverified) })
+}
+
+// WatchMirrors adds the metrics of mirrors, as the function returns them.
+func (m *Metrics) WatchMirrors(all func() []api.Mirror) { m.MustRegister(mirrorCollector(all)) }
+
+// A mirrorCollector collects the metrics of mirrors.
+type mirrorCollector func() []api.Mirror
+
+var (
+	mirrorLabels   = []string{"mirror"}
+	mirrorBytes    = prometheus.NewDesc("ballast_mirror_bytes_total", "Bytes received from a mirror.", mirrorLabels, nil)
+	mirrorFailures = prometheus.NewDesc("ballast_mirror_failures_total", "Ranges that a mirror was asked for and that came from elsewhere.", mirrorLabels, nil)
+	mirrorWrong    = prometheus.NewDesc("ballast_mirror_wrong_total", "Files and chunks of which a mirror sent wrong bytes and the registry the right ones.", mirrorLabels, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (mirrorCollector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- mirrorBytes
+	ch <- mirrorFailures
+	ch <- mirrorWrong
+}
+
+// Collect implements prometheus.Collector.
+func (c mirrorCollector) Collect(ch chan<- prometheus.Metric) {
+	for _, mirror := range c() {
+		for desc, n := range map[*prometheus.Desc]int64{mirrorBytes: mirror.Bytes, mirrorFailures: mirror.Failures, mirrorWrong: mirror.Wrong} {
+			ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n), mirror.Address)
+		}
+	}
 }
 
 // number returns 1 for true and 0 for false.

@@ -27,6 +27,24 @@ func TestFormatLabel(t *testing.T) {
 	}
 }
 
+// TestMirrorMetrics reads the metrics of a mirror.
+func TestMirrorMetrics(t *testing.T) {
+	m := New(storetest.Open(t, t.TempDir(), store.Options{}), api.Version{}, slog.New(slog.DiscardHandler))
+	m.WatchMirrors(func() []api.Mirror {
+		return []api.Mirror{{Address: "http://a/v2", Bytes: 5, Failures: 2, Wrong: 1}, {Address: "http://b/v2"}}
+	})
+	got := httptest.NewRecorder()
+	m.Handler().ServeHTTP(got, httptest.NewRequest("GET", "/metrics", nil))
+	for _, want := range []string{
+		`ballast_mirror_bytes_total{mirror="http://a/v2"} 5`, `ballast_mirror_failures_total{mirror="http://a/v2"} 2`,
+		`ballast_mirror_wrong_total{mirror="http://a/v2"} 1`, `ballast_mirror_wrong_total{mirror="http://b/v2"} 0`,
+	} {
+		if !strings.Contains(got.Body.String(), want+"\n") {
+			t.Errorf("no %s in\n%s", want, got.Body)
+		}
+	}
+}
+
 // TestBuildInfo reads the version of the daemon from its metrics.
 func TestBuildInfo(t *testing.T) {
 	m := New(storetest.Open(t, t.TempDir(), store.Options{}), api.Version{Version: "v1", Revision: "abc", Date: "2026-11-23T01:02:03Z", Go: "go1"}, slog.New(slog.DiscardHandler))

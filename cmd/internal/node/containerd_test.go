@@ -155,4 +155,10 @@ func TestWorse(t *testing.T) {
 	if d := cmp.Diff([]string{"CRI: NetworkReady: cni", "a: broken", "bad: no"}, after.Worse(before)); d != "" {
 		t.Errorf("another version (-want +got):\n%s", d)
 	}
+	// It has just started: nothing is known of the conditions of CRI.
+	before = Health{Version: "1", Parts: map[string]string{"a": "", "CRI: CRI": "it does not answer"}}
+	after = Health{Version: "1", Parts: map[string]string{"a": "", "CRI: NetworkReady": "cni", "CRI: RuntimeReady": ""}}
+	if got := after.Worse(before); got != nil {
+		t.Errorf("after a CRI that did not answer: %q", got)
+	}
 }

@@ -13,6 +13,7 @@ import (
 	namespacesapi "github.com/containerd/containerd/api/services/namespaces/v1"
 	versionapi "github.com/containerd/containerd/api/services/version/v1"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs/pkg/errgrpc"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -134,11 +135,15 @@ func (s *State) Health() Health {
 }
 
 // Worse returns, sorted, what was well before and is not any more, or is new and not well. Parts that
-// another version does not have are not missed.
+// another version does not have are not missed, and of a CRI that did not answer, as right after a start of containerd,
+// no condition is known.
 func (h Health) Worse(before Health) []string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(h.Parts)) {
 		was, known := before.Parts[name]
+		if !known && strings.HasPrefix(name, "CRI: ") && before.Parts["CRI: CRI"] != "" {
+			continue
+		}
 		if why := h.Parts[name]; why != "" && (!known || was == "") {
 			out = append(out, fmt.Sprintf("%s: %s", name, why))
 		}
@@ -155,7 +160,7 @@ func (h Health) Worse(before Health) []string {
 func EachNamespace(ctx context.Context, conn *grpc.ClientConn, f func(ctx context.Context, ns string) error) error {
 	all, err := namespacesapi.NewNamespacesClient(conn).List(ctx, &namespacesapi.ListNamespacesRequest{})
 	if err != nil {
-		return err
+		return fmt.Errorf("namespaces of containerd: %w", errgrpc.ToNative(err))
 	}
 	for _, ns := range all.Namespaces {
 		if err := f(namespaces.WithNamespace(ctx, ns.Name), ns.Name); err != nil {

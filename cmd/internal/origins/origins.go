@@ -401,7 +401,7 @@ func (o *Origins) keep(ctx context.Context, d digest.Digest, im store.Image, fro
 	if r, err := o.Store.Ref(name); err == nil && r.Table == im.Table {
 		return nil
 	}
-	if err := o.Store.AddRef(ctx, name, im.Table, time.Time{}); err != nil {
+	if err := o.Store.AddRef(name, im.Table, time.Time{}); err != nil {
 		return err
 	}
 	return o.Store.SetRefSources(name, from)
@@ -472,7 +472,7 @@ func (o *Origins) Settle(ctx context.Context) error {
 			continue
 		}
 		o.Log.InfoContext(ctx, "containerd has the image of a model no longer", "origin", strings.TrimPrefix(r.Name, api.OriginName("")), "table", r.Table)
-		errs = append(errs, o.Store.RemoveRef(ctx, r.Name))
+		errs = append(errs, o.Store.RemoveRef(r.Name))
 	}
 	return errors.Join(errs...)
 }

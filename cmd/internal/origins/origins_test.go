@@ -6,16 +6,19 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/registry"
@@ -203,13 +206,30 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
+// blobs has a model as an archive on this machine.
+type blobs struct{ *converttest.Built }
+
+func (b blobs) Artifact(context.Context, ocispec.Descriptor) (convert.Artifact, error) {
+	return converttest.NewArtifact(b.Built), nil
+}
+
+func (b blobs) OpenBlob(digest.Digest) (*os.File, error) { return nil, errdefs.ErrNotFound }
+
+func (b blobs) Fetch(_ context.Context, d digest.Digest, _, off, n int64) (io.ReadCloser, int64, error) {
+	return io.NopCloser(bytes.NewReader(b.Blobs[d][off : off+n])), off, nil
+}
+
 // convert makes the image of a model in the store, as the facade does when the model is pulled by tag.
 func (r *rig) convert(t *testing.T, name string, b *converttest.Built, private bool) store.Image {
 	t.Helper()
 	ref, err := resolve.ParseRef(name + ":v1")
 	ok(t, err)
-	im, err := r.Facade.ConvertLocal(t.Context(), ref, converttest.NewArtifact(b), private)
+	i, err := r.Facade.Import(t.Context(), ref, blobs{b}, ocispec.Descriptor{}, registry.ImportOptions{Private: private})
 	ok(t, err)
+	_, err = i.Fetch(t.Context(), func(digest.Digest, []store.Progress) {})
+	ok(t, err)
+	im, err := i.Commit(t.Context(), func(store.Image, remote.Ref) error { return nil })
+	ok(t, errors.Join(err, i.Close()))
 	return im
 }
 
@@ -291,7 +311,7 @@ func TestVolumeOfPrivateModel(t *testing.T) {
 			for n, hours := range tt.read {
 				im.Read[at(n)] = time.Now().Add(-time.Duration(hours) * time.Hour)
 			}
-			ok(t, r.Store.PutImage(t.Context(), im))
+			ok(t, r.Store.PutImage(im))
 			var names []string
 			for _, n := range tt.names {
 				names = append(names, at(n))

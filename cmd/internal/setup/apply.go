@@ -92,11 +92,6 @@ func (p *Plan) begin() error {
 	if err := errors.Join(p.sweep(), p.journal()); err != nil {
 		return fmt.Errorf("keep what is there: %w", err)
 	}
-	if p.next.Upgrading || p.next.RollingBack {
-		if err := p.keepPrevious(); err != nil {
-			return fmt.Errorf("keep the previous version: %w", err)
-		}
-	}
 	for _, s := range p.Steps {
 		if s.keep == "" {
 			continue
@@ -111,12 +106,6 @@ func (p *Plan) begin() error {
 func (p *Plan) end() error {
 	if p.next.Version == 0 || !p.view.Exists(stateFile) { // removed
 		return nil
-	}
-	p.done.Previous = p.next.Previous
-	if p.next.Upgrading || p.next.RollingBack {
-		if err := p.view.disk().swapPrevious(); err != nil {
-			return err
-		}
 	}
 	if err := errors.Join(p.sweep(), p.remember(&p.done)); err != nil || p.done.Before != nil {
 		return err

@@ -96,6 +96,46 @@ func TestForeignHosts(t *testing.T) {
 	}
 }
 
+// TestWatchHosts notices when other programs replace, move and restore hosts.toml files.
+func TestWatchHosts(t *testing.T) {
+	const certs, file = "etc/containerd/certs.d", "/etc/containerd/certs.d/ghcr.io/hosts.toml"
+	r := newRoot(t, "kubeadm")
+	r.keys()
+	r.set(Options{Registries: []string{"ghcr.io"}})
+	ctx, cancel := context.WithCancel(t.Context())
+	seen, ended := make(chan []string, 100), make(chan error, 1)
+	go func() { ended <- WatchHosts(ctx, r.dir, func(paths []string) { seen <- paths }) }()
+	expect := func(want ...string) {
+		t.Helper()
+		select {
+		case got := <-seen:
+			if !slices.Equal(got, want) {
+				t.Errorf("got %q, want %q", got, want)
+			}
+		case err := <-ended:
+			t.Fatalf("it ended: %v", err)
+		case <-time.After(5 * time.Minute):
+			t.Fatal("nothing was noticed")
+		}
+	}
+	at := func(p string) string { return filepath.Join(r.dir, certs, p) }
+	ours := r.read(certs + "/ghcr.io/hosts.toml")
+	r.ok(os.Mkdir(at("_backup"), 0o755))
+	r.ok(os.Rename(at("ghcr.io"), at("_backup/ghcr.io"))) // as Spegel does
+	expect(file)
+	r.ok(os.Rename(at("_backup/ghcr.io"), at("ghcr.io")))
+	expect()
+	r.write(certs+"/ghcr.io/hosts.toml", "server = \"https://ghcr.io\"\n") // as Dragonfly does
+	expect(file)
+	r.ok(os.RemoveAll(at("ghcr.io")))
+	r.write(certs+"/ghcr.io/hosts.toml", ours)
+	expect()
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
 // TestNeededImagesCanBePulled checks which images can be pulled without ballastd, and opens their registries.
 func TestNeededImagesCanBePulled(t *testing.T) {
 	for _, tt := range []struct {
@@ -175,7 +215,7 @@ func TestOpenRegistries(t *testing.T) {
 	}
 }
 
-// TestUpgrade keeps and restores the previous version, even after an interrupted upgrade.
+// TestUpgrade goes to another version and back, even after an interrupted upgrade.
 func TestUpgrade(t *testing.T) {
 	for cut := range 3 { // after this number of steps
 		r := newRoot(t, "kubeadm")
@@ -191,9 +231,8 @@ func TestUpgrade(t *testing.T) {
 			r.ok(p.do(t.Context(), s))
 		}
 		r.set(o)
-		back, err := NewRollback(t.Context(), Options{Host: r.dir, NoRestart: true})
-		r.ok(err)
-		r.apply(back)
+		r.version("1")
+		r.set(o)
 		got := r.files()
 		for _, all := range []map[string]string{first, got} {
 			maps.DeleteFunc(all, func(p, _ string) bool { return strings.HasPrefix(p, "var/lib/ballast-setup") })
@@ -396,27 +435,6 @@ func TestLock(t *testing.T) {
 	release, err = Lock(t.Context(), r.dir)
 	r.ok(err)
 	r.ok(release())
-}
-
-// TestRollbackKeepsEdits restores our files, and keeps later edits in files of others.
-func TestRollbackKeepsEdits(t *testing.T) {
-	const config = "etc/containerd/config.toml"
-	r := newRoot(t, "kubeadm")
-	r.set(Options{})
-	r.version("2")
-	r.set(Options{})
-	edited := r.read(config) + "\n[debug]\n  level = \"debug\"\n"
-	r.write(config, edited)
-	back, err := NewRollback(t.Context(), Options{Host: r.dir, NoRestart: true})
-	r.ok(err)
-	if steps := r.apply(back); !slices.Contains(steps, "copy /usr/local/bin/ballastd") {
-		t.Errorf("steps %q", steps)
-	}
-	if got := r.read(config); got != edited {
-		t.Errorf("got %s", got)
-	}
-	_, err = NewRollback(t.Context(), Options{Host: newRoot(t, "plain").dir})
-	wantError(t, err, errdefs.IsNotFound, "no previous version")
 }
 
 // TestRemovalIsRefusedWhileMounted refuses to remove what is mounted, whether containerd runs or not.

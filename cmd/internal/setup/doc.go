@@ -1,9 +1,9 @@
-// Package setup installs ballast on a node, upgrades it, restores the previous version, and removes
-// it.
+// Package setup installs ballast on a node, upgrades it, and removes it. An earlier version is installed as a
+// later one is, unless it cannot open the store.
 //
 // # Plan and execution
 //
-// New, NewRemoval, NewRollback and NewOpen inspect a host and return a Plan: the steps that lead to
+// New, NewRemoval and NewOpen inspect a host and return a Plan: the steps that lead to
 // the requested state, none where the host already has it. They change nothing. Plan.Apply executes
 // the steps.
 //
@@ -42,7 +42,6 @@
 //	/var/lib/ballast-setup/setup.json   the choices, the files written with their digests, the services to
 //	                                    restart, and the node before a run that has not ended
 //	/var/lib/ballast-setup/originals/   files of others that were replaced, by their path
-//	/var/lib/ballast-setup/previous/    what the last upgrade replaced, by its path
 //	/var/lib/ballast-setup/undo/        what the run that has not ended has replaced, by its path
 //
 // It is written before the first step, with all that is about to be written and restarted, and

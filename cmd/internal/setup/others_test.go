@@ -15,35 +15,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestRollbackContinues kills a rollback at its calls that change the disk: another completes it, and one more returns.
-func TestRollbackContinues(t *testing.T) {
-	const ballastd = "usr/local/bin/ballastd"
-	ended := false
-	for at := 1; !ended; at += 37 {
-		r := newRoot(t, "kubeadm")
-		r.set(Options{})
-		older := r.read(ballastd)
-		r.version("2")
-		r.set(Options{})
-		newer := r.read(ballastd)
-		calls, out := r.kill(operation{Kind: "rollback", Host: r.dir, NoRestart: true}, at)
-		ended = calls < at
-		if rec, err := hostAt(r.dir).readRecord(); err != nil || rec.Before == nil && rec.RollingBack {
-			t.Errorf("%d: %+v, %v\n%s", at, rec, err, out)
-		} else if rec.Before == nil && r.read(ballastd) == older { // it has ended
-			continue
-		}
-		for _, want := range []string{older, newer} {
-			p, err := NewRollback(t.Context(), Options{Host: r.dir, NoRestart: true})
-			r.ok(err)
-			r.apply(p)
-			if got := r.read(ballastd); got != want {
-				t.Fatalf("killed before call %d: got %q, want %q", at, got, want)
-			}
-		}
-	}
-}
-
 // TestAdditionsStay has others who add to the file that setup has edited, before set-up runs once more: removal
 // takes the part of setup alone, also from a file that setup has made.
 func TestAdditionsStay(t *testing.T) {
@@ -160,26 +131,9 @@ func TestRemovedUnits(t *testing.T) {
 	}
 }
 
-// TestRollbackLeavesEdits keeps what others have edited since an upgrade, and what was there before setup.
-func TestRollbackLeavesEdits(t *testing.T) {
-	const unit, theirs = "etc/systemd/system/ballastd.service", "# of others\n"
-	r := newRoot(t, "kubeadm")
-	r.set(Options{})
-	r.version("2")
-	r.write(unit, theirs)
-	r.set(Options{Force: true})
-	r.write(unit, theirs+theirs)
-	p, err := NewRollback(t.Context(), Options{Host: r.dir, NoRestart: true})
-	r.ok(err)
-	r.apply(p)
-	if got := r.read(unit); got != theirs+theirs || !strings.Contains(strings.Join(p.Notes, "\n"), unit) {
-		t.Errorf("got %q, notes %q", got, p.Notes)
-	}
-}
-
-// TestRollbackAcrossSchema refuses to restore a version that cannot open the store, before anything changes, and restores
+// TestNewerStore refuses to install a version that cannot open the store, before anything changes, and installs
 // one that can.
-func TestRollbackAcrossSchema(t *testing.T) {
+func TestNewerStore(t *testing.T) {
 	r := newRoot(t, "kubeadm")
 	r.set(Options{})
 	older := r.read("usr/local/bin/ballastd")
@@ -192,37 +146,16 @@ func TestRollbackAcrossSchema(t *testing.T) {
 	r.ok(err)
 	r.write("var/lib/ballast/store.db.schema", fmt.Sprintln(reads+1)) // as the next version does
 	before := r.files()
-	_, err = NewRollback(t.Context(), Options{Host: r.dir, NoRestart: true})
+	r.version("1")
+	_, err = r.plan(Options{})
 	wantError(t, err, errdefs.IsFailedPrecondition, fmt.Sprintf("schema %d", reads+1), "ballast setup --remove")
 	if d := cmp.Diff(before, r.files()); d != "" {
 		t.Errorf("changed (-before +after):\n%s", d)
 	}
 	r.write("var/lib/ballast/store.db.schema", store.SchemaVersion+"\n")
-	back, err := NewRollback(t.Context(), Options{Host: r.dir, NoRestart: true})
-	r.ok(err)
-	r.apply(back)
+	r.set(Options{})
 	if got := r.read("usr/local/bin/ballastd"); got != older {
 		t.Errorf("got %q, want %q", got, older)
-	}
-}
-
-// TestFailedUpgradeKeepsPrevious undoes an upgrade that fails: the version before it can still be restored.
-func TestFailedUpgradeKeepsPrevious(t *testing.T) {
-	r := newRoot(t, "kubeadm")
-	r.set(Options{})
-	first := r.read("usr/local/bin/ballastd")
-	r.version("2")
-	r.set(Options{})
-	r.version("3")
-	p, err := r.plan(Options{})
-	r.ok(err)
-	p.Steps = append(p.Steps, Step{Action: Chmod, Target: "/of/nobody"})
-	wantError(t, p.Apply(t.Context(), func(Step) {}), errdefs.IsFailedPrecondition, "everything was undone")
-	back, err := NewRollback(t.Context(), Options{Host: r.dir, NoRestart: true})
-	r.ok(err)
-	r.apply(back)
-	if got := r.read("usr/local/bin/ballastd"); got != first {
-		t.Errorf("got %q, want %q", got, first)
 	}
 }
 
@@ -388,7 +321,7 @@ func TestVolumesOfTheChart(t *testing.T) {
 	}
 }
 
-// TestUnitsStartAtBoot undoes a set-up that removes the units, and rolls back one that has added them: they start at boot where
+// TestUnitsStartAtBoot undoes a set-up that removes the units, and makes one that removes them again: they start at boot where
 // they are, and only there.
 func TestUnitsStartAtBoot(t *testing.T) {
 	const link = "/etc/systemd/system/multi-user.target.wants/ballastd.service"
@@ -404,9 +337,7 @@ func TestUnitsStartAtBoot(t *testing.T) {
 	if !hostAt(r.dir).Exists(link) {
 		t.Error("the unit does not start at boot any more")
 	}
-	back, err := NewRollback(t.Context(), Options{Host: r.dir, NoRestart: true})
-	r.ok(err)
-	r.apply(back)
+	r.set(elsewhere)
 	if hostAt(r.dir).Exists(link) {
 		t.Error("a unit that is not there starts at boot")
 	}

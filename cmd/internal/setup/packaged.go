@@ -1,11 +1,8 @@
 package setup
 
 import (
-	"fmt"
 	"path/filepath"
 	"strings"
-
-	"github.com/containerd/errdefs"
 )
 
 // packageUnits is where packages have the units. Those in unitDir are used instead of units of the same name there.
@@ -52,6 +49,3 @@ func (b *builder) wantUnit(name, text, why string) error {
 func (v *view) hasUnit(name string) bool {
 	return v.Exists(filepath.Join(unitDir, name)) || v.Exists(filepath.Join(packageUnits, name))
 }
-
-// errPackaged is the error of a rollback of programs that setup does not replace.
-var errPackaged = fmt.Errorf("the programs are those of a package: install its previous version (apt install ./ballast_VERSION.deb), and run ballast setup: %w", errdefs.ErrFailedPrecondition)

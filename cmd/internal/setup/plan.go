@@ -1,6 +1,7 @@
 package setup
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
@@ -17,6 +19,7 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/dirs"
 	"github.com/ballast-dev/ballast/cmd/internal/node"
 	"github.com/ballast-dev/ballast/cmd/internal/snippet"
+	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -92,7 +95,7 @@ func (b *builder) build(ctx context.Context) (*Plan, error) {
 	if b.Distro.ReadOnly {
 		return b.talos()
 	}
-	if err := b.check(); err != nil {
+	if err := cmp.Or(b.check(), b.opens()); err != nil {
 		return nil, err
 	}
 	if err := dirs.Check(b.Config, b.Root); err != nil {
@@ -128,10 +131,8 @@ type builder struct {
 	gone     map[string]bool  // removed paths
 	theirs   *node.Containerd // the configuration of containerd without our drop-in
 	beside   *node.Containerd // the same with the files that our import brings in
-	kept     string           // the directory with the generation that a rollback restores
 	block    string           // our part of the template of containerd's configuration, if that is how it is added
 	dirty    [3]bool          // by group: files change
-	copies   bool             // programs are replaced
 	fixing   bool             // edited files stay
 }
 
@@ -150,6 +151,27 @@ func (b *builder) check() error {
 		return fmt.Errorf("without --runtime-handler all pods use ballast, and without a service ballastd is one of them: it could not start without itself. Use --runtime-handler ballast: %w", errdefs.ErrFailedPrecondition)
 	}
 	return nil
+}
+
+// opens returns why the version that is installed cannot open the store.
+func (b *builder) opens() error {
+	root, err := b.Follow(b.Config.Root)
+	if err != nil || b.programs == "" {
+		return err
+	}
+	has, err := store.Schema(root)
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	n, err := strconv.Atoi(has)
+	if reads, _ := strconv.Atoi(store.SchemaVersion); err == nil && n <= reads {
+		return nil
+	}
+	return fmt.Errorf("ballast %s cannot open the store: %s has schema %s, and this version reads up to %s. Keep the later version; or remove ballast with its models (ballast setup --remove), and set this one up: %w",
+		api.ThisVersion().Version, b.Config.Root, has, store.SchemaVersion, errdefs.ErrFailedPrecondition)
 }
 
 // want adds the steps that give one of our files its content. A file that was written or edited by
@@ -283,7 +305,6 @@ func (b *builder) program(name string) error {
 		}
 		b.note("%s is not of setup; it is kept as %s", p, step.keep)
 	}
-	b.copies = true
 	b.add(step)
 	return nil
 }

@@ -348,10 +348,8 @@ func (w *world) operate() {
 	case n < 72:
 		w.daemon()
 		return
-	case n < 80:
+	case n < 85:
 		o.Kind = "fix"
-	case n < 87:
-		o.Kind = "rollback"
 	case n < 93:
 		o.Kind, o.Open = "open", pick(w, registryNames)
 	default:
@@ -400,7 +398,7 @@ func (w *world) choose(o *operation) {
 
 // An operation is one call of ballast. It can be executed by another process, which is killed.
 type operation struct {
-	Kind      string // setup, fix, rollback, open or remove
+	Kind      string // setup, fix, open or remove
 	Options   Options
 	Host      string // this and the next are no part of Options in JSON
 	NoRestart bool
@@ -426,8 +424,6 @@ func (o *operation) plan(ctx context.Context) (p *Plan, err error) {
 		p, err = New(ctx, c, o.Programs)
 	case "fix":
 		p, err = NewFix(ctx, c)
-	case "rollback":
-		p, err = NewRollback(ctx, c)
 	case "open":
 		p, err = NewOpen(ctx, c, []string{o.Open})
 	default:
@@ -505,7 +501,7 @@ func (w *world) run(o operation) error {
 			is := w.state()
 			for _, s := range []map[string]entry{is, w.base} {
 				maps.DeleteFunc(s, func(p string, e entry) bool {
-					return p == stateDir[1:] || strings.HasPrefix(p, undoDir[1:]) || strings.HasPrefix(p, freshPrevious[1:]) || strings.HasPrefix(p, originals[1:]) || wants.MatchString(p) && (e.mode.IsDir() || !w.exists("/etc/systemd/system/"+filepath.Base(p)))
+					return p == stateDir[1:] || strings.HasPrefix(p, undoDir[1:]) || strings.HasPrefix(p, originals[1:]) || wants.MatchString(p) && (e.mode.IsDir() || !w.exists("/etc/systemd/system/"+filepath.Base(p)))
 				})
 			}
 			if d := difference(w.base, is); d != "" {
@@ -563,7 +559,7 @@ func (w *world) apply(o *operation, p *Plan) error {
 
 // idle checks that a second run after one that has ended changes nothing.
 func (w *world) idle(o operation) {
-	if o.Kind == "rollback" || o.Kind == "remove" {
+	if o.Kind == "remove" {
 		return
 	}
 	o.Fails = 0

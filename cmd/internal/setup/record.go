@@ -11,7 +11,6 @@ import (
 	"slices"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
-	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -25,9 +24,6 @@ type record struct {
 	Version int     `json:"version"`
 	Ballast string  `json:"ballast"` // the installed version
 	Options Options `json:"options"`
-
-	// Schema is the last version of the store's schema that the installed version can open.
-	Schema string `json:"schema,omitempty"`
 
 	// Containerd is the version of containerd that the drop-in is for.
 	Containerd string `json:"containerd,omitempty"`
@@ -44,19 +40,8 @@ type record struct {
 	// Pending are the services that must be restarted because their files changed.
 	Pending []string `json:"pending,omitempty"`
 
-	// Upgrading means that programs are being replaced: the previous version is already kept in
-	// previous.
-	Upgrading bool `json:"upgrading,omitempty"`
-
-	// RollingBack means that the previous version is being restored: what is replaced is already
-	// kept.
-	RollingBack bool `json:"rollingBack,omitempty"`
-
 	// Removing means that a removal has begun.
 	Removing bool `json:"removing,omitempty"`
-
-	// Previous is the version that the last upgrade replaced; nil if there was none.
-	Previous *generation `json:"previous,omitempty"`
 }
 
 // A file was written by a set-up.
@@ -76,14 +61,6 @@ type file struct {
 // replaced at the time of a crash.
 func (f file) wrote(d digest.Digest) bool {
 	return d != "" && (f.Digest == d || f.Before == d)
-}
-
-// A generation is the files of one version of ballast.
-type generation struct {
-	Ballast string                 `json:"ballast"`
-	Schema  string                 `json:"schema,omitempty"`  // as in record
-	Files   map[string]fs.FileMode `json:"files"`             // kept files, with their permissions
-	Missing []string               `json:"missing,omitempty"` // missing files
 }
 
 // readRecord returns the record of a host, or nil if nothing was set up.
@@ -136,15 +113,14 @@ func (h host) writeRecord(r *record) error {
 
 // finish sets the records written before and after the steps.
 func (b *builder) finish() {
-	done := record{Version: recordVersion, Ballast: api.ThisVersion().Version, Schema: store.SchemaVersion, Options: *b.o, Files: b.files, Pending: b.plan.Pending}
+	done := record{Version: recordVersion, Ballast: api.ThisVersion().Version, Options: *b.o, Files: b.files, Pending: b.plan.Pending}
 	if b.Unknown == nil {
 		done.Containerd = b.Version.String()
 	}
 	if b.record != nil {
 		done.Containerd = cmp.Or(done.Containerd, b.record.Containerd)
-		done.Previous = b.record.Previous
 		if b.programs == "" {
-			done.Ballast, done.Schema = b.record.Ballast, b.record.Schema
+			done.Ballast = b.record.Ballast
 		}
 	}
 	done.Dirs = b.dirs()
@@ -167,10 +143,8 @@ func (b *builder) finish() {
 		next.Pending = append(next.Pending, pendingContainerd)
 	}
 	next.Pending = sorted(next.Pending)
-	next.Upgrading = b.copies
 	if b.record != nil {
 		next.Before = b.record.Before
-		next.Upgrading = next.Upgrading || b.record.Upgrading || b.record.RollingBack
 	}
 	b.plan.next, b.plan.done = next, done
 }

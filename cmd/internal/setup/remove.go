@@ -352,7 +352,7 @@ func (p *Plan) purgeState() error {
 	if err := h.purgeRestored("/", func(string) bool { return false }); err != nil {
 		return err
 	}
-	for _, path := range []string{previous, freshPrevious, spentPrevious, undoDir, stateFile} {
+	for _, path := range []string{undoDir, stateFile} {
 		if err := h.purge(path); err != nil {
 			return err
 		}

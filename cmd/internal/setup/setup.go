@@ -64,14 +64,13 @@ type Options struct {
 // DefaultBinDir is the default directory of the programs on the host.
 const DefaultBinDir = "/usr/local/bin"
 
-// Where a set-up keeps what it needs to continue after a crash, to roll back, and to remove
+// Where a set-up keeps what it needs to continue after a crash, to undo a run that fails, and to remove
 // everything. Only root can read it.
 const (
 	stateDir  = "/var/lib/ballast-setup"
 	stateFile = stateDir + "/setup.json"
 	originals = stateDir + "/originals" // files of others that were replaced, by their path
 	undoDir   = stateDir + "/undo"      // what the run that has not ended has replaced, by its path
-	previous  = stateDir + "/previous"  // files that the last upgrade replaced, by their path
 )
 
 // The files of ballast on a node besides its configuration of containerd.

@@ -285,9 +285,6 @@ func (p *Plan) forget() error {
 	if err := h.purgeRestored("/", func(path string) bool { return old.Files[path].Original }); err != nil {
 		return err
 	}
-	if err := errors.Join(h.purge(freshPrevious), h.purge(spentPrevious)); err != nil {
-		return err
-	}
 	if p.next.Before.Record {
 		return errors.Join(h.prune(originals), h.writeRecord(old), h.purge(undoDir))
 	}

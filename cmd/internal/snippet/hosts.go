@@ -3,6 +3,9 @@ package snippet
 import (
 	"fmt"
 	"io"
+	"net"
+	"os"
+	"slices"
 	"strings"
 	"text/template"
 
@@ -15,6 +18,26 @@ const DefaultRegistry = "_default"
 
 // DefaultHostsDir is the directory of CRI's hosts.toml files after a set-up.
 const DefaultHostsDir = "/etc/containerd/certs.d"
+
+// maxHosts limits the size of a hosts.toml that is read, in bytes.
+const maxHosts = 1 << 20
+
+// FacadeNames returns the addresses of a facade that listens at an address.
+func FacadeNames(listen string) []string {
+	_, port, _ := net.SplitHostPort(listen)
+	return []string{listen, "127.0.0.1:" + port, "localhost:" + port, "[::1]:" + port}
+}
+
+// NamesFacade reports whether a file contains the address of a facade that listens at an address.
+func NamesFacade(file, listen string) bool {
+	f, err := os.Open(file)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	p, err := io.ReadAll(io.LimitReader(f, maxHosts))
+	return err == nil && slices.ContainsFunc(FacadeNames(listen), func(name string) bool { return strings.Contains(string(p), name) })
+}
 
 // Hosts are the parameters of a hosts.toml.
 type Hosts struct {

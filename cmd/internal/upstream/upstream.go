@@ -35,6 +35,10 @@ func Options(c *config.Config, agent string, log *slog.Logger) remote.Options {
 		Connections: 2 * c.Fetch.Connections,
 		Stall:       c.Upstream.StallTimeout.Duration,
 		Offline:     c.Upstream.IsOffline,
+		MirrorOnly:  c.Upstream.IsMirrorOnly,
+	}
+	for _, m := range c.Mirror {
+		o.Peers = append(o.Peers, m.Peers())
 	}
 	for _, m := range c.Carton {
 		o.NamedURLs = append(o.NamedURLs, m.URL)

@@ -19,8 +19,11 @@ const module = "github.com/ballast-dev/ballast"
 // Names are the names of the programs, which are also their packages below cmd.
 var Names = []string{"ballast", "ballastd"}
 
-// Fleet is the program for Kubernetes, which only the image has. Its package is a module of its own.
-const Fleet = "ballast-fleet"
+// FleetName is the name of the program for Kubernetes, which is also its module below cmd.
+const FleetName = "ballast-fleet"
+
+// DemoName is the name of the demo, which is also its package below test.
+const DemoName = "ballast-demo"
 
 // Archs are the architectures of a release, as Go names them.
 var Archs = []string{"amd64", "arm64"}
@@ -79,28 +82,40 @@ type Build struct {
 	Commit  Commit
 }
 
-// Programs builds the programs for an architecture into a directory, for its oldest processors.
-func (b *Build) Programs(ctx context.Context, arch, dir string) error {
-	args := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags", b.flags(), "-o", dir + string(filepath.Separator)}
-	_, err := output(b.gocmd(ctx, arch, append(args, packages()...)...))
-	return err
+// A Main is programs that are built from one main module.
+type Main struct {
+	Dir      string // of the module
+	Version  string // of the module, for notices
+	Packages []string
+	Flags    []string // of "go build" and "go list"
+	LDFlags  string
+	Env      []string // in addition to the one that all have
 }
 
-// Fleet builds the program for Kubernetes, as Programs does.
-func (b *Build) Fleet(ctx context.Context, arch, dir string) error {
-	dir, err := filepath.Abs(dir)
+// Ours are the programs of ballast.
+func (b *Build) Ours() Main {
+	return Main{Dir: b.Source, Version: b.Version, Packages: packages(), LDFlags: b.flags()}
+}
+
+// Demo is the demo.
+func (b *Build) Demo() Main {
+	return Main{Dir: filepath.Join(b.Source, "test"), Version: b.Version, Packages: []string{"./" + DemoName}, LDFlags: "-s -w"}
+}
+
+// Fleet is the program for Kubernetes, which only the image has.
+func (b *Build) Fleet() Main {
+	return Main{Dir: filepath.Join(b.Source, "cmd", FleetName), Version: b.Version, Packages: []string{"."}, LDFlags: b.flags()}
+}
+
+// Write builds the programs for an architecture into a directory, for its oldest processors.
+func (m *Main) Write(ctx context.Context, arch, dir string) error {
+	dir, err := filepath.Abs(dir) // the command runs in the directory of the module
 	if err != nil {
 		return err
 	}
-	_, err = output(b.fleet().gocmd(ctx, arch, "build", "-trimpath", "-buildvcs=false", "-ldflags", b.flags(), "-o", dir+string(filepath.Separator), "."))
+	args := append([]string{"build", "-trimpath", "-buildvcs=false", "-ldflags", m.LDFlags, "-o", dir + string(filepath.Separator)}, m.Flags...)
+	_, err = output(m.gocmd(ctx, arch, append(args, m.Packages...)...))
 	return err
-}
-
-// fleet returns b for the module of Fleet.
-func (b *Build) fleet() *Build {
-	f := *b
-	f.Source = filepath.Join(b.Source, "cmd", Fleet)
-	return &f
 }
 
 // Manuals writes the man pages of the programs to a directory.
@@ -110,7 +125,8 @@ func (b *Build) Manuals(ctx context.Context, dir string) error {
 		return err
 	}
 	args := append([]string{"test", "-trimpath", "-buildvcs=false", "-count=1", "-run", "^TestManual$", "-ldflags", b.flags()}, packages()...)
-	_, err = output(b.gocmd(ctx, "", append(args, "-man", dir)...))
+	ours := b.Ours()
+	_, err = output(ours.gocmd(ctx, "", append(args, "-man", dir)...))
 	return err
 }
 
@@ -142,10 +158,11 @@ func date(t time.Time) string {
 
 // gocmd returns a command line of go that nothing in the environment changes. An empty arch is that of this
 // machine.
-func (b *Build) gocmd(ctx context.Context, arch string, args ...string) *exec.Cmd {
+func (m *Main) gocmd(ctx context.Context, arch string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = b.Source
+	cmd.Dir = m.Dir
 	cmd.Env = append(slices.Clip(os.Environ()), "CGO_ENABLED=0", "GOFLAGS=", "GOEXPERIMENT=", "GOFIPS140=off", "GOWORK=off", "GOAMD64=v1", "GOARM64=v8.0")
+	cmd.Env = append(cmd.Env, m.Env...)
 	if arch != "" {
 		cmd.Env = append(cmd.Env, "GOOS=linux", "GOARCH="+arch)
 	}

@@ -14,28 +14,26 @@ import (
 // TestModules compares the modules with those that a program has recorded: each has a licence that is known.
 func TestModules(t *testing.T) {
 	b := &Build{Source: "../../..", Version: "v1"}
-	modules, err := b.Modules(t.Context())
+	ours, fleet := b.Ours(), b.Fleet()
+	modules, err := Modules(t.Context(), Archs, ours, fleet)
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	if err := b.Programs(t.Context(), runtime.GOARCH, dir); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.Fleet(t.Context(), runtime.GOARCH, dir); err != nil {
-		t.Fatal(err)
-	}
-	notices := string(Notices(modules))
 	var deps []*debug.Module
-	for _, name := range []string{"ballastd", Fleet} {
+	for name, m := range map[string]Main{"ballastd": ours, FleetName: fleet} {
+		if err := m.Write(t.Context(), runtime.GOARCH, dir); err != nil {
+			t.Fatal(err)
+		}
 		info, err := buildinfo.ReadFile(filepath.Join(dir, name))
 		if err != nil {
 			t.Fatal(err)
 		}
 		deps = append(deps, info.Deps...)
 	}
+	notices := string(Notices(modules))
 	for _, d := range deps {
-		if d.Replace != nil && d.Path == module {
+		if d.Path == module {
 			continue // this repository
 		}
 		i := slices.IndexFunc(modules, func(m Module) bool { return m.Path == d.Path && m.Version == d.Version })

@@ -36,19 +36,18 @@ const goModule = "std"
 // legal matches the names of licences and notices.
 var legal = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)([-.].*)?$`)
 
-// Modules returns the modules whose packages are linked for any architecture, ours and Go's own included. A
-// module without a licence is an error.
-func (b *Build) Modules(ctx context.Context) ([]Module, error) {
+// Modules returns the modules whose packages are linked into programs for some architectures, ours and Go's own
+// included. A module without a licence is an error.
+func Modules(ctx context.Context, archs []string, programs ...Main) ([]Module, error) {
 	found := map[string]*Module{}
-	for _, arch := range Archs {
-		if err := b.list(ctx, arch, found, packages()...); err != nil {
-			return nil, err
-		}
-		if err := b.fleet().list(ctx, arch, found, "."); err != nil {
-			return nil, err
+	for _, m := range programs {
+		for _, arch := range archs {
+			if err := m.collect(ctx, arch, found); err != nil {
+				return nil, err
+			}
 		}
 	}
-	if err := b.addGo(ctx, found); err != nil {
+	if err := programs[0].addGo(ctx, found); err != nil {
 		return nil, err
 	}
 	var all []Module
@@ -62,10 +61,10 @@ func (b *Build) Modules(ctx context.Context) ([]Module, error) {
 	return all, nil
 }
 
-// list adds the modules of the packages that are linked into packages.
-func (b *Build) list(ctx context.Context, arch string, found map[string]*Module, packages ...string) error {
-	args := []string{"list", "-deps", "-json=ImportPath,Dir,Standard,Module"}
-	out, err := output(b.gocmd(ctx, arch, append(args, packages...)...))
+// collect adds the modules of programs for an architecture.
+func (m *Main) collect(ctx context.Context, arch string, found map[string]*Module) error {
+	args := append([]string{"list", "-deps", "-json=ImportPath,Dir,Standard,Module"}, m.Flags...)
+	out, err := output(m.gocmd(ctx, arch, append(args, m.Packages...)...))
 	if err != nil {
 		return err
 	}
@@ -76,8 +75,8 @@ func (b *Build) list(ctx context.Context, arch string, found map[string]*Module,
 		} else if err != nil {
 			return err
 		}
-		if p.Module != nil && (p.Module.Path == module+"/cmd/"+Fleet || p.Module.Path == module && p.Module.Version != "") {
-			continue // packages of this repository, as the module of Fleet sees them
+		if p.Module != nil && (p.Module.Main || p.Module.Path == module) {
+			p.Module.Version = m.Version
 		}
 		if err := p.collect(found); err != nil {
 			return err
@@ -91,15 +90,16 @@ type linked struct {
 	Standard        bool
 	Module          *struct {
 		Path, Version, Dir string
+		Main               bool
 	}
 }
 
 // collect adds the licences and notices in the directory of a package and above it to those of its module.
 func (p *linked) collect(found map[string]*Module) error {
-	if p.Standard || p.Module == nil {
+	if p.Standard || p.Module == nil || strings.HasPrefix(p.Module.Path, module+"/") { // modules below ours are part of it
 		return nil
 	}
-	key := p.Module.Path + "@" + p.Module.Version // the programs can have different ones
+	key := p.Module.Path + "@" + p.Module.Version // programs can have different ones
 	m := found[key]
 	if m == nil {
 		m = &Module{Path: p.Module.Path, Version: p.Module.Version}
@@ -113,17 +113,17 @@ func (p *linked) collect(found map[string]*Module) error {
 }
 
 // addGo adds the standard library.
-func (b *Build) addGo(ctx context.Context, found map[string]*Module) error {
-	out, err := output(b.gocmd(ctx, "", "env", "GOROOT", "GOVERSION"))
+func (m *Main) addGo(ctx context.Context, found map[string]*Module) error {
+	out, err := output(m.gocmd(ctx, "", "env", "GOROOT", "GOVERSION"))
 	if err != nil {
 		return err
 	}
 	root, version, _ := strings.Cut(strings.TrimSpace(out), "\n")
-	m := &Module{Path: goModule, Version: strings.TrimPrefix(version, "go")}
-	found[goModule] = m
-	err = m.add(root, root)
-	if parent := filepath.Dir(root); err == nil && len(m.Texts) == 0 { // distributions have it elsewhere
-		err = m.add(parent, parent)
+	std := &Module{Path: goModule, Version: strings.TrimPrefix(version, "go")}
+	found[goModule] = std
+	err = std.add(root, root)
+	if parent := filepath.Dir(root); err == nil && len(std.Texts) == 0 { // distributions have it elsewhere
+		err = std.add(parent, parent)
 	}
 	return err
 }
@@ -182,7 +182,7 @@ func (m *Module) Licences() []string {
 // Notices returns the licences and notices of modules as a text, each text once.
 func Notices(modules []Module) []byte {
 	var b bytes.Buffer
-	b.WriteString("ballast and ballastd are built from these Go modules, unchanged. Their sources are at https://pkg.go.dev/MODULE@VERSION.\n")
+	b.WriteString("The programs are built from these Go modules, unchanged. Their sources are at https://pkg.go.dev/MODULE@VERSION.\n")
 	users := map[string][]string{}
 	var order []string
 	for _, m := range modules {

@@ -1,6 +1,7 @@
 package dsse
 
 import (
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -21,6 +22,7 @@ type Bundle struct {
 	payload      []byte
 	signature    []byte
 	certificates [][]byte // DER, the signer's first
+	hint         string   // at the key
 	predicate    string   // predicate type in the payload
 }
 
@@ -82,6 +84,9 @@ func Parse(p []byte) (*Bundle, error) {
 		return nil, fmt.Errorf("bundle: no payload or no signature: %w", errdefs.ErrInvalidArgument)
 	}
 	out := &Bundle{payload: b.Envelope.Payload, signature: b.Envelope.Signatures[0].Sig}
+	if k := b.VerificationMaterial.PublicKey; k != nil {
+		out.hint = k.Hint
+	}
 	if c := b.VerificationMaterial.Certificate; c != nil {
 		out.certificates = append(out.certificates, c.RawBytes)
 	}
@@ -101,6 +106,19 @@ func Parse(p []byte) (*Bundle, error) {
 	}
 	out.predicate = s.PredicateType
 	return out, nil
+}
+
+// Claim describes who says to have signed the bundle. Nothing of it is verified.
+func (b *Bundle) Claim() string {
+	if len(b.certificates) > 0 {
+		if c, err := x509.ParseCertificate(b.certificates[0]); err == nil {
+			return fmt.Sprintf("certificate of %.200q", nameOf(c))
+		}
+	}
+	if b.hint != "" {
+		return fmt.Sprintf("key %.200q", b.hint)
+	}
+	return "a key without a name"
 }
 
 // PredicateType returns the predicate type of the statement, unverified. It serves to select

@@ -53,6 +53,7 @@ func (f *File) fetchRun(sl *transfer.Slot, run []filetable.Chunk, buf []byte, ge
 		}
 		raw = raw[:length:length]
 	}
+	var lied []transfer.Source
 	for range max(2, len(f.Sources.Order())) {
 		var from transfer.Source
 		if length > 0 {
@@ -60,9 +61,15 @@ func (f *File) fetchRun(sl *transfer.Slot, run []filetable.Chunk, buf []byte, ge
 				return err
 			}
 		}
-		if err = f.Layout.decode(buf, raw, run); err == nil || !errdefs.IsDataLoss(err) {
+		leave := sl.Flow().Enter(transfer.Hash)
+		err = f.Layout.decode(buf, raw, run)
+		if leave(); err == nil || !errdefs.IsDataLoss(err) {
+			if err == nil {
+				transfer.Convict(f.set.Log, from, lied)
+			}
 			return err
 		}
+		lied = append(lied, from)
 		f.Sources.Blame(from)
 		f.set.Counts.Corrupt.Add(1)
 		f.set.Log.Warn("chunk is wrong; trying another source", "blob", f.Layout.From.Digest, "source", from.Name, "offset", at, "size", length, "err", err)

@@ -367,6 +367,7 @@ func (f *File) fetchGroup(st *stage, sl *transfer.Slot, g int, c *call, get tran
 		return err
 	}
 	defer done()
+	defer sl.Flow().Enter(transfer.Disk)()
 	if err := f.put(st, g, sl.Buf[:n], found); err != nil {
 		return err
 	}

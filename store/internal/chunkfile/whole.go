@@ -72,6 +72,7 @@ func (w *whole) use(g int, sl *transfer.Slot) error {
 }
 
 func (w *whole) add(g int, sl *transfer.Slot) error {
+	defer sl.Flow().Enter(transfer.InOrder)()
 	_, n := w.st.p.Chunk(g)
 	_, err := w.hash.Write(sl.Buf[:n])
 	w.next = g + 1

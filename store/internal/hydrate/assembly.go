@@ -229,9 +229,9 @@ func (a *assembly) complete(ctx context.Context, e *Engine, ready func(context.C
 
 // publish makes the file an object.
 func (a *assembly) publish(e *Engine, from *transfer.Sources) error {
-	file := Publication{Staged: filepath.Join(staging.Top, a.staged), Digest: a.digest, Size: a.file.Size, From: from}
-	found := meta.Arrival{Assembled: map[digest.Digest]digest.Digest{a.recipe: a.digest}}
-	if err := e.Objects.Publish([]Publication{file}, found); err != nil {
+	file := meta.File{Staged: filepath.Join(staging.Top, a.staged), Digest: a.digest, Size: a.file.Size, Private: privateTo(from)}
+	assembled := map[digest.Digest]digest.Digest{a.recipe: a.digest}
+	if err := e.Objects.Publish(meta.Arrival{Files: []meta.File{file}, Assembled: assembled}); err != nil {
 		return err
 	}
 	return e.Area.Remove(a.dir)

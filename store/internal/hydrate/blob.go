@@ -138,13 +138,20 @@ func (b *blobFetch) main(ctx context.Context) {
 }
 
 // run fetches the target. If its content is wrong, it is fetched again from the start, because
-// staged bytes or a source may be wrong; each source gets its turn to be first.
+// staged bytes or a source may be wrong: without mirrors if some gave bytes of it; otherwise each source gets
+// its turn to be first.
 func (b *blobFetch) run(ctx context.Context) error {
 	b.state.Store(StateDownloading)
+	var mirrors []transfer.Source // that gave bytes of wrong content
 	for tries := 0; ; {
 		resumed, err := b.attempt(ctx)
 		var wrong *verify.Error
 		switch {
+		case err == nil:
+			if order := b.sources.Order(); len(order) > 0 {
+				transfer.Convict(b.e.Log, order[0], mirrors)
+			}
+			return nil
 		case errors.Is(err, transfer.ErrRevoked) && ctx.Err() == nil:
 			continue // of the unpacker
 		case !errors.As(err, &wrong) || errors.Is(err, chunkfile.ErrChunk):
@@ -155,18 +162,30 @@ func (b *blobFetch) run(ctx context.Context) error {
 				return fmt.Errorf("the chunks are right, but the digest of the file is not: the table is wrong: %w", err)
 			}
 			order := b.sources.Order()
-			if tries++; tries >= len(order) {
+			if gave := b.mirrors(); len(gave) > 0 && mirrors == nil {
+				mirrors = gave
+				b.blame(gave...)
+			} else if tries++; tries < len(order) {
+				b.blame(order[0])
+			} else {
 				return err
 			}
-			b.blame(order[0])
 		}
 		b.e.Files.Counts.Corrupt.Add(1)
 		b.e.Log.Warn("blob is wrong; fetching it again", "digest", b.target.Blob.Digest, "err", err)
 	}
 }
 
-func (b *blobFetch) blame(src transfer.Source) {
-	b.eachSources(func(s *transfer.Sources) { s.Blame(src) })
+func (b *blobFetch) blame(all ...transfer.Source) {
+	for _, src := range all {
+		b.eachSources(func(s *transfer.Sources) { s.Blame(src) })
+	}
+}
+
+// mirrors returns the mirrors that gave bytes.
+func (b *blobFetch) mirrors() (all []transfer.Source) {
+	b.eachSources(func(s *transfer.Sources) { all = append(all, s.Mirrors()...) })
+	return all
 }
 
 // eachSources calls do for the sources of the target and of each file.
@@ -220,7 +239,8 @@ func (b *blobFetch) noRanges() {
 
 // publish makes verified files objects, except those that another fetch has just made objects.
 func (b *blobFetch) publish(files ...*chunkfile.File) error {
-	var list []Publication
+	defer b.flow.Enter(transfer.Disk)()
+	var list []meta.File
 	err := together(files, func(f *chunkfile.File) error {
 		if err := f.Sync(); !errors.Is(err, chunkfile.ErrMoved) {
 			return err
@@ -234,9 +254,11 @@ func (b *blobFetch) publish(files ...*chunkfile.File) error {
 		if f.Moved() {
 			continue
 		}
-		list = append(list, Publication{Staged: f.Staged(), Digest: f.Digest, Size: f.Size, Layout: f.Layout, From: &f.Sources})
+		list = append(list, meta.File{
+			Staged: f.Staged(), Digest: f.Digest, Size: f.Size, Private: privateTo(&f.Sources), Chunks: f.Layout.Chunks, Layout: f.Layout.ID,
+		})
 	}
-	if err := b.e.Objects.Publish(list, meta.Arrival{}); err != nil {
+	if err := b.e.Objects.Publish(meta.Arrival{Files: list}); err != nil {
 		return err
 	}
 	for _, f := range files {
@@ -247,6 +269,20 @@ func (b *blobFetch) publish(files ...*chunkfile.File) error {
 	return nil
 }
 
+// privateTo returns the names of the sources that may have what these sources gave; none if it is
+// public.
+func privateTo(from *transfer.Sources) []string {
+	gave := from.Providers()
+	private := len(gave) == 0 // all of it was staged before
+	for _, with := range gave {
+		private = private || with
+	}
+	if !private {
+		return nil
+	}
+	return transfer.Names(from.Order()) // staged bytes came from the same group
+}
+
 // small fetches neighbouring files with one request. A file that a reader fetches at the same time
 // is fetched twice.
 func (b *blobFetch) small(ctx context.Context) error {
@@ -255,6 +291,7 @@ func (b *blobFetch) small(ctx context.Context) error {
 
 func (b *blobFetch) smallOnce(sl *transfer.Slot) error {
 	var err error
+	var lied []transfer.Source
 	for range max(2, len(b.sources.Order())) {
 		at, end := b.files[0].Layout.Span()
 		for _, f := range b.files {
@@ -268,8 +305,12 @@ func (b *blobFetch) smallOnce(sl *transfer.Slot) error {
 			return b.eachFile(sl.Context, rerr)
 		}
 		if err = b.split(sl, raw, at); !errdefs.IsDataLoss(err) {
+			if err == nil {
+				transfer.Convict(b.e.Log, src, lied)
+			}
 			return err
 		}
+		lied = append(lied, src)
 		b.blame(src)
 		b.e.Files.Counts.Corrupt.Add(1)
 	}
@@ -393,8 +434,10 @@ func (b *blobFetch) stream(ctx context.Context, p *staging.Partial, consume func
 		if _, err := get(sl, buf, off); err != nil {
 			return err
 		}
+		defer b.flow.Enter(transfer.Disk)()
 		return p.Write(i, buf)
 	}, func(i int, sl *transfer.Slot) error {
+		defer b.flow.Enter(transfer.InOrder)()
 		_, n := p.Chunk(i)
 		return consume(sl.Buf[:n])
 	}, func() {

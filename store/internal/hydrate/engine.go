@@ -22,15 +22,6 @@ var errAbandoned = fmt.Errorf("the download was stopped, because nothing waited 
 
 var errClosed = fmt.Errorf("the store is closed: %w", errdefs.ErrUnavailable)
 
-// A Publication is a durable, verified staged file that becomes an object.
-type Publication struct {
-	Staged string // path below the root
-	Digest digest.Digest
-	Size   int64             // bytes
-	Layout *chunkfile.Layout // layout with which it was fetched, or nil
-	From   *transfer.Sources // sources of the bytes; nil if they are not from outside
-}
-
 // Objects are the complete files and their records.
 type Objects interface {
 	// Has reports whether a blob is present, as in the table, for these sources. It returns a
@@ -40,9 +31,8 @@ type Objects interface {
 	// Assembled returns the digest of a file with parts, or "" if it is unknown.
 	Assembled(f filetable.File) (digest.Digest, error)
 
-	// Publish makes files objects and records found with them. It moves their staged files, except
-	// those of existing objects.
-	Publish(files []Publication, found meta.Arrival) error
+	// Publish makes files objects. It moves their staged files, except those of existing objects.
+	Publish(a meta.Arrival) error
 
 	// Wrong is called before the staged bytes of a file without chunk digests are dropped because
 	// they do not match its digest. They may have been read.

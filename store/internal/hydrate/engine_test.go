@@ -81,8 +81,8 @@ func (h *host) Assembled(f filetable.File) (digest.Digest, error) {
 	return h.assembled[hydrate.RecipeOf(f.Source)], nil
 }
 
-func (h *host) Publish(files []hydrate.Publication, found meta.Arrival) error {
-	for _, f := range files {
+func (h *host) Publish(a meta.Arrival) error {
+	for _, f := range a.Files {
 		if err := h.Root.Rename(f.Staged, object(f.Digest)); err != nil {
 			return err
 		}
@@ -90,7 +90,7 @@ func (h *host) Publish(files []hydrate.Publication, found meta.Arrival) error {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for recipe, d := range found.Assembled {
+	for recipe, d := range a.Assembled {
 		h.assembled[recipe] = d
 	}
 	return nil

@@ -38,6 +38,7 @@ type hydration struct {
 	blobs   []Progress             // by index of targets
 	fetches []*blobFetch
 	rate    int64 // bytes per second
+	slowest Limit
 }
 
 // key identifies a hydration.

@@ -202,8 +202,8 @@ func filesByBlob(t *filetable.Table) map[digest.Digest][]int {
 	return files
 }
 
-// ChunkedBlobs returns the blobs of a table whose files are fetched individually.
-func ChunkedBlobs(t *filetable.Table) map[digest.Digest]bool {
+// chunkedBlobs returns the blobs of a table whose files are fetched individually.
+func chunkedBlobs(t *filetable.Table) map[digest.Digest]bool {
 	files, out := filesByBlob(t), map[digest.Digest]bool{}
 	for _, b := range t.Blobs {
 		out[b.Digest] = inChunks(t, b, files[b.Digest])

@@ -146,7 +146,7 @@ func (t *tarSink) finish() error {
 // publishContents makes the staged members of an archive objects and records the contents of the
 // blob.
 func (e *Engine) publishContents(b *blobFetch, p *staging.Partial, contents []filetable.Member, staged func(filetable.Member) string) error {
-	var files []Publication
+	var files []meta.File
 	var names []string
 	seen := map[digest.Digest]bool{}
 	for _, c := range contents {
@@ -166,12 +166,12 @@ func (e *Engine) publishContents(b *blobFetch, p *staging.Partial, contents []fi
 			}
 		}
 		names = append(names, name)
-		files = append(files, Publication{Staged: p.Path(name), Digest: c.Digest, Size: c.Size, From: &b.sources})
+		files = append(files, meta.File{Staged: p.Path(name), Digest: c.Digest, Size: c.Size, Private: privateTo(&b.sources)})
 	}
 	if err := together(names, p.Sync); err != nil {
 		return err
 	}
-	return e.Objects.Publish(files, meta.Arrival{Contents: map[digest.Digest][]filetable.Member{b.target.Blob.Digest: contents}})
+	return e.Objects.Publish(meta.Arrival{Files: files, Contents: map[digest.Digest][]filetable.Member{b.target.Blob.Digest: contents}})
 }
 
 // unpackSink unpacks a compressed tar as its bytes pass.

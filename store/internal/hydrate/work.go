@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -24,9 +25,23 @@ type Work struct {
 	Rate    int64 // bytes that arrived per second; 0 if none arrived lately
 	Waiting int   // calls of Hydrate that wait for it
 
+	// Limit is what most of the work waited for lately; empty if nothing ran.
+	Limit Limit
+
 	// Ends is when it is canceled unless another call waits for it before, if none does now.
 	Ends time.Time
 }
+
+// A Limit is what limits the rate of a hydration.
+type Limit string
+
+// The limits.
+const (
+	LimitNetwork Limit = "network" // registries, and what is between
+	LimitRate    Limit = "rate"    // Scheduler.SetRate
+	LimitHash    Limit = "hash"    // processors: hashing and unpacking
+	LimitDisk    Limit = "disk"
+)
 
 // Work returns all running hydrations, oldest first.
 func (e *Engine) Work() []Work {
@@ -44,11 +59,26 @@ func (e *Engine) Work() []Work {
 			out[i].Done += p.Done
 		}
 		h.mu.Lock()
-		out[i].Rate = h.rate
+		out[i].Rate, out[i].Limit = h.rate, h.slowest
 		h.mu.Unlock()
 	}
 	slices.SortFunc(out, func(a, b Work) int { return cmp.Or(a.Started.Compare(b.Started), cmp.Compare(a.Table, b.Table)) })
 	return out
+}
+
+// Busy reports whether bytes arrive, or a hydration has just begun.
+func (e *Engine) Busy() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, h := range e.hydrations {
+		h.mu.Lock()
+		rate := h.rate
+		h.mu.Unlock()
+		if rate > 0 || time.Since(h.started) < rateSamples*sampleEvery {
+			return true
+		}
+	}
+	return false
 }
 
 // Abandon cancels the hydrations of tables, or all if there are none, that no call waits for. It
@@ -74,12 +104,13 @@ func (e *Engine) Abandon(ctx context.Context, tables ...digest.Digest) (n int, e
 	return n, nil
 }
 
-// measure updates the rate of a hydration until it ends.
+// measure updates the rate of a hydration, and what limits it, until it ends.
 func (h *hydration) measure() {
 	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
 	var last []int64 // bytes that arrived between samples
 	before := h.progress()
+	spent, _ := h.spent(nil)
 	for {
 		select {
 		case <-h.done:
@@ -94,10 +125,57 @@ func (h *hydration) measure() {
 		for _, n := range last {
 			sum += n
 		}
+		var ran []transfer.Spent
+		spent, ran = h.spent(spent)
 		h.mu.Lock()
 		h.rate = sum / int64(len(last)) * int64(time.Second) / int64(sampleEvery)
+		h.slowest = slowest(ran)
 		h.mu.Unlock()
 	}
+}
+
+// spent returns the time spent on each fetch, and, for those that ran since before, the time since then.
+func (h *hydration) spent(before map[*blobFetch]transfer.Spent) (now map[*blobFetch]transfer.Spent, ran []transfer.Spent) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now = map[*blobFetch]transfer.Spent{}
+	for _, b := range h.fetches {
+		if b == nil {
+			continue
+		}
+		s := b.flow.Spent()
+		if now[b] = s; s == before[b] {
+			continue
+		}
+		for i, d := range before[b] {
+			s[i] -= d
+		}
+		ran = append(ran, s)
+	}
+	return now, ran
+}
+
+// slowest returns the limit of fetches that spent this time during sampleEvery. Goroutines wait for the one that
+// hashes in order, so its time counts as a limit when there is nearly no other.
+func slowest(ran []transfer.Spent) Limit {
+	var all transfer.Spent
+	for _, s := range ran {
+		for i, d := range s {
+			all[i] += d
+		}
+	}
+	network, hash, disk := all[transfer.Network], all[transfer.Hash]+all[transfer.InOrder], all[transfer.Disk]
+	switch {
+	case len(ran) == 0:
+		return ""
+	case all[transfer.InOrder] >= time.Duration(len(ran))*sampleEvery*8/10, hash > max(network, disk):
+		return LimitHash
+	case disk > network:
+		return LimitDisk
+	case all[transfer.Paced] > network/2:
+		return LimitRate
+	}
+	return LimitNetwork
 }
 
 // arrived returns the number of bytes that arrived between two samples of the progress. The bytes

@@ -81,6 +81,11 @@ type Share struct {
 // roots keep, by its digest. A model without existing objects is left out.
 func (db *DB) Shares(roots Roots) map[digest.Digest]Share { return db.index.shares(roots.Tables) }
 
+// Share is Shares for one model. Its cost depends on the objects of the model.
+func (db *DB) Share(model digest.Digest, roots Roots) Share {
+	return db.index.shareOf(model, roots.Tables)
+}
+
 // Evict removes the records of unneeded objects, least recently used first, until want(their total
 // size) bytes are found. It returns these objects, whose files can be removed, and a function that
 // reports which other objects are needed. Tables that need a removed object become incomplete. A

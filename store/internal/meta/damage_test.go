@@ -33,13 +33,12 @@ func fill(t *testing.T, path string, objects int) {
 	}
 	defer db.Close()
 	a := Arrival{
-		Chunks:    map[digest.Digest][]filetable.Chunk{number(0): {}},
 		Contents:  map[digest.Digest][]filetable.Member{number(1): {{Type: filetable.TypeReg, Digest: number(2)}}},
 		Assembled: map[digest.Digest]digest.Digest{number(3): number(4)},
 	}
 	for i := range objects {
-		a.Objects = append(a.Objects, Sized{number(i), int64(i)})
-		a.Chunks[number(0)] = append(a.Chunks[number(0)], filetable.Chunk{Digest: number(-i), Size: minIndexed, Offset: int64(i)})
+		a.Files = append(a.Files, File{Digest: number(i), Size: int64(i)})
+		a.Files[0].Chunks = append(a.Files[0].Chunks, filetable.Chunk{Digest: number(-i), Size: minIndexed, Offset: int64(i)})
 	}
 	table := Table{}
 	for i := range objects {
@@ -173,7 +172,7 @@ func TestDamagedIsRebuilt(t *testing.T) {
 					rebuilt++
 					kept += len(got)
 				}
-				if err := errors.Join(db.PutTable(number(99), Table{}), db.Arrive(Arrival{Objects: []Sized{{number(99), 1}}}), db.Close()); err != nil {
+				if err := errors.Join(db.PutTable(number(99), Table{}), db.Arrive(Arrival{Files: []File{{Digest: number(99), Size: 1}}}), db.Close()); err != nil {
 					t.Fatal(err)
 				}
 				reopen(t, path, true).Close()
@@ -209,7 +208,7 @@ func TestLostIsNotNew(t *testing.T) {
 func TestUnresolvedKeepsAll(t *testing.T) {
 	db := reopen(t, filepath.Join(t.TempDir(), "store.db"), true)
 	defer db.Close()
-	if err := db.Arrive(Arrival{Objects: []Sized{{number(1), 1}}}); err != nil {
+	if err := db.Arrive(Arrival{Files: []File{{Digest: number(1), Size: 1}}}); err != nil {
 		t.Fatal(err)
 	}
 	evict := func() (int, error) {
@@ -305,11 +304,11 @@ func TestOutdatedChunks(t *testing.T) {
 	if err := db.Lose(number(0)); err != nil || chunks() != many {
 		t.Fatalf("%d chunks, want %d: there is no scan of all of them; %v", chunks(), many, err)
 	}
-	next := Arrival{Objects: []Sized{{number(1), 1}}, Chunks: map[digest.Digest][]filetable.Chunk{number(1): {}}}
+	next := File{Digest: number(1), Size: 1}
 	for i := range many {
-		next.Chunks[number(1)] = append(next.Chunks[number(1)], filetable.Chunk{Digest: number(-many - i), Size: minIndexed})
+		next.Chunks = append(next.Chunks, filetable.Chunk{Digest: number(-many - i), Size: minIndexed})
 	}
-	if err := db.Arrive(next); err != nil {
+	if err := db.Arrive(Arrival{Files: []File{next}}); err != nil {
 		t.Fatal(err)
 	}
 	if n := chunks() - many; n < 0 || n > many/neighbours {

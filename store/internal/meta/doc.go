@@ -9,6 +9,7 @@
 //	meta
 //	  version     2
 //	  rebuilt     time
+//	  scrub       began ended whole last done
 //	objects
 //	  <digest>    size used private
 //	contents
@@ -16,7 +17,7 @@
 //	assembled
 //	  <recipe>    digest
 //	tables
-//	  <digest>    objects logical complete used partly broken
+//	  <digest>    objects logical complete partly broken
 //	images
 //	  <manifest>  digest config table origin refs size privateNames read imported created used
 //	refs
@@ -37,8 +38,8 @@
 //
 // A value in ways has the identity under which a file of a view is read before, and after, it is complete, the
 // tables that show it in this way, and how often wrong bytes were read, which changes the identity. Its key is
-// a digest, preceded by the name of the view and a space except in the common view. A value in verdicts lists the policies that the signatures of a table or manifest satisfy. A
-// reference is named snapshot/<id>, pin/<reference> or origin/<digest>. Each object counts for one of the
+// a digest, preceded by the name of the view and a space except in the common view. A value in verdicts lists the
+// policies that the signatures of a table or manifest satisfy. A reference is named snapshot/<id>, pin/<reference> or origin/<digest>. Each object counts for one of the
 // references that need it, so that the sum over snapshots is the disk usage.
 //
 // The index, in memory, knows which records need which objects. It is built when the database is opened and

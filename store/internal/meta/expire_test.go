@@ -21,7 +21,7 @@ func TestExpireBesideWrites(t *testing.T) {
 	arrive := func(archive, member digest.Digest) {
 		t.Helper()
 		if err := db.Arrive(Arrival{
-			Objects:  []Sized{{member, 1}},
+			Files:    []File{{Digest: member, Size: 1}},
 			Contents: map[digest.Digest][]filetable.Member{archive: {{Type: filetable.TypeReg, Size: 1, Digest: member}}},
 		}); err != nil {
 			t.Fatal(err)

@@ -13,11 +13,11 @@ import (
 // objects, tables, references and images and updated with them. The cost of a query depends on the
 // objects it names, not on the size of the database.
 type index struct {
-	mu    sync.RWMutex
-	books // guarded by mu
+	mu      sync.RWMutex
+	entries // guarded by mu
 }
 
-type books struct {
+type entries struct {
 	objects objects
 	tables  map[tableID]*table
 	byKey   map[key]*table
@@ -46,7 +46,7 @@ type table struct {
 }
 
 func newIndex() *index {
-	return &index{books: books{
+	return &index{entries: entries{
 		objects: newObjects(), tables: map[tableID]*table{}, byKey: map[key]*table{}, refs: map[string]Ref{},
 		expires: map[string]bool{}, images: newImages(), garbage: true,
 	}}
@@ -92,7 +92,7 @@ func (x *index) remove(bucket []byte, key string) bool {
 }
 
 // change updates an object with do, and the totals with it.
-func (x *books) change(id objectID, do func(o *object)) {
+func (x *entries) change(id objectID, do func(o *object)) {
 	o := x.objects.at(id)
 	x.count(id, o, -1)
 	do(o)
@@ -101,7 +101,7 @@ func (x *books) change(id objectID, do func(o *object)) {
 }
 
 // count adds an object to the totals, or subtracts it.
-func (x *books) count(id objectID, o *object, sign int64) {
+func (x *entries) count(id objectID, o *object, sign int64) {
 	if !o.exists() {
 		return
 	}
@@ -123,21 +123,21 @@ func (x *books) count(id objectID, o *object, sign int64) {
 }
 
 // setObject records an object.
-func (x *books) setObject(c counted) {
+func (x *entries) setObject(c counted) {
 	x.change(x.objects.id(c.key), func(o *object) { o.size = max(0, c.size) })
 }
 
 // addObject is setObject for a new object.
-func (x *books) addObject(c counted) {
+func (x *entries) addObject(c counted) {
 	x.change(x.objects.fresh(c.key), func(o *object) { o.size = max(0, c.size) })
 }
 
-func (x *books) dropObject(k key) {
+func (x *entries) dropObject(k key) {
 	x.change(x.objects.id(k), func(o *object) { o.size = absent })
 }
 
 // table returns the table with a digest, creating it if needed.
-func (x *books) table(k key) *table {
+func (x *entries) table(k key) *table {
 	if t := x.byKey[k]; t != nil {
 		return t
 	}
@@ -149,7 +149,7 @@ func (x *books) table(k key) *table {
 }
 
 // need sets the objects of a table, including the table itself.
-func (x *books) need(t *table, all []key) {
+func (x *entries) need(t *table, all []key) {
 	had := map[objectID]bool{}
 	for _, id := range t.all {
 		had[id] = true
@@ -186,7 +186,7 @@ func (x *books) need(t *table, all []key) {
 }
 
 // disown moves an object owned by a table to another referenced table that needs it, if any.
-func (x *books) disown(id objectID, o *object, t *table) {
+func (x *entries) disown(id objectID, o *object, t *table) {
 	if o.owner != t.id {
 		return
 	}
@@ -199,7 +199,7 @@ func (x *books) disown(id objectID, o *object, t *table) {
 }
 
 // older reports whether the oldest reference to a is older than that to b.
-func (x *books) older(a, b tableID) bool {
+func (x *entries) older(a, b tableID) bool {
 	return byAge(x.refs[x.tables[a].refs[0]], x.refs[x.tables[b].refs[0]]) < 0
 }
 
@@ -208,7 +208,7 @@ func byAge(a, b Ref) int {
 }
 
 // setTable records a table.
-func (x *books) setTable(n needing) {
+func (x *entries) setTable(n needing) {
 	t := x.table(n.key)
 	x.setComplete(t, n.Complete, n.Logical)
 	all := append(n.objects, n.key)
@@ -218,7 +218,7 @@ func (x *books) setTable(n needing) {
 }
 
 // setComplete records whether all objects of a table exist.
-func (x *books) setComplete(t *table, complete bool, logical int64) {
+func (x *entries) setComplete(t *table, complete bool, logical int64) {
 	if t.Complete {
 		x.totals.Logical -= t.Logical
 	}
@@ -240,7 +240,7 @@ func (x *books) setComplete(t *table, complete bool, logical int64) {
 	}
 }
 
-func (x *books) dropTable(k key) {
+func (x *entries) dropTable(k key) {
 	t := x.table(k)
 	x.setComplete(t, false, 0)
 	t.Table, t.known = Table{}, false
@@ -249,7 +249,7 @@ func (x *books) dropTable(k key) {
 }
 
 // forget removes a table that is neither recorded nor referenced.
-func (x *books) forget(t *table) {
+func (x *entries) forget(t *table) {
 	if t.known || len(t.refs) > 0 {
 		return
 	}
@@ -259,7 +259,7 @@ func (x *books) forget(t *table) {
 }
 
 // setRef records a reference, replacing one of the same name.
-func (x *books) setRef(r Ref) {
+func (x *entries) setRef(r Ref) {
 	old, ok := x.refs[r.Name]
 	if ok && old.Table == r.Table && old.Created.Equal(r.Created) {
 		x.refs[r.Name] = r
@@ -285,7 +285,7 @@ func (x *books) setRef(r Ref) {
 	}
 }
 
-func (x *books) setExpires(r Ref) {
+func (x *entries) setExpires(r Ref) {
 	if r.Expires.IsZero() {
 		delete(x.expires, r.Name)
 	} else {
@@ -293,7 +293,7 @@ func (x *books) setExpires(r Ref) {
 	}
 }
 
-func (x *books) dropRef(name string) {
+func (x *entries) dropRef(name string) {
 	r, ok := x.refs[name]
 	if !ok {
 		return
@@ -313,7 +313,7 @@ func (x *books) dropRef(name string) {
 }
 
 // setImage records an image.
-func (x *books) setImage(im Image) {
+func (x *entries) setImage(im Image) {
 	x.dropImage(im.Manifest)
 	x.images.add(im)
 	if t := x.byKey[keyOf(im.Table)]; t == nil || len(t.refs) == 0 {
@@ -325,7 +325,7 @@ func (x *books) setImage(im Image) {
 	}
 }
 
-func (x *books) dropImage(manifest digest.Digest) {
+func (x *entries) dropImage(manifest digest.Digest) {
 	im, ok := x.images.all[manifest]
 	if !ok {
 		return

@@ -52,6 +52,9 @@ func ask(t *testing.T, db *DB, universe []digest.Digest) (a answers) {
 	}
 	for _, r := range db.Unresolved() {
 		a.Unresolved = append(a.Unresolved, r.Name)
+		if of := db.UnresolvedOf(r.Table); !slices.ContainsFunc(of, func(o Ref) bool { return o.Name == r.Name }) {
+			t.Errorf("unresolved references to %s: got %+v, want %s in it", r.Table, of, r.Name)
+		}
 	}
 	a.Tables = map[digest.Digest][]digest.Digest{}
 	for _, d := range universe {
@@ -61,6 +64,11 @@ func ask(t *testing.T, db *DB, universe []digest.Digest) (a answers) {
 	}
 	a.Images = db.Images()
 	a.Shares = db.Shares(Roots{})
+	for model, want := range a.Shares {
+		if got := db.Share(model, Roots{}); got != want {
+			t.Errorf("share of %s alone: got %+v, want %+v", model, got, want)
+		}
+	}
 	return a
 }
 
@@ -217,7 +225,7 @@ func (w world) step() (what string, err error) {
 	switch w.IntN(12) {
 	case 0, 1:
 		d := w.digest()
-		return "Arrive", db.Arrive(Arrival{Objects: []Sized{{d, int64(d.Encoded()[0])}}})
+		return "Arrive", db.Arrive(Arrival{Files: []File{{Digest: d, Size: int64(d.Encoded()[0])}}})
 	case 2, 3:
 		var expires time.Time
 		if w.IntN(4) == 0 {

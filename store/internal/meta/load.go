@@ -34,7 +34,7 @@ func (db *DB) load() error {
 	}
 	db.index.mu.Lock()
 	defer db.index.mu.Unlock()
-	db.index.books = x.books
+	db.index.entries = x.entries
 	return nil
 }
 

@@ -19,6 +19,11 @@ type Object struct {
 	Private []string `json:"private,omitempty"`
 }
 
+// MayHave reports whether sources with these names may have the object: it is public, or came from one of them.
+func (o Object) MayHave(names []string) bool {
+	return len(o.Private) == 0 || slices.ContainsFunc(names, func(n string) bool { return slices.Contains(o.Private, n) })
+}
+
 // Object returns the record of an object, or errdefs.ErrNotFound.
 func (db *DB) Object(d digest.Digest) (Object, error) { return get[Object](db, bucketObjects, d) }
 
@@ -53,16 +58,24 @@ func (db *DB) Objects(table digest.Digest) (objects []Sized, err error) {
 	return objects, err
 }
 
-// Arrival is recorded when files have become objects.
-type Arrival struct {
-	Objects   []Sized
-	Chunks    map[digest.Digest][]filetable.Chunk  // of objects made of chunks
-	Contents  map[digest.Digest][]filetable.Member // of archives, by blob
-	Assembled map[digest.Digest]digest.Digest      // by recipe
-	Private   map[digest.Digest][]string           // of Objects; see Object.Private
+// A File is complete, synced and verified, and becomes an object.
+type File struct {
+	Staged  string // path below the root of the store, from which it is moved
+	Digest  digest.Digest
+	Size    int64             // bytes
+	Private []string          // see Object.Private
+	Chunks  []filetable.Chunk // that it was made of, if any
+	Layout  digest.Digest     // identifies how readers saw the chunks (chunkfile.Layout)
 }
 
-// Arrive records objects, used now, and what was found with them.
+// An Arrival are files that become objects together, and what is known when they do.
+type Arrival struct {
+	Files     []File
+	Contents  map[digest.Digest][]filetable.Member // of archives, by blob
+	Assembled map[digest.Digest]digest.Digest      // by recipe
+}
+
+// Arrive records files that have become objects, used now.
 func (db *DB) Arrive(all ...Arrival) error {
 	used := now()
 	return db.update(func(tx *txn) error {
@@ -76,17 +89,15 @@ func (db *DB) Arrive(all ...Arrival) error {
 }
 
 func arrive(tx *txn, a Arrival, used time.Time) error {
-	for _, o := range a.Objects {
-		rec := Object{Size: o.Size, Used: used, Private: a.Private[o.Digest]}
-		if old, err := load[Object](tx, bucketObjects, o.Digest); err == nil {
+	for _, f := range a.Files {
+		rec := Object{Size: f.Size, Used: used, Private: f.Private}
+		if old, err := load[Object](tx, bucketObjects, f.Digest); err == nil {
 			rec.Private = merge(old.Private, rec.Private)
 		}
-		if err := put(tx, bucketObjects, o.Digest, rec); err != nil {
+		if err := put(tx, bucketObjects, f.Digest, rec); err != nil {
 			return err
 		}
-	}
-	for d, chunks := range a.Chunks {
-		if err := putChunks(tx, d, chunks); err != nil {
+		if err := putChunks(tx, f.Digest, f.Chunks); err != nil {
 			return err
 		}
 	}

@@ -88,8 +88,6 @@ func plainTable(p []byte) (t Table, objects []key, ok bool) {
 	if t.Complete = s.skip(`true`); !t.Complete {
 		s.want(`false`)
 	}
-	s.want(`,"used":`)
-	t.Used = s.time()
 	t.Partly = s.skip(`,"partly":true`)
 	t.Broken = s.skip(`,"broken":true`)
 	s.want(`}`)

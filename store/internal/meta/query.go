@@ -10,7 +10,7 @@ import (
 )
 
 // ref returns a reference with its usage: that of its table, if it is the oldest reference to it.
-func (x *books) ref(r Ref) Ref {
+func (x *entries) ref(r Ref) Ref {
 	r.Size, r.Inodes = 0, 0
 	if t := x.byKey[keyOf(r.Table)]; t.refs[0] == r.Name {
 		r.Size, r.Inodes = t.size, t.count
@@ -64,6 +64,22 @@ func (x *index) unresolved() []Ref {
 	})
 }
 
+// unresolvedOf is unresolved for the references to a table.
+func (x *index) unresolvedOf(d digest.Digest) (refs []Ref) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	t := x.byKey[keyOf(d)]
+	if t == nil || t.known && !(t.Broken && t.Partly) {
+		return nil
+	}
+	for _, name := range t.refs {
+		if r := x.refs[name]; r.live(time.Now()) {
+			refs = append(refs, r)
+		}
+	}
+	return refs
+}
+
 // referred reports whether a reference keeps a table.
 func (x *index) referred(d digest.Digest) bool {
 	x.mu.RLock()
@@ -71,7 +87,7 @@ func (x *index) referred(d digest.Digest) bool {
 	return x.kept(x.byKey[keyOf(d)], time.Now())
 }
 
-func (x *books) kept(t *table, now time.Time) bool {
+func (x *entries) kept(t *table, now time.Time) bool {
 	return t != nil && slices.ContainsFunc(t.refs, func(name string) bool { return x.refs[name].live(now) })
 }
 
@@ -203,7 +219,7 @@ func (x *index) expired(now time.Time) (drop []record) {
 
 // unused returns the images that no reference needs. An index has no table that a reference could keep: an
 // imported one, which no registry may have, is never among them.
-func (x *books) unused(now time.Time) manifests {
+func (x *entries) unused(now time.Time) manifests {
 	unused := maps.Clone(x.images.unused)
 	for name := range x.expires {
 		if table := x.refs[name].Table; !x.kept(x.byKey[keyOf(table)], now) {
@@ -272,52 +288,81 @@ func (x *index) unusedImages(tables []digest.Digest) (idle []Idle) {
 }
 
 // shares returns the share of each image, by its manifest, and of each other table that a reference or the
-// roots keep, by its digest. It reads each need of a model twice, whatever else needs the same.
+// roots keep, by its digest.
 func (x *index) shares(roots []digest.Digest) map[digest.Digest]Share {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	now, out := time.Now(), map[digest.Digest]Share{}
-	rooted := map[digest.Digest]bool{}
+	keeps, out := x.keeps(roots), map[digest.Digest]Share{}
+	add := func(model digest.Digest) {
+		if s := x.share(model, keeps); s != (Share{}) {
+			out[model] = s
+		}
+	}
+	for manifest := range x.images.all {
+		add(manifest)
+	}
+	for _, t := range x.tables {
+		if keeps(t) {
+			add(t.key.digest())
+		}
+	}
+	return out
+}
+
+// shareOf is shares for one model.
+func (x *index) shareOf(model digest.Digest, roots []digest.Digest) Share {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return x.share(model, x.keeps(roots))
+}
+
+// keeps returns whether a table without an image is a model: a reference or the roots keep it.
+func (x *entries) keeps(roots []digest.Digest) func(*table) bool {
+	now, rooted := time.Now(), map[key]bool{}
 	for _, d := range roots {
-		rooted[d] = true
+		rooted[keyOf(d)] = true
 	}
-	users := make([]uint8, x.objects.last+1) // models that need an object: none, one, or more
-	each := func(do func(model digest.Digest, id objectID)) {
-		for manifest, im := range x.images.all {
-			var all []objectID
-			if t := x.byKey[keyOf(im.Table)]; t != nil {
-				all = t.all
-			}
-			for _, d := range im.documents() {
-				if id, ok := x.objects.find(keyOf(d)); ok && !slices.Contains(all, id) {
-					all = append(slices.Clip(all), id)
-				}
-			}
-			for _, id := range all {
-				do(manifest, id)
-			}
-		}
-		for _, t := range x.tables {
-			if d := t.key.digest(); len(x.images.byTable[d]) == 0 && x.images.all[d].Manifest == "" && (x.kept(t, now) || rooted[d]) {
-				for _, id := range t.all {
-					do(d, id)
-				}
+	return func(t *table) bool {
+		d := t.key.digest()
+		return len(x.images.byTable[d]) == 0 && x.images.all[d].Manifest == "" && (x.kept(t, now) || rooted[t.key])
+	}
+}
+
+// share returns the share of an image, by its manifest, or of another table. It looks at the other users of each
+// object until it finds one.
+func (x *entries) share(model digest.Digest, keeps func(*table) bool) (s Share) {
+	im, isImage := x.images.all[model]
+	own, shown := x.byKey[keyOf(model)], map[objectID]int{} // its table, and how often objects are its documents
+	if isImage {
+		own = x.byKey[keyOf(im.Table)]
+		for _, d := range im.documents() {
+			if id, ok := x.objects.find(keyOf(d)); ok {
+				shown[id]++
 			}
 		}
 	}
-	each(func(_ digest.Digest, id objectID) { users[id] = min(2, users[id]+1) })
-	each(func(model digest.Digest, id objectID) {
+	var all []objectID
+	if own != nil {
+		all = own.all
+	}
+	for id := range shown {
+		if !slices.Contains(all, id) {
+			all = append(slices.Clip(all), id)
+		}
+	}
+	twin := isImage && len(x.images.byTable[im.Table]) > 1 // another image has the same table
+	for _, id := range all {
 		o := x.objects.at(id)
-		if !o.exists() {
-			return
-		}
-		s := out[model]
-		if users[id] > 1 {
+		switch {
+		case !o.exists():
+		case x.objects.documents[id] > shown[id], slices.ContainsFunc(x.objects.needs(id), func(n tableID) bool {
+			t := x.tables[n]
+			return t == own && twin || t != own && (len(x.images.byTable[t.key.digest()]) > 0 || keeps(t))
+		}):
 			s.Shared += o.size
-		} else {
+		default:
 			s.Own += o.size
 		}
-		out[model] = s
-	})
-	return out
+	}
+	return s
 }

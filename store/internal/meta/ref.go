@@ -100,6 +100,9 @@ func (c Catalog) Ref(name string) (Ref, error) {
 // other objects yet.
 func (db *DB) Unresolved() []Ref { return db.index.unresolved() }
 
+// UnresolvedOf is Unresolved for the references to a table.
+func (db *DB) UnresolvedOf(table digest.Digest) []Ref { return db.index.unresolvedOf(table) }
+
 // Rebuilt returns the time when the database was rebuilt, or zero.
 func (db *DB) Rebuilt() (at time.Time, err error) {
 	at, err = get[time.Time](db, bucketMeta, keyRebuilt)

@@ -68,19 +68,23 @@ func TestSchema(t *testing.T) {
 		"images":    Image{PrivateNames: []string{"h/r"}, Imported: []string{"h/r:t"}, Read: map[string]time.Time{"h/r": now}},
 		"refs":      Ref{Expires: now, Sources: []string{"h/r"}},
 	}
-	got := map[string][]string{"meta": {schemaVersion, "time"}}
+	fieldsOf := func(v any) []string {
+		p, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var fields map[string]any
+		if err := json.Unmarshal(p, &fields); err != nil {
+			t.Fatal(err)
+		}
+		return slices.Sorted(maps.Keys(fields))
+	}
+	scrub := fieldsOf(Scrub{Ended: now, Whole: now, Last: member.Digest})
+	got := map[string][]string{"meta": slices.Sorted(slices.Values(append(scrub, schemaVersion, "time")))}
 	err = db.bolt.View(func(tx *bbolt.Tx) error {
 		return tx.ForEach(func(name []byte, _ *bbolt.Bucket) error {
 			if v, ok := values[string(name)]; ok {
-				p, err := json.Marshal(v)
-				if err != nil {
-					return err
-				}
-				var fields map[string]any
-				if err := json.Unmarshal(p, &fields); err != nil {
-					return err
-				}
-				got[string(name)] = slices.Sorted(maps.Keys(fields))
+				got[string(name)] = fieldsOf(v)
 			} else if string(name) != "meta" {
 				got[string(name)] = nil
 			}

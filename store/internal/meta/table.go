@@ -2,7 +2,6 @@ package meta
 
 import (
 	"slices"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -14,7 +13,6 @@ type Table struct {
 	Objects  []digest.Digest `json:"objects"`  // as far as known, without duplicates
 	Logical  int64           `json:"logical"`  // size of the files in bytes, with duplicates
 	Complete bool            `json:"complete"` // all objects existed at the last check
-	Used     time.Time       `json:"used"`
 
 	// Partly is true if Objects is incomplete, because the contents of an archive are unknown.
 	Partly bool `json:"partly,omitempty"`
@@ -37,8 +35,7 @@ func (db *DB) Tables() (tables []digest.Digest, err error) {
 	return tables, err
 }
 
-// PutTable records a table. It keeps earlier results: the objects that a table needs never become
-// fewer, and its sources stay.
+// PutTable records a table. It keeps earlier results: the objects that a table needs never become fewer.
 func (db *DB) PutTable(d digest.Digest, t Table) error {
 	return db.update(func(tx *txn) error {
 		old, err := load[Table](tx, bucketTables, d)
@@ -59,18 +56,19 @@ func (db *DB) PutTable(d digest.Digest, t Table) error {
 	})
 }
 
-// CompleteTable records a table whose objects all exist, and that it and they are used now. It
+// CompleteTable records a table whose objects all exist, and that these are used now. It
 // returns errdefs.ErrNotFound if an object is missing. held reports whether a reference needs the
 // table.
 func (db *DB) CompleteTable(d digest.Digest, t Table) (held bool, err error) {
-	t.Complete, t.Used = true, now()
+	t.Complete = true
+	used := now()
 	return held, db.update(func(tx *txn) error {
 		for _, d := range t.Objects {
 			o, err := load[Object](tx, bucketObjects, d)
 			if err != nil {
 				return err
 			}
-			o.Used = t.Used
+			o.Used = used
 			if err := put(tx, bucketObjects, d, o); err != nil {
 				return err
 			}

@@ -5,14 +5,20 @@ import (
 	"errors"
 	"io/fs"
 
+	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
 )
 
-// Bad is a damaged object.
+// Missing is the problem of a missing object.
+const Missing = "missing"
+
+// Bad is a damaged or missing object.
 type Bad struct {
-	Digest  digest.Digest
-	Size    int64 // as recorded, bytes
-	Problem error
+	Digest  digest.Digest   `json:"digest"`
+	Size    int64           `json:"size"` // as recorded, in bytes; 0 if missing
+	Problem string          `json:"problem"`
+	Tables  []digest.Digest `json:"tables,omitempty"` // tables that need it, if it is missing
 }
 
 // Check reads the objects of a table, or all objects if table is empty, and compares digests.
@@ -32,15 +38,12 @@ func (s *Objects) Check(ctx context.Context, table digest.Digest, progress func(
 		total += o.Size
 	}
 	for _, o := range objects {
-		err := s.check(ctx, o.Digest, o.Size)
-		switch {
-		case isDamage(err):
-			bad = append(bad, Bad{o.Digest, o.Size, err})
-		case errors.Is(err, fs.ErrNotExist):
-			err = s.missing(o.Digest)
-		}
-		if err != nil && !isDamage(err) {
+		b, err := s.checkOne(ctx, o, 0, nil)
+		if err != nil {
 			return bad, err
+		}
+		if b != nil {
+			bad = append(bad, *b)
 		}
 		if done += o.Size; progress != nil {
 			progress(done, total)
@@ -48,6 +51,35 @@ func (s *Objects) Check(ctx context.Context, table digest.Digest, progress func(
 	}
 	return bad, nil
 }
+
+// CheckOne is Check for one object, which is read from the disk, without the page cache if the file system can. pace
+// is called with the bytes read so far. It returns nil for an object that is right, or collected.
+func (s *Objects) CheckOne(ctx context.Context, o meta.Sized, pace func(n int64)) (*Bad, error) {
+	bad, err := s.checkOne(ctx, o, unix.O_DIRECT, pace)
+	if errors.Is(err, unix.EINVAL) {
+		bad, err = s.checkOne(ctx, o, 0, pace)
+	}
+	return bad, err
+}
+
+// checkOne is CheckOne with flags to open the file with.
+func (s *Objects) checkOne(ctx context.Context, o meta.Sized, flags int, pace func(n int64)) (*Bad, error) {
+	err := s.checkAs(ctx, o.Digest, o.Size, flags, pace)
+	switch {
+	case isDamage(err):
+		return &Bad{Digest: o.Digest, Size: o.Size, Problem: err.Error()}, nil
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, err
+	}
+	lost, err := s.missing(o.Digest)
+	if !lost || err != nil {
+		return nil, err
+	}
+	return &Bad{Digest: o.Digest, Problem: Missing}, nil
+}
+
+// Lost returns the number of objects that were found damaged or missing since Open.
+func (s *Objects) Lost() int64 { return s.lost.Load() }
 
 // recheck hashes the files without a record, and those set aside, that a table needs, or all if
 // table is empty. It returns those set aside that are still wrong.
@@ -82,7 +114,7 @@ func (s *Objects) recheck(ctx context.Context, table digest.Digest) (bad []Bad, 
 				return bad, err
 			}
 		case isDamage(err):
-			bad = append(bad, Bad{f.Digest, f.Size, err})
+			bad = append(bad, Bad{Digest: f.Digest, Size: f.Size, Problem: err.Error()})
 		case err != nil:
 			return bad, err
 		}
@@ -90,16 +122,17 @@ func (s *Objects) recheck(ctx context.Context, table digest.Digest) (bad []Bad, 
 	return bad, ctx.Err()
 }
 
-// missing removes the record of an object whose file is missing.
-func (s *Objects) missing(d digest.Digest) error {
+// missing removes the record of an object whose file is missing, and reports whether there was one.
+func (s *Objects) missing(d digest.Digest) (lost bool, err error) {
 	s.collecting.Lock() // excludes publishing
 	defer s.collecting.Unlock()
 	if _, err := s.o.Root.Lstat(Path(d)); !errors.Is(err, fs.ErrNotExist) {
-		return err
+		return false, err
 	}
 	if _, err := s.o.DB.Object(d); err != nil {
-		return nil // already collected
+		return false, nil // already collected
 	}
 	s.o.Log.Error("file of a recorded object is missing", "digest", d)
-	return errors.Join(s.withhold(d), s.o.DB.Lose(d))
+	s.lost.Add(1)
+	return true, errors.Join(s.withhold(d), s.o.DB.Lose(d))
 }

@@ -31,7 +31,7 @@ func TestFiles(t *testing.T) {
 	}
 	defer db.Close()
 	right, short, gone, unknown := digest.FromString("right"), digest.FromString("short"), digest.FromString("gone"), digest.FromString("unknown")
-	if err := db.Arrive(meta.Arrival{Objects: []meta.Sized{{Digest: right, Size: 4}, {Digest: short, Size: 5}, {Digest: gone, Size: 0}}}); err != nil {
+	if err := db.Arrive(meta.Arrival{Files: []meta.File{{Digest: right, Size: 4}, {Digest: short, Size: 5}, {Digest: gone, Size: 0}}}); err != nil {
 		t.Fatal(err)
 	}
 	other := strings.Repeat("ab", 32)

@@ -32,7 +32,7 @@ const (
 // Link makes a file the object d, and returns how; LinkNone if that is impossible. The digest is
 // computed over the new file after it shares the bytes, so earlier content does not count. progress
 // is called with the number of bytes hashed so far. Link returns a *verify.Error for a file with
-// other bytes or another size. private is File.Private.
+// other bytes or another size. private is meta.File.Private.
 func (s *Objects) Link(ctx context.Context, src *os.File, d digest.Digest, size int64, private []string, progress func(n int64)) (way string, err error) {
 	info, err := src.Stat()
 	if err != nil {
@@ -63,7 +63,7 @@ func (s *Objects) Link(ctx context.Context, src *os.File, d digest.Digest, size 
 	if err := f.Sync(); err != nil {
 		return "", err
 	}
-	return way, s.Publish([]File{{From: name, Digest: d, Size: size, Private: private}}, meta.Arrival{})
+	return way, s.publishFile(meta.File{Staged: name, Digest: d, Size: size, Private: private})
 }
 
 // clone makes a file that shares the blocks of src; nil if the file system does not support that.
@@ -115,19 +115,4 @@ func (s *Objects) linkable(f *os.File) bool {
 	}
 	_, err = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_UNLCK)
 	return err == nil
-}
-
-// LinkMethod returns the method by which Link would make a file an object.
-func (s *Objects) LinkMethod(f *os.File) (string, error) {
-	name := s.temp()
-	c, err := s.clone(f, name)
-	switch {
-	case err != nil:
-		return "", err
-	case c != nil:
-		return LinkClone, errors.Join(c.Close(), s.o.Root.Remove(name))
-	case s.linkable(f):
-		return LinkHard, nil
-	}
-	return LinkNone, nil
 }

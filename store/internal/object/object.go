@@ -67,7 +67,8 @@ type Objects struct {
 
 	resized []digest.Digest // set aside by Open because of their size; constant afterwards
 
-	withheld atomic.Int64 // see Withheld
+	removals atomic.Int64 // see Removals
+	lost     atomic.Int64 // see Lost
 
 	mu         sync.Mutex // guards the following
 	publishing bool       // Publish is running
@@ -141,6 +142,12 @@ func (s *Objects) Record(d digest.Digest) (rec meta.Object, ok bool) {
 	return rec, err == nil && info.Mode().IsRegular() && info.Size() == rec.Size
 }
 
+// MayHave is Has for objects that sources with these names may have.
+func (s *Objects) MayHave(d digest.Digest, names []string) bool {
+	rec, ok := s.Record(d)
+	return ok && rec.MayHave(names)
+}
+
 // Size returns the size of an object in bytes, or errdefs.ErrNotFound.
 func (s *Objects) Size(d digest.Digest) (int64, error) {
 	rec, err := s.o.DB.Object(d)
@@ -202,7 +209,7 @@ func (s *Objects) Put(p []byte) (digest.Digest, error) {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err == nil {
-		err = s.Publish([]File{{From: name, Digest: d, Size: int64(len(p))}}, meta.Arrival{})
+		err = s.publishFile(meta.File{Staged: name, Digest: d, Size: int64(len(p))})
 	}
 	_ = s.o.Root.Remove(name) // present after an error, or if a concurrent call made the object
 	if err != nil {

@@ -5,41 +5,26 @@ import (
 	"io/fs"
 	"path/filepath"
 
-	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sync/errgroup"
 )
 
-// A File is complete, synced and verified, and becomes an object.
-type File struct {
-	From   string // path below the root
-	Digest digest.Digest
-	Size   int64
-
-	// Private are the names of the sources that may have it; empty means that it is public.
-	Private []string
-
-	// Chunks are the chunks that it was made of and verified by, if any.
-	Chunks []filetable.Chunk
-}
-
 // A publication is a call of Publish.
 type publication struct {
-	files []File
-	found meta.Arrival
-	err   error
-	next  chan bool // receives true when this call publishes next, false when it was published by another
+	meta.Arrival
+	err  error
+	next chan bool // receives true when this call publishes next, false when it was published by another
 }
 
 // Publish renames files, syncs the directories and records the objects, in this order: a crash
-// leaves files without a record, which are hashed, or nothing. found is recorded with them. The
-// staged file of an object that exists stays where it is.
+// leaves files without a record, which are hashed, or nothing. The staged file of an object that
+// exists stays where it is.
 //
 // Syncing many files takes as long as syncing one. Calls that arrive while another publishes wait
 // together, and the first of them publishes for all.
-func (s *Objects) Publish(files []File, found meta.Arrival) error {
-	p := &publication{files: files, found: found, next: make(chan bool, 1)}
+func (s *Objects) Publish(a meta.Arrival) error {
+	p := &publication{Arrival: a, next: make(chan bool, 1)}
 	s.mu.Lock()
 	s.waiting = append(s.waiting, p)
 	mine := !s.publishing
@@ -64,6 +49,10 @@ func (s *Objects) Publish(files []File, found meta.Arrival) error {
 	return p.err
 }
 
+func (s *Objects) publishFile(f meta.File) error {
+	return s.Publish(meta.Arrival{Files: []meta.File{f}})
+}
+
 // publish executes publications. Unless the disk fails, a failed one does not affect the others.
 // What it renamed is below objects without a record, as after a crash.
 func (s *Objects) publish(all []*publication) {
@@ -72,48 +61,46 @@ func (s *Objects) publish(all []*publication) {
 	dirs, done := map[string]bool{}, map[digest.Digest]bool{}
 	defer func() {
 		for _, p := range all {
-			for _, o := range p.found.Objects {
-				if p.err != nil && done[o.Digest] && !s.Has(o.Digest) {
-					s.unrecord(o)
+			for _, f := range p.Files {
+				if p.err != nil && done[f.Digest] && !s.Has(f.Digest) {
+					s.unrecord(meta.Sized{Digest: f.Digest, Size: f.Size})
 				}
 			}
 		}
 	}()
 	for _, p := range all {
-		p.err = s.place(p, dirs, done)
+		p.err = s.rename(p.Files, dirs, done)
 	}
 	err := s.syncDirs(dirs)
-	var placed []*publication
-	var found []meta.Arrival
+	var renamed []*publication
+	var arrivals []meta.Arrival
 	for _, p := range all {
 		if p.err = errors.Join(p.err, err); p.err == nil {
-			placed, found = append(placed, p), append(found, p.found)
+			renamed, arrivals = append(renamed, p), append(arrivals, p.Arrival)
 		}
 	}
-	if len(placed) == 0 {
+	if len(renamed) == 0 {
 		return
 	}
-	err = s.o.DB.Arrive(found...)
-	for _, p := range placed {
-		if p.err = err; err != nil && len(placed) > 1 {
-			p.err = s.o.DB.Arrive(p.found)
+	err = s.o.DB.Arrive(arrivals...)
+	for _, p := range renamed {
+		if p.err = err; err != nil && len(renamed) > 1 {
+			p.err = s.o.DB.Arrive(p.Arrival)
 		}
 		if p.err == nil {
-			s.removeReplaced(p.files)
+			for _, f := range p.Files {
+				s.removeReplaced(f.Digest)
+			}
 		}
 	}
 }
 
-// place renames the files of a publication, and adds their directories to dirs. done are the files
+// rename makes files objects without a record, and adds their directories to dirs. done are the files
 // that this and earlier publications of the same call have renamed: two fetches can have the same
 // staged file.
-func (s *Objects) place(p *publication, dirs map[string]bool, done map[digest.Digest]bool) error {
-	p.found.Chunks = map[digest.Digest][]filetable.Chunk{}
-	p.found.Private = map[digest.Digest][]string{}
-	for _, f := range p.files {
+func (s *Objects) rename(files []meta.File, dirs map[string]bool, done map[digest.Digest]bool) error {
+	for _, f := range files {
 		s.Protect(f.Digest)
-		p.found.Objects = append(p.found.Objects, meta.Sized{Digest: f.Digest, Size: f.Size})
-		p.found.Private[f.Digest] = f.Private
 		if done[f.Digest] || s.Has(f.Digest) { // already published; its record has the sources
 			continue
 		}
@@ -124,14 +111,13 @@ func (s *Objects) place(p *publication, dirs map[string]bool, done map[digest.Di
 			}
 			dirs[dir] = true
 		}
-		if err := s.markPrivate(f.From, f.Private); err != nil {
+		if err := s.markPrivate(f.Staged, f.Private); err != nil {
 			return err
 		}
-		if err := s.o.Root.Rename(f.From, to); err != nil {
+		if err := s.o.Root.Rename(f.Staged, to); err != nil {
 			return err
 		}
 		done[f.Digest] = true
-		p.found.Chunks[f.Digest] = f.Chunks
 	}
 	return nil
 }
@@ -148,16 +134,14 @@ func (s *Objects) syncDirs(dirs map[string]bool) error {
 	return g.Wait()
 }
 
-// removeReplaced removes the unrecorded and damaged files that verified files have replaced.
-func (s *Objects) removeReplaced(files []File) {
-	for _, f := range files {
-		s.mu.Lock()
-		delete(s.unrecorded, f.Digest)
-		s.mu.Unlock()
-		// A remaining file costs only space.
-		if err := s.o.Root.Remove(damagedPath(f.Digest)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			s.o.Log.Warn("damaged file stays", "path", damagedPath(f.Digest), "err", err)
-		}
+// removeReplaced removes the unrecorded and damaged files that an object has replaced.
+func (s *Objects) removeReplaced(d digest.Digest) {
+	s.mu.Lock()
+	delete(s.unrecorded, d)
+	s.mu.Unlock()
+	// A remaining file costs only space.
+	if err := s.o.Root.Remove(damagedPath(d)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		s.o.Log.Warn("damaged file stays", "path", damagedPath(d), "err", err)
 	}
 }
 

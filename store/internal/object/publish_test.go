@@ -53,10 +53,10 @@ func empty(t *testing.T) (*object.Objects, *meta.DB, *os.Root) {
 func TestPublishTogether(t *testing.T) {
 	s, _, root := empty(t)
 	const n = 50
-	files, errs := make([]object.File, n), make([]error, n)
-	file := func(i int) object.File {
+	files, errs := make([]meta.File, n), make([]error, n)
+	file := func(i int) meta.File {
 		p := fmt.Appendf(nil, "file %d", max(i, 1)) // the first two are equal
-		f := object.File{From: fmt.Sprintf("partial/%d", i), Digest: digest.FromBytes(p), Size: int64(len(p))}
+		f := meta.File{Staged: fmt.Sprintf("partial/%d", i), Digest: digest.FromBytes(p), Size: int64(len(p))}
 		if i < 2 {
 			f.Private = []string{fmt.Sprintf("source %d", i)}
 		}
@@ -66,7 +66,7 @@ func TestPublishTogether(t *testing.T) {
 		if i == n-1 { // its staged file is missing
 			return f
 		}
-		if err := root.WriteFile(f.From, p, object.Mode); err != nil {
+		if err := root.WriteFile(f.Staged, p, object.Mode); err != nil {
 			t.Fatal(err)
 		}
 		return f
@@ -81,7 +81,7 @@ func TestPublishTogether(t *testing.T) {
 	<-w.asked
 	for i := range n {
 		files[i] = file(i)
-		all.Go(func() { errs[i] = s.Publish(files[i:i+1], meta.Arrival{}) })
+		all.Go(func() { errs[i] = s.Publish(meta.Arrival{Files: files[i : i+1]}) })
 	}
 	close(w.release)
 	all.Wait()
@@ -126,14 +126,14 @@ func TestPutTogether(t *testing.T) {
 func TestPublishWithoutRecord(t *testing.T) {
 	s, db, root := empty(t)
 	p := []byte("hello")
-	f := object.File{From: "partial/x", Digest: digest.FromBytes(p), Size: int64(len(p))}
-	if err := root.WriteFile(f.From, p, object.Mode); err != nil {
+	f := meta.File{Staged: "partial/x", Digest: digest.FromBytes(p), Size: int64(len(p))}
+	if err := root.WriteFile(f.Staged, p, object.Mode); err != nil {
 		t.Fatal(err)
 	}
 	if err := db.Close(); err != nil { // every transaction fails, as on a full disk
 		t.Fatal(err)
 	}
-	if err := s.Publish([]object.File{f}, meta.Arrival{}); err == nil {
+	if err := s.Publish(meta.Arrival{Files: []meta.File{f}}); err == nil {
 		t.Fatal("published without a record")
 	}
 	if _, err := root.Lstat(object.Path(f.Digest)); err != nil {

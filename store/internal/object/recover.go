@@ -58,7 +58,7 @@ func (s *Objects) adopt() error {
 	}
 	for _, f := range aside { // replaced just before the process ended
 		if s.Has(f.Digest) {
-			s.removeReplaced([]File{{Digest: f.Digest}})
+			s.removeReplaced(f.Digest)
 		}
 	}
 	s.unrecord(files.unknown...)
@@ -158,12 +158,17 @@ func (s *Objects) recoverFile(ctx context.Context, d digest.Digest) bool {
 // check hashes the file of an object. It records a right file, and sets a wrong one aside and
 // returns its error (isDamage).
 func (s *Objects) check(ctx context.Context, d digest.Digest, size int64) error {
-	f, err := s.o.Root.Open(Path(d))
+	return s.checkAs(ctx, d, size, 0, nil)
+}
+
+// checkAs is check with flags to open the file with, and the progress of hash.
+func (s *Objects) checkAs(ctx context.Context, d digest.Digest, size int64, flags int, progress func(n int64)) error {
+	f, err := s.o.Root.OpenFile(Path(d), os.O_RDONLY|flags, 0)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	err = hashAgain(ctx, f, d, size)
+	err = hashAgain(ctx, f, d, size, progress)
 	switch {
 	case err == nil:
 		return s.record(d, f, size)
@@ -183,9 +188,7 @@ func (s *Objects) record(d digest.Digest, f *os.File, size int64) error {
 	if _, err := s.o.DB.Object(d); !errdefs.IsNotFound(err) {
 		return err
 	}
-	return s.o.DB.Arrive(meta.Arrival{
-		Objects: []meta.Sized{{Digest: d, Size: size}}, Private: map[digest.Digest][]string{d: privateOf(f)},
-	})
+	return s.o.DB.Arrive(meta.Arrival{Files: []meta.File{{Digest: d, Size: size, Private: privateOf(f)}}})
 }
 
 // isObject reports whether f is the file of the object d.
@@ -206,8 +209,8 @@ const rereadAfter = 200 * time.Millisecond
 
 // hashAgain compares a file with its digest. If it is bad, it is read once more, bypassing the page
 // cache if possible: memory, cables and busy disks fail temporarily.
-func hashAgain(ctx context.Context, f io.ReaderAt, d digest.Digest, size int64) error {
-	err := hash(ctx, f, d, size, nil)
+func hashAgain(ctx context.Context, f io.ReaderAt, d digest.Digest, size int64, progress func(n int64)) error {
+	err := hash(ctx, f, d, size, progress)
 	if !isDamage(err) {
 		return err
 	}
@@ -220,7 +223,7 @@ func hashAgain(ctx context.Context, f io.ReaderAt, d digest.Digest, size int64) 
 		// Drops clean pages from the cache. If that fails, reading again does no harm.
 		_ = unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED)
 	}
-	return hash(ctx, f, d, size, nil)
+	return hash(ctx, f, d, size, progress)
 }
 
 // hashBuffer is the size of a read while hashing, in bytes.
@@ -256,6 +259,7 @@ func (s *Objects) setAsideDamaged(d digest.Digest, f *os.File, why error) error 
 		return nil
 	}
 	s.o.Log.Error("object is damaged; it is set aside", "digest", d, "path", damagedPath(d), "err", why)
+	s.lost.Add(1)
 	if err := s.setAside(d); err != nil {
 		return err
 	}
@@ -318,7 +322,7 @@ func (s *Objects) restore(ctx context.Context, d digest.Digest) error {
 	if err != nil {
 		return err
 	}
-	err = s.Publish([]File{{From: damagedPath(d), Digest: d, Size: info.Size(), Private: privateOf(f)}}, meta.Arrival{})
+	err = s.publishFile(meta.File{Staged: damagedPath(d), Digest: d, Size: info.Size(), Private: privateOf(f)})
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -51,7 +51,7 @@ func TestOneBadReadIsNoVerdict(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				tt.disk.ReaderAt = bytes.NewReader(p)
-				if err := hashAgain(t.Context(), &tt.disk, digest.FromBytes(p), int64(len(p))); !tt.want(err) {
+				if err := hashAgain(t.Context(), &tt.disk, digest.FromBytes(p), int64(len(p)), nil); !tt.want(err) {
 					t.Errorf("got %v", err)
 				}
 			})

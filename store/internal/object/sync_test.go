@@ -68,7 +68,7 @@ func TestSyncBeforeLocks(t *testing.T) {
 		t.Fatal(err)
 	}
 	storetest.WithinLimit(t, "publishing", func() error {
-		return s.Publish([]object.File{{From: "partial/ready", Digest: d, Size: int64(len(p))}}, meta.Arrival{})
+		return s.Publish(meta.Arrival{Files: []meta.File{{Staged: "partial/ready", Digest: d, Size: int64(len(p))}}})
 	})
 	storetest.WithinLimit(t, "opening", func() error {
 		f, err := s.Open(d)

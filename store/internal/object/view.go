@@ -26,8 +26,8 @@ func (s *Objects) MakeView(view string) (there bool, err error) {
 	return false, s.o.Root.MkdirAll(dir, 0o700)
 }
 
-// Withheld returns a number that increases whenever something is removed from views.
-func (s *Objects) Withheld() int64 { return s.withheld.Load() }
+// Removals returns a number that increases whenever something is removed from views.
+func (s *Objects) Removals() int64 { return s.removals.Load() }
 
 // Granted reports whether an object is in a view.
 func (s *Objects) Granted(view string, d digest.Digest) bool {
@@ -79,7 +79,7 @@ func (s *Objects) withhold(files ...digest.Digest) error {
 		for _, d := range files {
 			switch rerr := s.o.Root.Remove(ViewPath(view, d)); {
 			case rerr == nil:
-				s.withheld.Add(1)
+				s.removals.Add(1)
 			case !errors.Is(rerr, fs.ErrNotExist):
 				err = errors.Join(err, rerr)
 			}
@@ -111,7 +111,7 @@ func (s *Objects) sweepViews() error {
 	for _, view := range views {
 		if !referred[view] {
 			err := s.o.Root.RemoveAll(filepath.Join(ViewsDir, view))
-			if s.withheld.Add(1); err != nil {
+			if s.removals.Add(1); err != nil {
 				return err
 			}
 		}

@@ -67,11 +67,11 @@ func TestWithheld(t *testing.T) {
 	s, db, _ := empty(t)
 	addViews(t, db, s, 2)
 	put(t, s, 1, 0)
-	before := s.Withheld()
+	before := s.Removals()
 	if c, err := s.Collect(nothing{}, everything); err != nil || c.Objects != 1 {
 		t.Fatalf("%d objects removed: %v", c.Objects, err)
 	}
-	if n := s.Withheld(); n != before {
+	if n := s.Removals(); n != before {
 		t.Errorf("%d removals from views", n-before)
 	}
 	if err := db.DropRefs("snapshot/1"); err != nil {
@@ -80,7 +80,7 @@ func TestWithheld(t *testing.T) {
 	if _, err := s.Collect(nothing{}, everything); err != nil {
 		t.Fatal(err)
 	}
-	if s.Withheld() == before {
+	if s.Removals() == before {
 		t.Error("the removal of a view is not counted")
 	}
 }
@@ -93,7 +93,7 @@ func TestDamagedObjectLeavesViews(t *testing.T) {
 	if err != nil || len(objects) != 1 {
 		t.Fatalf("%v: %v", objects, err)
 	}
-	d, before := objects[0].Digest, s.Withheld()
+	d, before := objects[0].Digest, s.Removals()
 	if err := root.WriteFile(object.Path(d), []byte("object 0 of -2"), object.Mode); err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +105,7 @@ func TestDamagedObjectLeavesViews(t *testing.T) {
 			t.Errorf("view %d still has it: %v", i, err)
 		}
 	}
-	if s.Withheld() == before {
+	if s.Removals() == before {
 		t.Error("the removal from views is not counted")
 	}
 }

@@ -4,7 +4,7 @@
 //
 // Written bytes survive the end of the process, but maybe not that of the machine. A partial therefore
 // records the boot in which its marks were made, and after a reboot only synced chunks count. A blob of one
-// chunk has no marks: its head records the boot in which the chunk was written, and after a reboot the chunk
+// chunk has no marks: its head is set when the chunk is written, and after a reboot the chunk
 // is absent. After a failed fsync all bytes written since the last one are dropped: the kernel may have lost
 // them and still return them on reads.
 //

@@ -37,16 +37,15 @@ const (
 
 // A Partial is the incomplete part of a blob on disk, in a directory of the Area:
 //
-//	head    layout, and the boot in which marks were made (JSON)
 //	marks   one byte for each chunk
 //	data    the bytes of a raw blob or of a compressed archive, sparse
 //	member-<offset>, gaps
 //	        the bytes of an uncompressed tar, in pieces; of fragments only bytes in no file
 //
-// A blob of one chunk has no head and no marks: when the chunk is written, the head is set as an extended
-// attribute of the directory. If that fails, the blob is fetched again after a restart. A file of one chunk is
-// staged without a directory, at its path and with its attribute: a model can have thousands of them, and
-// each inode costs more than their bytes.
+// An extended attribute of the directory has the head: the layout, and the boot in which marks were made. If it
+// cannot be set, the blob is fetched again after a restart. A blob of one chunk has no marks: it has a head when
+// the chunk is written. A file of one chunk is staged without a directory, at its path and with its attribute:
+// a model can have thousands of them, and each inode costs more than their bytes.
 type Partial struct {
 	area   *Area
 	name   string
@@ -56,7 +55,7 @@ type Partial struct {
 	Pieces []Piece
 	grid   []int64 // offsets of chunks; nil if all have ChunkSize
 	head   partialHead
-	dir    *os.File // opened at Dir, even if that is replaced; nil unless single
+	dir    *os.File // opened at Dir, even if that is replaced
 
 	// Resumed is true if some chunks were present when it was opened.
 	Resumed bool
@@ -72,7 +71,7 @@ type Partial struct {
 	lost    error      // error of a failed fsync: written bytes may be lost, even if they can be read
 }
 
-// partialHead is the content of a head file.
+// partialHead is the value of the attribute, as JSON.
 type partialHead struct {
 	Size   int64  `json:"size"`
 	Chunk  int64  `json:"chunk"`
@@ -104,49 +103,29 @@ func DataPath(name string, grid []int64) string {
 // single reports whether there is only one chunk, which needs no marks.
 func (p *Partial) single() bool { return p.Chunks() == 1 }
 
-// xattrHead is the extended attribute with the head of a single chunk.
+// xattrHead is the extended attribute with the head.
 const xattrHead = "trusted.ballast.staged"
 
-func (p *Partial) headPath() string { return filepath.Join(p.Dir, "head") }
-
 func (p *Partial) readHead() (h partialHead, err error) {
-	var b []byte
-	if p.single() {
-		b, err = p.readAttribute()
-	} else {
-		b, err = p.root.ReadFile(p.headPath())
-	}
-	if err != nil {
-		return h, err
-	}
-	return h, json.Unmarshal(b, &h)
-}
-
-func (p *Partial) readAttribute() ([]byte, error) {
 	dir, err := p.root.Open(p.Dir)
 	if err != nil {
-		return nil, err
+		return h, err
 	}
 	defer dir.Close()
 	b := make([]byte, 1<<10)
 	n, err := unix.Fgetxattr(int(dir.Fd()), xattrHead, b)
-	return b[:max(n, 0)], err
+	if err != nil {
+		return h, err
+	}
+	return h, json.Unmarshal(b[:n], &h)
 }
 
 func (p *Partial) writeHead() error {
 	b, err := json.Marshal(p.head)
-	if err != nil {
-		return err
-	}
-	if p.single() {
+	if err == nil {
 		_ = unix.Fsetxattr(int(p.dir.Fd()), xattrHead, b, 0) // a disk error recurs in the fsync
-		return nil
 	}
-	tmp := p.headPath() + ".tmp"
-	if err := p.root.WriteFile(tmp, b, 0o600); err != nil {
-		return err
-	}
-	return p.root.Rename(tmp, p.headPath())
+	return err
 }
 
 // open opens or creates the staged files.
@@ -172,23 +151,23 @@ func (p *Partial) open() error {
 			}
 		}
 	}
-	if p.single() {
-		return p.openSingle(same)
-	}
-	return p.openMarks(same, sameBoot)
-}
-
-// openSingle is openMarks for a single chunk.
-func (p *Partial) openSingle(there bool) (err error) {
-	if p.state = []byte{markAbsent}; there {
-		p.state[0], p.have, p.Resumed = markWritten, p.Size, true
-	}
 	if isFile(p.grid) {
 		p.dir, err = p.root.OpenFile(p.Dir, os.O_CREATE|os.O_RDWR, fileMode)
 	} else {
 		p.dir, err = p.root.Open(p.Dir)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	if !p.single() {
+		err = p.openMarks(same, sameBoot)
+	} else if p.state = []byte{markAbsent}; same {
+		p.state[0], p.have, p.Resumed = markWritten, p.Size, true
+	}
+	if err != nil {
+		return errors.Join(err, p.dir.Close())
+	}
+	return nil
 }
 
 // openMarks opens the marks, which may be those of an earlier process or an earlier boot.
@@ -457,13 +436,11 @@ func (p *Partial) Close() error {
 	p.closed = true
 	syncing := p.syncing
 	p.mu.Unlock()
-	switch {
-	case p.single():
-		return p.dir.Close()
-	case syncing:
-		return nil
+	err := p.dir.Close()
+	if p.marks != nil && !syncing {
+		err = errors.Join(err, p.marks.Close())
 	}
-	return p.marks.Close()
+	return err
 }
 
 // Remove removes all staged bytes.

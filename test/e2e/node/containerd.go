@@ -29,6 +29,32 @@ func Versions(t TB) []string {
 	return versions
 }
 
+// said matches the version in the output of containerd --version: "containerd MODULE v2.4.2 COMMIT".
+var said = regexp.MustCompile(`^containerd \S+ v?(([0-9]+)\.([0-9]+)\.[0-9]+)`)
+
+// defaultVersion returns the newest version built by `make tools`, or that of this machine.
+func defaultVersion(t TB) string {
+	t.Helper()
+	if atHome() {
+		versions := Versions(t)
+		return versions[len(versions)-1]
+	}
+	out := Command(context.Background(), nil, installed(t, "containerd"), "--version")
+	m := said.FindStringSubmatch(out.Stdout)
+	if m == nil {
+		t.Fatalf("containerd --version: %v\n%s", out.Err, out.Output())
+	}
+	if major, minor := atoi(m[2]), atoi(m[3]); major == 0 || major == 1 && minor < 7 {
+		t.Fatalf("containerd %s is too old: ballast needs 1.7 to 2.4", m[1])
+	}
+	return m[1]
+}
+
+func atoi(digits string) int {
+	n, _ := strconv.Atoi(digits) // a number that is too large is a large one
+	return n
+}
+
 // Minor returns the minor release of a version: "2.3" for "2.3.7".
 func Minor(version string) string { return version[:strings.LastIndexByte(version, '.')] }
 

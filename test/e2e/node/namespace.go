@@ -16,6 +16,9 @@ import (
 // stageVar is the environment variable with the stage of a program that runs itself again.
 const stageVar = "BALLAST_NODE_STAGE"
 
+// Outermost reports whether this program was not started by Main.
+func Outermost() bool { return os.Getenv(stageVar) == "" }
+
 // passable is the mode of the directories of nodes, as of /var/lib: private directories below have
 // their own modes, and the root of a user namespace must reach its containers.
 const passable = 0o755

@@ -92,8 +92,8 @@ func StartNode(t TB, o Options) *Node {
 		t.Fatalf("%v", err)
 	}
 	n := &Node{Dir: dir, Registry: o.Registry, options: o, version: o.Version, tb: t}
-	if versions := Versions(t); n.version == "" {
-		n.version = versions[len(versions)-1]
+	if n.version == "" {
+		n.version = defaultVersion(t)
 	}
 	t.Cleanup(func() { n.clean(t) })
 	for _, d := range []string{"certs.d", "conf.d", "cni", "logs", "ballast.d", "registry"} {

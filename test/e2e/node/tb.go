@@ -3,6 +3,7 @@ package node
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"sync"
@@ -105,11 +106,8 @@ func Binary(t TB, name string) string {
 // tools-all.
 func (n *Node) Tool(name string) string { return ToolOf(n.tb, n.version, name) }
 
-// Tool is Node.Tool for the newest version.
-func Tool(t TB, name string) string {
-	versions := Versions(t)
-	return ToolOf(t, versions[len(versions)-1], name)
-}
+// Tool is Node.Tool for the default version.
+func Tool(t TB, name string) string { return ToolOf(t, defaultVersion(t), name) }
 
 // ToolOf is Tool for a version of Versions.
 func ToolOf(t TB, version, name string) string {
@@ -121,9 +119,34 @@ func Runc(t TB) string { return built(t, ".cache/tools/runc/runc", "make tools")
 
 func built(t TB, name, how string) string {
 	t.Helper()
+	if !atHome() {
+		return installed(t, filepath.Base(name))
+	}
 	p := filepath.Join(repository(), name)
 	if _, err := os.Stat(p); err != nil {
 		t.Fatalf("%s is not built; run `%s`: %v", name, how, err)
+	}
+	return p
+}
+
+// atHome reports whether the repository is there, from which this program was built. That of a release is elsewhere.
+var atHome = sync.OnceValue(func() bool {
+	_, err := os.Stat(filepath.Join(repository(), "go.mod"))
+	return err == nil
+})
+
+// installed returns the path of a program beside this one, or of the machine.
+func installed(t TB, name string) string {
+	t.Helper()
+	if self, err := os.Executable(); err == nil {
+		p := filepath.Join(filepath.Dir(self), name)
+		if _, err := os.Stat(p); err == nil {
+			return p
+		}
+	}
+	p, err := exec.LookPath(name)
+	if err != nil {
+		t.Fatalf("%s is neither beside this program nor in PATH: install containerd 1.7 to 2.4 with ctr, and runc", name)
 	}
 	return p
 }

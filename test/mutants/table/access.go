@@ -52,7 +52,7 @@ var access = []Mutant{
 		`req.Header.Del("Authorization")`, ``,
 		"convert/remote", "TestOutsideWithoutCredentials"},
 	{12, "mirrors get the credentials of a pull", "convert/remote/auth.go",
-		`if e.server && r.who == caller {`, `if r.who == caller {`,
+		`if asServer && r.who == caller {`, `if r.who == caller {`,
 		"convert/remote", "TestMirrorsGetNoCredentials"},
 	{12, "a registry with https names a token server without", "convert/remote/auth.go",
 		`if u.Scheme == "http" && (from.Scheme != "http" || `, `if u.Scheme == "http" && (`,

@@ -23,7 +23,7 @@ var signatures = []Mutant{
 	{19, "after a restart, chunks are read of what was shown complete", "cmd/internal/jobs/background.go",
 		`if t.view == "" && b.Whole != nil {`, `if false {`,
 		"cmd/internal/jobs", "TestRestartReadsWholeFiles"},
-	{19, "a store shows files by chunks although it must not", "store/expose.go",
+	{19, "a store shows files by chunks although it must not", "store/internal/expose/expose.go",
 		`if o.Whole {`, `if false {`,
 		"cmd/internal/jobs", "TestRestartReadsWholeFiles"},
 	{19, "certificates for any purpose sign", "convert/signature/dsse/trust.go",

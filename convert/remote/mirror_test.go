@@ -1,0 +1,234 @@
+package remote_test
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// mirroredHost returns a client for registry.example, which is server with a mirror.
+func mirroredHost(t *testing.T, server, mirror *upstream, o remote.Options) *remote.Client {
+	o.HostsDir = hostsDir(t, "registry.example", "server = \""+server.URL+"\"\n[host.\""+mirror.URL+"\"]\n  capabilities = [\"pull\"]\n")
+	return newClient(t, o)
+}
+
+// flipping makes u answer requests for blobs with those of content, one of whose bytes is wrong.
+func flipping(u *upstream, content []byte) {
+	bad := bytes.Clone(content)
+	bad[len(bad)/2] ^= 1
+	u.before = func(w http.ResponseWriter, r *http.Request) bool {
+		if !strings.Contains(r.URL.Path, "/blobs/") {
+			return false
+		}
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(bad))
+		return true
+	}
+}
+
+// TestMirrorLies checks that a pull gets the right bytes from the registry if a mirror sends wrong ones, and that
+// the mirror is not asked again.
+func TestMirrorLies(t *testing.T) {
+	t.Parallel()
+	for name, build := range map[string]func(content []byte) *storetest.Builder{
+		"digest of the file": func(p []byte) *storetest.Builder { return storetest.NewBuilder("m").Raw("model", p, 0o644) },
+		"chunk digests": func(p []byte) *storetest.Builder {
+			return storetest.NewBuilder("m").RawChunks("model", p, 0o644, 1<<20)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			mirror, server := newUpstream(t), newUpstream(t)
+			content := storetest.Random(1, 10<<20)
+			d := server.putBlob(content)
+			flipping(mirror, content)
+			c := mirroredHost(t, server, mirror, remote.Options{})
+			pull := func(p []byte, build *storetest.Builder) {
+				t.Helper()
+				s := storetest.Open(t, t.TempDir(), store.Options{})
+				from := []transfer.Source{{Name: "registry.example/org/model", Fetcher: repositoryOf(t, c, exampleRef(t, "x"), nil)}}
+				if err := s.Hydrate(t.Context(), build.Put(t, s), store.HydrateOptions{Sources: from}); err != nil {
+					t.Fatal(err)
+				}
+				f, err := s.OpenObject(digest.FromBytes(p))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer f.Close()
+				if got, err := io.ReadAll(f); err != nil || !bytes.Equal(got, p) {
+					t.Errorf("the store has other bytes, %v", err)
+				}
+			}
+			pull(content, build(content))
+			if m := c.Mirrors(); len(m) != 1 || m[0].Counts.Wrong.Load() != 1 || time.Until(m[0].For["registry.example"].Shunned()) < 59*time.Minute {
+				t.Fatalf("mirrors: %+v", m)
+			}
+			asked := len(mirror.requests())
+			if asked == 0 {
+				t.Error("the mirror was not asked first")
+			}
+			other := storetest.Random(2, 1<<20)
+			server.putBlob(other)
+			pull(other, build(other))
+			if _, _, err := fetch(t.Context(), repositoryOf(t, c, exampleRef(t, "x"), nil), d, 10<<20, 0, 10); err != nil {
+				t.Error(err)
+			}
+			if n := len(mirror.requests()); n != asked {
+				t.Errorf("the mirror got %d requests after its wrong bytes", n-asked)
+			}
+		})
+	}
+}
+
+// TestDamagedRegistry checks that a mirror is not to blame for what the registry itself has.
+func TestDamagedRegistry(t *testing.T) {
+	t.Parallel()
+	for _, chunks := range []bool{false, true} {
+		mirror, server := newUpstream(t), newUpstream(t)
+		content := storetest.Random(1, 5<<20)
+		flipping(mirror, content)
+		flipping(server, content)
+		c := mirroredHost(t, server, mirror, remote.Options{})
+		s := storetest.Open(t, t.TempDir(), store.Options{})
+		b := storetest.NewBuilder("m").Raw("model", content, 0o644)
+		if chunks {
+			b = storetest.NewBuilder("m").RawChunks("model", content, 0o644, 1<<20)
+		}
+		from := []transfer.Source{{Name: "registry.example/org/model", Fetcher: repositoryOf(t, c, exampleRef(t, "x"), nil)}}
+		if err := s.Hydrate(t.Context(), b.Put(t, s), store.HydrateOptions{Sources: from}); !errdefs.IsDataLoss(err) {
+			t.Errorf("chunks %t: %v, want wrong bytes", chunks, err)
+		}
+		if m := c.Mirrors()[0]; !m.For["registry.example"].Shunned().IsZero() || m.Counts.Wrong.Load() != 0 {
+			t.Errorf("chunks %t: the mirror is shunned", chunks)
+		}
+	}
+}
+
+// TestMirrorForgivesAMiss checks that a range that a mirror does not have does not end its use.
+func TestMirrorForgivesAMiss(t *testing.T) {
+	t.Parallel()
+	mirror, server := newUpstream(t), newUpstream(t)
+	content := random(10_000)
+	d := server.putBlob(content)
+	mirror.putBlob(content)
+	mirror.before = func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Header.Get("Range") == "bytes=200-299" {
+			w.WriteHeader(404)
+			return true
+		}
+		return false
+	}
+	r := repositoryOf(t, mirroredHost(t, server, mirror, remote.Options{}), exampleRef(t, "x"), nil)
+	for i := range int64(20) {
+		if got, _, err := fetch(t.Context(), r, d, int64(len(content)), i*100, 100); err != nil || !bytes.Equal(got, content[i*100:][:100]) {
+			t.Fatalf("range %d: %d bytes, %v", i, len(got), err)
+		}
+	}
+	if n, o := len(mirror.requests()), len(server.requests()); n != 20 || o != 1 {
+		t.Errorf("the mirror got %d requests and the registry %d, want 20 and 1", n, o)
+	}
+}
+
+// TestMirrorPrivacy checks that bytes of a mirror are public only if the registry gives them to everybody.
+func TestMirrorPrivacy(t *testing.T) {
+	t.Parallel()
+	alice := &remote.Credentials{Username: "alice", Secret: secret}
+	for name, tt := range map[string]struct {
+		registry func(*upstream)
+		creds    *remote.Credentials
+		only     bool // upstream.mirror_only
+		private  bool
+		asked    int // requests to the registry
+	}{
+		"open registry":                        {asked: 1},
+		"open registry, with a password":       {creds: alice, asked: 1},
+		"password":                             {registry: func(u *upstream) { u.before = basicAuth }, creds: alice, private: true, asked: 2},
+		"password that the caller lacks":       {registry: func(u *upstream) { u.before = basicAuth }, private: true, asked: 1},
+		"registry that does not have the blob": {registry: func(u *upstream) { clear(u.blobs) }, private: true, asked: 1},
+		"registry that is down":                {registry: func(u *upstream) { u.Close() }, private: true},
+		"mirror only":                          {only: true, private: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			mirror, server := newUpstream(t), newUpstream(t)
+			content := random(1000)
+			d := mirror.putBlob(content)
+			server.putBlob(content)
+			if tt.registry != nil {
+				tt.registry(server)
+			}
+			c := mirroredHost(t, server, mirror, remote.Options{MirrorOnly: func(string) bool { return tt.only }})
+			r := repositoryOf(t, c, exampleRef(t, "x"), tt.creds)
+			for i := range int64(3) {
+				body, _, err := r.Fetch(t.Context(), d, 1000, i, 10)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := transfer.IsPrivate(body); got != tt.private {
+					t.Errorf("fetch %d: private %t, want %t", i, got, tt.private)
+				}
+				body.Close()
+			}
+			if n := len(mirror.requests()); n != 3 {
+				t.Errorf("the mirror got %d requests, want 3", n)
+			}
+			if n := len(server.requests()); n != tt.asked {
+				t.Errorf("the registry got %d requests, want %d", n, tt.asked)
+			}
+		})
+	}
+}
+
+// TestMirrorOnly checks that a registry that must not be asked is not asked.
+func TestMirrorOnly(t *testing.T) {
+	t.Parallel()
+	mirror, server := newUpstream(t), newUpstream(t)
+	dir := hostsDir(t, "registry.example", "server = \""+server.URL+"\"\n[host.\""+mirror.URL+"\"]\n")
+	o := remote.Options{HostsDir: dir, MirrorOnly: func(host string) bool { return host == "registry.example" }}
+	r := repositoryOf(t, newClient(t, o), exampleRef(t, "x"), nil)
+	if _, err := r.Manifest(t.Context(), "latest"); !errdefs.IsNotFound(err) {
+		t.Errorf("a manifest that the mirror does not have: %v", err)
+	}
+	if _, _, err := r.Fetch(t.Context(), digest.FromString("x"), 10, 0, 5); !errdefs.IsNotFound(err) {
+		t.Errorf("a blob that the mirror does not have: %v", err)
+	}
+	if n := len(server.requests()); n > 0 {
+		t.Errorf("the registry got %d requests", n)
+	}
+	o.HostsDir = hostsDir(t, "registry.example", "server = \""+server.URL+"\"\n")
+	if _, err := newClient(t, o).Repository(exampleRef(t, "x"), nil); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "mirror_only") {
+		t.Errorf("without a mirror: %v", err)
+	}
+}
+
+// TestMirrorIsRemembered checks that a change of hosts.toml does not make a mirror that lied a new one.
+func TestMirrorIsRemembered(t *testing.T) {
+	t.Parallel()
+	mirror, server := newUpstream(t), newUpstream(t)
+	setting := "server = \"" + server.URL + "\"\n[host.\"" + mirror.URL + "\"]\n"
+	dir := hostsDir(t, "registry.example", setting)
+	c := newClient(t, remote.Options{HostsDir: dir})
+	repositoryOf(t, c, exampleRef(t, "x"), nil)
+	before := c.Mirrors()
+	if len(before) != 1 || before[0].Address != mirror.URL+"/v2" || before[0].For["registry.example"] == nil {
+		t.Fatalf("mirrors: %+v", before)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "registry.example", "hosts.toml"), []byte(setting+"\n# changed\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	repositoryOf(t, c, exampleRef(t, "x"), nil)
+	if after := c.Mirrors(); len(after) != 1 || after[0].For["registry.example"] != before[0].For["registry.example"] {
+		t.Error("the mirror is another one after a change of hosts.toml")
+	}
+}

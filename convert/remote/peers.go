@@ -1,0 +1,106 @@
+package remote
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// A PeerKind is a program on the nodes of a cluster that passes blobs to others.
+type PeerKind string
+
+// The kinds.
+const (
+	// Dragonfly is the proxy of dfdaemon. It shares pieces of blobs above 4 MiB, answers requests for 4 MiB and
+	// less from the registry, and gives what it has to everybody.
+	// https://github.com/dragonflyoss/client/blob/v1.5.1/dragonfly-client/src/proxy/header.rs
+	Dragonfly PeerKind = "dragonfly"
+
+	// Spegel is the registry of Spegel. It gives everybody the complete blobs of containerd on other nodes, and
+	// answers 404 also if none of these nodes was fast enough.
+	// https://github.com/spegel-org/spegel/blob/v0.7.4/pkg/registry/registry.go
+	Spegel PeerKind = "spegel"
+)
+
+// Peers are a mirror for the blobs of many registries.
+type Peers struct {
+	URL     string // http or https, with a host
+	Kind    PeerKind
+	For     func(host string) bool // reports whether it is asked for a host of references
+	Trusted bool                   // it gets the credentials of callers; only for Dragonfly
+}
+
+// pieceLength is the size of the pieces that Dragonfly shares. A blob is another task for each size, so it is the
+// same on all nodes.
+const pieceLength = 16 << 20 // 16 MiB
+
+// dragonflyHeader are the headers of a request to Dragonfly: to share the blob, between repositories too.
+var dragonflyHeader = http.Header{
+	"X-Dragonfly-Use-P2p":                          {"true"},
+	"X-Dragonfly-Enable-Task-Id-Based-Blob-Digest": {"true"},
+	"X-Dragonfly-Piece-Length":                     {"16mib"},
+}
+
+// dragonflyError is the header of an error that says where it comes from: "backend" is the registry.
+const dragonflyError = "X-Dragonfly-Error-Type"
+
+// peersPatience is how long peers may take to begin an answer: they may get the piece from the registry first.
+const peersPatience = 5 * time.Second
+
+// Check returns errdefs.ErrInvalidArgument if p is not valid.
+func (p Peers) Check() error {
+	u, err := url.Parse(p.URL)
+	switch {
+	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.RawQuery != "":
+		return fmt.Errorf("the url of a mirror is not http or https with a host, and without a user name: %w", errdefs.ErrInvalidArgument)
+	case p.Kind != Dragonfly && p.Kind != Spegel:
+		return fmt.Errorf("mirror %s: kind %q is not dragonfly or spegel: %w", p.URL, p.Kind, errdefs.ErrInvalidArgument)
+	case p.Trusted && p.Kind != Dragonfly:
+		return fmt.Errorf("mirror %s: trust: %s takes no credentials: %w", p.URL, p.Kind, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// host returns p as a host of hosts.toml.
+func (p Peers) host(t *http.Transport) docker.RegistryHost {
+	u, _ := url.Parse(p.URL) // checked
+	h := docker.RegistryHost{Client: &http.Client{Transport: t}, Scheme: u.Scheme, Host: u.Host, Path: u.JoinPath("v2").Path, Capabilities: docker.HostCapabilityPull}
+	if p.Kind == Dragonfly {
+		h.Header = dragonflyHeader
+	}
+	return h
+}
+
+// mayAsk returns an error unless e may be asked for a blob: peers give everybody what they have, so the registry has
+// to confirm that the caller may have it. What the registry does not give to everybody is asked for only if peers are
+// trusted with credentials.
+func (r *Repository) mayAsk(ctx context.Context, e *endpoint, d digest.Digest) error {
+	if e.peers == nil || r.origin() == nil {
+		return nil
+	}
+	private, err := r.confirm(ctx, d)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return err
+	case err != nil:
+		return as(errdefs.ErrNotFound, fmt.Sprintf("%s is not asked, because %s does not confirm the blob: %v", e.Host, r.ref.Host, err))
+	case private && !e.peers.Trusted:
+		return as(errdefs.ErrNotFound, fmt.Sprintf("%s is not asked for a blob that %s gives only with credentials", e.Host, r.ref.Host))
+	}
+	return nil
+}
+
+// ownError returns an error if a response of peers is a failure of their own, and not an answer of the registry.
+func (p *Peers) ownError(resp *http.Response) error {
+	if p == nil || p.Kind != Dragonfly || resp.StatusCode < http.StatusBadRequest || resp.Header.Get(dragonflyError) == "backend" {
+		return nil
+	}
+	discard(resp)
+	return as(errdefs.ErrUnavailable, fmt.Sprintf("%s answered %d itself (%.20q)", resp.Request.URL.Host, resp.StatusCode, resp.Header.Get(dragonflyError)))
+}

@@ -1,0 +1,142 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/internal/chunkfile"
+	"github.com/ballast-dev/ballast/store/internal/hydrate"
+	"github.com/ballast-dev/ballast/store/internal/meta"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// host has the methods with which the packages below call the store. They implement hydrate.Objects,
+// chunkfile.Finder and object.Root, together with PutBytes and Room of Store.
+type host struct{ *Store }
+
+// Live implements object.Root.
+func (h host) Live() (r meta.Roots) {
+	r.Tables, r.Blobs = h.engine.Live()
+	return r
+}
+
+// Has implements hydrate.Objects.
+func (h host) Has(b filetable.Blob, from *transfer.Sources) (bool, error) {
+	if b.Archive == filetable.ArchiveNone {
+		return h.hasBlob(b, from)
+	}
+	contents, err := h.db.Contents(b.Digest)
+	if errdefs.IsNotFound(err) {
+		return false, nil
+	} else if err != nil {
+		return false, err
+	}
+	var names []string
+	if from != nil {
+		names = transfer.Names(from.Order())
+	}
+	for _, c := range contents {
+		if c.Type == filetable.TypeReg && !h.objects.MayHave(c.Digest, names) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// Assembled implements hydrate.Objects.
+func (h host) Assembled(f filetable.File) (digest.Digest, error) { return hydrate.Assembled(h.db, f) }
+
+// Publish implements hydrate.Objects.
+func (h host) Publish(a meta.Arrival) error {
+	if err := h.objects.Publish(a); err != nil {
+		return err
+	}
+	for _, f := range a.Files {
+		h.exposed.Arrived(f.Digest, f.Layout)
+	}
+	return nil
+}
+
+// Wrong implements hydrate.Objects.
+func (h host) Wrong(f *chunkfile.File) error { return h.exposed.Wrong(f) }
+
+// Began implements hydrate.Objects.
+func (h host) Began(table digest.Digest, group string) {
+	h.exposed.Notify(table, group, nil)
+	// A garbage collection that started before must end first, so that what it left can be found.
+	h.objects.Pause()()
+}
+
+// Ended implements hydrate.Objects. Readers wait on after a canceled hydration, whose caller starts another.
+func (h host) Ended(table digest.Digest, t *filetable.Table, group string, err error) error {
+	if err == nil {
+		err = h.completeTable(table, t)
+	}
+	if err != nil && !errors.Is(err, context.Canceled) {
+		h.exposed.Notify(table, group, err)
+	}
+	return err
+}
+
+// Reserve implements hydrate.Objects.
+func (h host) Reserve(ctx context.Context, table digest.Digest, group string, need int64, left func() int64) (release func(), err error) {
+	r := &reservation{reserved: reserved{table, group}, left: left}
+	return func() { h.ledger.remove(r) }, h.reserve(need, r)
+}
+
+// reserveExposed implements expose.Options.Reserve.
+func (h host) reserveExposed(ctx context.Context, table digest.Digest, group string, left func() int64) error {
+	return h.reserve(left(), &reservation{reserved: reserved{table, group}, early: true, left: left})
+}
+
+// Find implements chunkfile.Finder.
+func (h host) Find(chunks []filetable.Chunk, buf []byte, from *transfer.Sources, right func(filetable.Chunk, []byte) error) []filetable.Location {
+	found := make([]filetable.Location, len(chunks))
+	names := transfer.Names(from.Order())
+	places, err := h.db.Chunks(chunks)
+	if err != nil {
+		h.log.Warn("chunks are fetched that may be there", "err", err)
+		return found
+	}
+	var (
+		f    *os.File
+		open digest.Digest
+	)
+	defer func() {
+		if f != nil {
+			f.Close() // opened for reading
+		}
+	}()
+	for i, c := range chunks {
+		at := places[i]
+		if at.Object == "" {
+			continue
+		}
+		if at.Object != open {
+			if f != nil {
+				f.Close()
+			}
+			f, open = nil, at.Object
+			if h.objects.MayHave(open, names) {
+				if f, err = h.OpenObject(open); err != nil {
+					f = nil // collected or damaged
+				}
+			}
+		}
+		if f == nil {
+			continue
+		}
+		p := buf[c.Offset-chunks[0].Offset:][:c.Size]
+		if _, err := f.ReadAt(p, at.Off); err == nil && right(c, p) == nil {
+			found[i] = at
+		}
+	}
+	return found
+}
+
+// Open implements chunkfile.Finder.
+func (h host) Open(d digest.Digest) (*os.File, error) { return h.OpenObject(d) }

@@ -1,0 +1,105 @@
+package expose
+
+import (
+	"fmt"
+
+	"github.com/ballast-dev/ballast/store/internal/chunkfile"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/ballast-dev/ballast/store/verify"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// identityOf returns the identity of a file that is fetched with a layout. Without a layout the
+// file can only be read when complete, so the identity is the digest.
+func identityOf(d digest.Digest, l *chunkfile.Layout) digest.Digest {
+	if l == nil {
+		return d
+	}
+	return digest.FromString(d.String() + " " + l.ID.String())
+}
+
+// Arrived handles a new object, fetched with a layout unless that is "": it completes its exposures, informs hydrations and adds the object
+// to views that may contain it. If readers used other chunks than those of the layout with which it was made, it
+// first compares the bytes.
+func (s *Set) Arrived(d, layout digest.Digest) {
+	o, ok := s.Objects.Record(d)
+	var unchecked []*exposure
+	for _, x := range s.exposuresOf(d) {
+		switch {
+		case x.view != "" && !(ok && o.MayHave(transfer.Names(x.from.Order()))):
+		case x.file == nil || layout == x.file.Layout.ID:
+			s.finish(x)
+		default:
+			unchecked = append(unchecked, x)
+		}
+	}
+	end := func() {
+		if ok {
+			s.Engine.Arrived(d, func(from *transfer.Sources) bool { return o.MayHave(transfer.Names(from.Order())) })
+		}
+	}
+	if len(unchecked) == 0 {
+		end()
+		return
+	}
+	s.spawn(func() {
+		for _, x := range unchecked {
+			if err := s.checkChunks(x.digest, x.file.Layout); err != nil {
+				s.Log.Warn("a file was read with chunks that do not match its content; its readers must open it again", "digest", d, "err", err)
+				if err := s.replaceIdentity(x); err != nil {
+					s.Log.Error("complete file is read by chunks until a restart", "digest", d, "err", err)
+					continue
+				}
+			}
+			s.finish(x)
+		}
+		end()
+	})
+}
+
+// replaceIdentity gives a file a new identity, because wrong bytes were read under the old one.
+func (s *Set) replaceIdentity(x *exposure) error {
+	identity, err := s.DB.ReplaceIdentity(x.view, x.digest)
+	if errdefs.IsNotFound(err) { // no longer shown
+		return nil
+	}
+	if err == nil {
+		x.identity.Store(identity)
+	}
+	return err
+}
+
+// checkChunks compares the chunks of an exposed file with its object.
+func (s *Set) checkChunks(d digest.Digest, l *chunkfile.Layout) error {
+	if l.Unverified {
+		return fmt.Errorf("the chunks were not verified: %w", errdefs.ErrDataLoss)
+	}
+	f, err := s.Objects.Open(d)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var buf []byte
+	for _, c := range l.Chunks {
+		if int64(cap(buf)) < c.Size {
+			buf = make([]byte, c.Size)
+		}
+		if c.Digest == "" {
+			continue
+		}
+		if _, err := f.ReadAt(buf[:c.Size], c.Offset); err != nil || verify.Bytes(c.Digest, buf[:c.Size]) != nil {
+			return fmt.Errorf("chunk at %d: %w", c.Offset, errdefs.ErrDataLoss)
+		}
+	}
+	return nil
+}
+
+// spawn runs f in a goroutine, unless the set is closed.
+func (s *Set) spawn(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.work.Go(f)
+	}
+}

@@ -1,0 +1,208 @@
+package transfer
+
+import (
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// An Endpoint is a server that sources are read from. It belongs to no blob: what one transfer learns about
+// a server counts for all. Its methods are safe for concurrent use, and do nothing for a nil Endpoint, which
+// is an origin without memory.
+type Endpoint struct {
+	// Name is the address of the server. It has no credentials and can be shown to everybody.
+	Name string
+
+	// Mirror is true for a server that has copies of what another one, the origin, offers. It is asked
+	// before the origin as long as it is well, and never has the last word on what the bytes are.
+	Mirror bool
+
+	// Patience is how long the first byte of an answer may take before another source is asked; zero
+	// means a second.
+	Patience time.Duration
+
+	// Piece is the size in bytes of the aligned ranges that it is asked for; zero means that it is asked for
+	// what is needed.
+	Piece int64
+
+	// Counts count what happens at it, and perhaps at others; required for a mirror.
+	Counts *Counts
+
+	mu      sync.Mutex // guards the following
+	rest    rest
+	trial   bool      // a request is running although the last one failed
+	shunned time.Time // it sent wrong bytes, and is not asked before
+	rate    float64   // bytes per second of one request, as of rated
+	rated   time.Time
+	tried   time.Time // when a transfer was last given to it to learn its rate
+}
+
+// Counts count what happens at mirrors.
+type Counts struct {
+	Bytes    atomic.Int64 // received
+	Failures atomic.Int64 // ranges that were asked for and had to come from elsewhere
+	Wrong    atomic.Int64 // files or chunks with wrong bytes, of which the origin had the right ones
+}
+
+// How mirrors are treated.
+const (
+	shunFor = time.Hour        // how long a mirror is not asked after wrong bytes
+	maxRest = time.Minute      // longest pause after failures
+	rateAge = time.Minute      // how long a measured rate counts
+	share   = 4                // a mirror may be slower than others by this factor
+	brisk   = 1 << 20          // bytes per second below which a mirror is compared with an unknown source
+	anew    = 10 * time.Second // between two such comparisons
+	sample  = 256 << 10        // bytes of the smallest transfer that is measured
+)
+
+// A rest is a pause after failures: 1, 2, 4 … 60 seconds.
+type rest struct {
+	failures int
+	last     time.Time // of the failures
+	until    time.Time
+}
+
+// failed records the failure of a request that began at a time. Failures of requests that ran at the same
+// time count once. Those up to free have no pause.
+func (r *rest) failed(began time.Time, free int) {
+	if r.failures > 0 && began.Before(r.last) {
+		return
+	}
+	r.failures++
+	r.last = time.Now()
+	if n := r.failures - free; n > 0 {
+		r.until = r.last.Add(min(time.Second<<min(n-1, 30), maxRest))
+	}
+}
+
+// isMirror reports whether e is a mirror.
+func (e *Endpoint) isMirror() bool { return e != nil && e.Mirror }
+
+// Resting returns until when the endpoint should be asked only after others.
+func (e *Endpoint) Resting() time.Time {
+	if !e.isMirror() {
+		return time.Time{}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.shunned.After(e.rest.until) {
+		return e.shunned
+	}
+	return e.rest.until
+}
+
+// Shunned returns until when the endpoint is not asked because it sent wrong bytes.
+func (e *Endpoint) Shunned() time.Time {
+	if e == nil {
+		return time.Time{}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.shunned
+}
+
+// Enter begins a request. After a failure, one request at a time finds out whether a mirror is well again:
+// Enter returns false for others that can go elsewhere (spare). The caller calls Leave if it returns true.
+func (e *Endpoint) Enter(spare bool) bool {
+	if !e.isMirror() {
+		return true
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.rest.failures > 0 && spare && (e.trial || time.Now().Before(e.rest.until)) {
+		return false
+	}
+	e.trial = e.rest.failures > 0
+	return true
+}
+
+// An Outcome is the result of a request to an Endpoint.
+type Outcome int
+
+const (
+	Unknown Outcome = iota // it was interrupted, or says nothing about the endpoint
+	Good                   // it did what was asked for
+	Absent                 // it does not have, or does not give, this blob
+	Failed                 // it did not answer, or broke off, or was much slower than others
+)
+
+// Leave ends a request that began at a time.
+func (e *Endpoint) Leave(began time.Time, o Outcome) {
+	if !e.isMirror() {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.trial = false
+	switch o {
+	case Good:
+		e.rest = rest{}
+	case Absent:
+		e.Counts.Failures.Add(1)
+		e.rest = rest{} // it answers
+	case Failed:
+		e.Counts.Failures.Add(1)
+		e.rest.failed(began, 0)
+	}
+}
+
+// received records that a request received n bytes in a time, for its rate.
+func (e *Endpoint) received(n int64, d time.Duration) {
+	if e == nil || n == 0 || n < sample && d < look {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now, rate := time.Now(), float64(n)/max(d, time.Millisecond).Seconds()
+	if now.Sub(e.rated) < rateAge {
+		rate = (rate + e.rate) / 2
+	}
+	e.rate, e.rated = rate, now
+}
+
+// count counts received bytes.
+func (e *Endpoint) count(n int) {
+	if e.isMirror() {
+		e.Counts.Bytes.Add(int64(n))
+	}
+}
+
+// outdoes returns why a mirror that gives rate bytes a second should be left for e: errSlow if e is known to be
+// much faster, errCompare if its rate is unknown, for one transfer at a time; otherwise nil.
+func (e *Endpoint) outdoes(rate float64) error {
+	if e == nil {
+		return nil
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch now := time.Now(); {
+	case now.Sub(e.rated) < rateAge && rate*share < e.rate:
+		return errSlow
+	case now.Sub(e.rated) >= rateAge && rate < brisk && now.Sub(e.tried) >= anew:
+		e.tried = now
+		return errCompare
+	}
+	return nil
+}
+
+// Convict records that the mirrors among sources sent wrong bytes of which an origin, right, then had the right
+// ones: these mirrors are not asked for an hour. If right is a mirror too, nobody knows what the origin has.
+func Convict(log *slog.Logger, right Source, sources []Source) {
+	if right.Endpoint.isMirror() {
+		return
+	}
+	seen := map[*Endpoint]bool{}
+	for _, src := range sources {
+		e := src.Endpoint
+		if !e.isMirror() || seen[e] {
+			continue
+		}
+		seen[e] = true
+		e.mu.Lock()
+		e.shunned = time.Now().Add(shunFor)
+		e.mu.Unlock()
+		e.Counts.Wrong.Add(1)
+		log.Error("a mirror sent wrong bytes; it is not asked for an hour", "mirror", e.Name, "source", src.Name)
+	}
+}

@@ -1,0 +1,227 @@
+package transfer
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/containerd/errdefs"
+)
+
+// A mirrored blob is read through a mirror and its origin.
+type mirrored struct {
+	t              *testing.T
+	mirror, origin *server
+	endpoint       *Endpoint
+	from           Sources
+	fetch          Fetch
+}
+
+func newMirrored(t *testing.T, mirror, origin *server) *mirrored {
+	m := &mirrored{t: t, mirror: mirror, origin: origin, endpoint: &Endpoint{Name: "mirror", Mirror: true, Counts: &Counts{}}}
+	m.from.Set("a", m.sources())
+	s := schedule()
+	m.fetch = Fetch{Scheduler: s, Size: 1 << 40, From: &m.from, Flow: s.NewFlow(Soon), Received: new(atomic.Int64)}
+	return m
+}
+
+func (m *mirrored) sources() []Source {
+	return []Source{{Name: "a/b", Endpoint: m.endpoint, Fetcher: m.mirror}, {Name: "a/b", Endpoint: &Endpoint{Name: "origin"}, Fetcher: m.origin}}
+}
+
+// ranges fetches n ranges of 4 MiB, six at a time, and returns how long it took.
+func (m *mirrored) ranges(n int64) time.Duration {
+	m.t.Helper()
+	start := time.Now()
+	var next atomic.Int64
+	var g sync.WaitGroup
+	for range 6 {
+		g.Go(func() {
+			buf := make([]byte, 4<<20)
+			for i := next.Add(1); i <= n; i = next.Add(1) {
+				if _, err := m.fetch.Range(m.t.Context(), nil, buf, i<<22); err != nil {
+					m.t.Error(err)
+				}
+			}
+		})
+	}
+	g.Wait()
+	return time.Since(start)
+}
+
+// quick is a server that gives 4 MiB in 0.2 seconds.
+func quick() *server { return &server{bytes: 256 << 10, every: 12 * time.Millisecond} }
+
+// TestMirrorFaults checks how much time a mirror that fails costs, and that it is used again when it is well.
+func TestMirrorFaults(t *testing.T) {
+	for name, fault := range map[string]func(*server){
+		"dead":      func(s *server) { s.err = errdefs.ErrUnavailable },
+		"hung":      func(s *server) { s.bytes = 0 },
+		"trickling": func(s *server) { s.bytes, s.every = 7<<10, 100*time.Millisecond }, // 70 KiB/s, above MinRate
+		"empty":     func(s *server) { s.err = errdefs.ErrNotFound },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newMirrored(t, quick(), quick())
+				direct := m.ranges(600)
+				if n := m.origin.calls.Load(); n > 0 {
+					t.Errorf("the origin got %d requests beside a mirror that is well", n)
+				}
+				fault(m.mirror)
+				m.mirror.calls.Store(0)
+				if took := m.ranges(600); took > direct+5*time.Second {
+					t.Errorf("600 ranges took %v, and %v without the fault", took, direct)
+				}
+				if n := m.mirror.calls.Load(); n > 30 {
+					t.Errorf("the mirror got %d of 600 requests", n)
+				}
+				m.ranges(1200)
+				*m.mirror = server{bytes: 256 << 10, every: 12 * time.Millisecond}
+				time.Sleep(time.Minute)
+				m.origin.calls.Store(0)
+				m.ranges(60)
+				if n := m.origin.calls.Load(); n > 12 {
+					t.Errorf("the origin got %d of 60 requests a minute after the mirror is well again", n)
+				}
+			})
+		})
+	}
+}
+
+// TestMirrorMisses checks that a range that a mirror does not have is one range.
+func TestMirrorMisses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMirrored(t, quick(), quick())
+		for i := range int64(20) {
+			if m.mirror.err = nil; i == 2 {
+				m.mirror.err = errdefs.ErrNotFound
+			}
+			if _, err := m.fetch.Range(t.Context(), nil, make([]byte, 1<<20), i<<20); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if mirror, origin := m.mirror.calls.Load(), m.origin.calls.Load(); mirror != 20 || origin != 1 {
+			t.Errorf("the mirror got %d requests and the origin %d, want 20 and 1", mirror, origin)
+		}
+		if failures, bytes := m.endpoint.Counts.Failures.Load(), m.endpoint.Counts.Bytes.Load(); failures != 1 || bytes != 19<<20 {
+			t.Errorf("counted %d failures and %d bytes", failures, bytes)
+		}
+	})
+}
+
+// TestSlowLink checks that a mirror stays in use if the origin is as slow as it is.
+func TestSlowLink(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := func() *server { return &server{bytes: 20 << 10, every: 100 * time.Millisecond} } // 200 KiB/s
+		m := newMirrored(t, slow(), slow())
+		m.ranges(60)
+		if n := m.origin.calls.Load(); n > 8 {
+			t.Errorf("the origin got %d of 60 requests", n)
+		}
+	})
+}
+
+// TestPatience checks that an endpoint has its own time to begin an answer.
+func TestPatience(t *testing.T) {
+	for patience, want := range map[time.Duration]bool{0: false, 5 * time.Second: true} {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMirrored(t, &server{bytes: 4 << 20, every: 3500 * time.Millisecond}, quick())
+			m.endpoint.Patience = patience
+			src, err := m.fetch.Range(t.Context(), nil, make([]byte, 256<<10), 0)
+			if err != nil || src.Endpoint.Mirror != want {
+				t.Errorf("with %v: the bytes came from %s, %v", patience, src.Endpoint.Name, err)
+			}
+		})
+	}
+}
+
+// TestNoRangesAtMirror checks that a mirror without ranges does not make the whole transfer sequential.
+func TestNoRangesAtMirror(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMirrored(t, &server{err: ErrNoRanges}, quick())
+		if src, err := m.fetch.Range(t.Context(), nil, make([]byte, 1<<20), 1<<20); err != nil || src.Endpoint.Mirror {
+			t.Errorf("got %v, %v", src.Endpoint.Name, err)
+		}
+		alone := newMirrored(t, &server{err: ErrNoRanges}, quick())
+		alone.from.Set("a", alone.sources()[:1])
+		if _, err := alone.fetch.Range(t.Context(), nil, make([]byte, 1<<20), 1<<20); !errors.Is(err, ErrNoRanges) {
+			t.Errorf("a mirror alone: %v", err)
+		}
+	})
+}
+
+// TestRests checks the pauses after failures.
+func TestRests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &Endpoint{Name: "mirror", Mirror: true, Counts: &Counts{}}
+		for i, want := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
+			if !e.Enter(true) || i > 0 && e.Enter(true) {
+				t.Fatalf("failure %d: not one request was allowed", i)
+			}
+			began := time.Now()
+			time.Sleep(time.Millisecond)
+			e.Leave(began, Failed)
+			e.Leave(began, Failed) // at the same time
+			if got := time.Until(e.Resting()); got != want*time.Second {
+				t.Errorf("failure %d: a pause of %v, want %v", i, got, want*time.Second)
+			}
+			if e.Enter(true) || !e.Enter(false) {
+				t.Error("it is asked although there is another source, or not asked although there is none")
+			}
+			e.Leave(time.Now(), Unknown)
+			time.Sleep(want * time.Second)
+		}
+		e.Leave(time.Now(), Good)
+		if !e.Resting().IsZero() || !e.Enter(true) || !e.Enter(true) {
+			t.Error("it rests after a success")
+		}
+	})
+}
+
+// TestConvicted checks that a mirror that sent wrong bytes is not asked for an hour, unless there is no origin.
+func TestConvicted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMirrored(t, quick(), quick())
+		order := func() (l []string) {
+			for _, src := range m.from.Order() {
+				l = append(l, src.Endpoint.Name)
+			}
+			return l
+		}
+		both := m.sources()
+		m.from.Blame(both[0])
+		if got := order(); !slices.Equal(got, []string{"origin"}) {
+			t.Errorf("after wrong bytes: %v", got)
+		}
+		Convict(slog.New(slog.DiscardHandler), both[0], both[:1])
+		if !m.endpoint.Shunned().IsZero() {
+			t.Error("a mirror was convicted by a mirror")
+		}
+		Convict(slog.New(slog.DiscardHandler), both[1], both)
+		m.from = Sources{} // of another blob
+		m.from.Set("a", m.sources())
+		for _, tt := range []struct {
+			after time.Duration
+			want  string
+		}{{0, "[origin]"}, {59 * time.Minute, "[origin]"}, {2 * time.Minute, "[mirror origin]"}} {
+			time.Sleep(tt.after)
+			if got := fmt.Sprint(order()); got != tt.want {
+				t.Errorf("%v later: %s, want %s", tt.after, got, tt.want)
+			}
+		}
+		m.from.Blame(both[0])
+		m.from.Set("a", both[:1])
+		if got := fmt.Sprint(order()); got != "[mirror]" {
+			t.Errorf("without an origin: %s", got)
+		}
+		if n := m.endpoint.Counts.Wrong.Load(); n != 1 {
+			t.Errorf("counted %d", n)
+		}
+	})
+}

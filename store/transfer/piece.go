@@ -1,0 +1,249 @@
+package transfer
+
+import (
+	"cmp"
+	"context"
+	"io"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Some mirrors share pieces of a blob that are larger than a chunk. Such an Endpoint is asked for whole aligned
+// pieces. The ranges that want bytes of one piece share a request: a reader, which holds the slot, fills their
+// buffers one after the other as the bytes arrive.
+//
+// A reader never waits for a range: bytes that no range wants yet are dropped, and such a range asks anew, which
+// costs the mirror little, because it has the piece now. What ends a reader ends what waits for it, and the ranges go
+// on as they do after a request of their own.
+
+// pieces are the readers of a Scheduler.
+type pieces struct {
+	mu      sync.Mutex
+	readers map[pieceKey]*pieceReader // guarded by mu; those that can still take ranges
+}
+
+// A pieceKey identifies a piece of a blob at a source.
+type pieceKey struct {
+	source, blob string
+	start        int64
+}
+
+// A pieceReader reads one piece.
+type pieceReader struct {
+	key    pieceKey
+	end    int64
+	flow   *Flow
+	cancel context.CancelCauseFunc
+
+	// The following fields are guarded by pieces.mu.
+	past    int64   // bytes before it are read, or being read
+	waiting []*want // in order
+	reading *want
+}
+
+// A want is a part of a range that lies in one piece.
+type want struct {
+	f    Fetch
+	hold *Slot
+	off  int64
+	buf  []byte
+
+	done    chan struct{} // closed when the following are set
+	got     int
+	private bool
+	err     error
+}
+
+// fill fills buf with the bytes from at, which are those of one or more pieces of a source.
+func (r *rangeFetch) fill(ctx context.Context, src Source, buf []byte, at int64) (n int, err error) {
+	size := src.Endpoint.Piece
+	var all []*want
+	var readers []*pieceReader
+	for off := at; off < at+int64(len(buf)); {
+		start := off / size * size
+		end := min(start+size, r.Size)
+		w := &want{f: r.Fetch, hold: r.hold, off: off, buf: buf[off-at : min(end-at, int64(len(buf)))], done: make(chan struct{})}
+		all = append(all, w)
+		readers = append(readers, r.join(ctx, src, w, start, end))
+		off = end
+	}
+	for i, w := range all {
+		if err != nil {
+			r.Scheduler.pieces.leave(readers[i], w, ErrRevoked)
+			continue
+		}
+		r.await(ctx, readers[i], w)
+		n += w.got
+		if err = w.err; w.got > 0 {
+			r.From.addProvider(src.Key(), w.private)
+		}
+	}
+	return n, err
+}
+
+// await waits for the end of a want. Meanwhile the reader is at least as urgent as the range.
+func (r *rangeFetch) await(ctx context.Context, p *pieceReader, w *want) {
+	tick := time.NewTicker(patience)
+	defer tick.Stop()
+	for {
+		p.flow.Promote(r.Flow.Class())
+		select {
+		case <-w.done:
+			return
+		case <-ctx.Done():
+			r.Scheduler.pieces.leave(p, w, context.Cause(ctx))
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// join adds a want to the reader of its piece, and starts one if there is none that can take it.
+func (r *rangeFetch) join(ctx context.Context, src Source, w *want, start, end int64) *pieceReader {
+	ps := &r.Scheduler.pieces
+	key := pieceKey{src.Key(), r.Blob.String(), start}
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	p := ps.readers[key]
+	if p == nil || p.past > w.off {
+		own, cancel := context.WithCancelCause(context.WithoutCancel(ctx)) // others join
+		p = &pieceReader{key: key, end: end, flow: r.Flow.Part(), cancel: cancel, past: start}
+		if ps.readers == nil {
+			ps.readers = map[pieceKey]*pieceReader{}
+		}
+		ps.readers[key] = p
+		asked := maps.Clone(r.asked)
+		go func() { // the last want waits for it
+			err := p.run(own, ps, r.Fetch, src, asked)
+			cancel(nil)
+			p.finish(ps, err)
+		}()
+	}
+	i, _ := slices.BinarySearchFunc(p.waiting, w.off, func(other *want, off int64) int { return cmp.Compare(other.off, off) })
+	p.waiting = slices.Insert(p.waiting, i, w)
+	return p
+}
+
+// leave withdraws a want, and waits for the end of its use.
+func (ps *pieces) leave(p *pieceReader, w *want, cause error) {
+	ps.mu.Lock()
+	i := slices.Index(p.waiting, w)
+	if i < 0 {
+		if p.reading == w {
+			p.cancel(ErrRevoked) // others ask anew
+		}
+		ps.mu.Unlock()
+		<-w.done
+		return
+	}
+	w.err = cause
+	p.waiting = slices.Delete(p.waiting, i, i+1)
+	last := len(p.waiting) == 0 && p.reading == nil
+	ps.mu.Unlock()
+	if last {
+		p.cancel(cause)
+	}
+}
+
+// run reads the piece until no range waits for it.
+func (p *pieceReader) run(ctx context.Context, ps *pieces, f Fetch, src Source, asked map[string]bool) (err error) {
+	f.Flow = p.flow
+	place, err := f.Scheduler.Places.Acquire(ctx, p.flow, src.Key())
+	if err != nil {
+		return err
+	}
+	defer place.Release()
+	ctx, cancel := context.WithCancelCause(place.Context)
+	defer cancel(nil)
+	go f.watch(ctx, src, place, asked, cancel)
+	defer func() {
+		if err != nil && ctx.Err() != nil && !Final(err) {
+			err = context.Cause(ctx)
+		}
+		err = Foreign(ctx, err)
+	}()
+	body, at, err := src.Fetch(ctx, f.Blob, f.Size, p.key.start, p.end-p.key.start)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	if at != p.key.start {
+		return ErrNoRanges
+	}
+	for w := p.next(ps); w != nil; w = p.next(ps) {
+		if _, err := io.CopyN(io.Discard, &progress{body, place}, w.off-at); err != nil {
+			return err
+		}
+		began := time.Now()
+		w.got, err = w.f.read(ctx, body, w.buf, place, w.hold)
+		at = w.off + int64(w.got)
+		src.Endpoint.count(w.got)
+		if !f.paced() {
+			src.Endpoint.received(int64(w.got), time.Since(began))
+		}
+		w.private = w.got > 0 && IsPrivate(body)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// next ends the want that was read, and returns the next one. If there is none, next returns nil, the reader takes
+// no more, and finish ends the last one.
+func (p *pieceReader) next(ps *pieces) *want {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	for len(p.waiting) > 0 && p.waiting[0].off < p.past { // another range got the same bytes
+		p.waiting[0].err = ErrRevoked
+		close(p.waiting[0].done)
+		p.waiting = p.waiting[1:]
+	}
+	if len(p.waiting) == 0 {
+		p.forget(ps)
+		return nil
+	}
+	if p.reading != nil {
+		close(p.reading.done)
+	}
+	p.reading, p.waiting = p.waiting[0], p.waiting[1:]
+	p.past = p.reading.off + int64(len(p.reading.buf))
+	return p.reading
+}
+
+// forget makes the reader take no more wants. The caller holds pieces.mu.
+func (p *pieceReader) forget(ps *pieces) {
+	if ps.readers[p.key] == p {
+		delete(ps.readers, p.key)
+	}
+}
+
+// finish ends the wants that are left, with the error of run.
+func (p *pieceReader) finish(ps *pieces, err error) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	p.forget(ps)
+	if p.reading != nil {
+		p.waiting = append(p.waiting, p.reading)
+	}
+	for _, w := range p.waiting {
+		w.err = err
+		close(w.done)
+	}
+	p.waiting, p.reading = nil, nil
+}
+
+// progress is a reader that records progress with a slot.
+type progress struct {
+	io.Reader
+	sl *Slot
+}
+
+// Read implements io.Reader.
+func (p *progress) Read(b []byte) (int, error) {
+	n, err := p.Reader.Read(b)
+	p.sl.Progress(n)
+	return n, err
+}

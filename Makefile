@@ -32,6 +32,14 @@ help: ## List the targets
 build: ## Build bin/ballast and bin/ballastd (the default)
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/ballast ./cmd/ballastd
 
+.PHONY: fleet
+fleet: ## Build bin/ballast-fleet, the program for Kubernetes
+	cd cmd/ballast-fleet && CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o ../../bin/ .
+
+.PHONY: crds
+crds: ## Write the definitions of the chart and the generated code from cmd/ballast-fleet/v1alpha1
+	cd cmd/ballast-fleet && go tool controller-gen object crd paths=./v1alpha1 output:crd:dir=../../contrib/helm/ballast/files
+
 .PHONY: image
 image: ## Build the container image for amd64 and arm64: bin/image (an OCI layout) and bin/image.tar
 	contrib/image/build.sh bin/image '$(VERSION)'
@@ -52,7 +60,7 @@ release: ## Build all files of a release: bin/release. VERSION=v0.1.0; COSIGN_KE
 
 .PHONY: test-images
 test-images: # The files for tests: two versions of the image, the package, the chart rendered, a kubelet
-	@test/kubelet/build.sh
+	@test/kubernetes/build.sh
 	@contrib/image/build.sh bin/test/one v0.1.0-one
 	@contrib/image/build.sh bin/test/two v0.1.0-two amd64
 	@rm -rf bin/test/packages; mkdir -p bin/test
@@ -93,6 +101,7 @@ check: ## gofmt, go vet, staticcheck, import policy
 	cd contrib/image && go vet ./... && ../../.cache/staticcheck ./...
 	cd contrib/release && go vet ./... && ../../.cache/staticcheck ./...
 	cd test/chart && go vet ./... && ../../.cache/staticcheck ./...
+	cd cmd/ballast-fleet && go vet ./... && ../../.cache/staticcheck ./... && go test ./...
 	cd test && go test -count=1 . ./bench ./ballast-demo # they read files of another module, which the test cache does not track
 	cd test/chart && go test ./...
 
@@ -119,18 +128,23 @@ e2e: build tools-all test-images ## Tests with a real containerd; RUN=TestX for 
 
 .PHONY: kubelet
 kubelet: build tools ## Tests of pods with a real kubelet, which is built first; RUN and BALLAST_KEEP as for e2e
-	@test/kubelet/build.sh
+	@test/kubernetes/build.sh
 	cd test && ./disk.sh go test -count=1 -timeout 1h -parallel 10 -run '$(value RUN)' ./kubelet
+
+.PHONY: cluster
+cluster: build fleet tools test-images ## Tests with a real control plane, which is built first; RUN and BALLAST_KEEP as for e2e
+	@test/kubernetes/build.sh --all
+	cd test && ./disk.sh go test -count=1 -timeout 1h -parallel 2 -run '$(value RUN)' ./cluster
 
 .PHONY: vm
 vm: build tools demo-image ## Tests with a whole machine in QEMU, Debian 12 with Linux 6.1 and 6.12, which is made first
-	@test/kubelet/build.sh
+	@test/kubernetes/build.sh
 	@test/vm/build.sh
 	cd test && go test -tags vm -count=1 -timeout 3h -run '^TestDebian12$$' ./vm -images ../../.cache/vm
 
 .PHONY: vm-all
 vm-all: build tools-all demo-image ## The same with Debian 13, SELinux, a cluster, arm64, older versions of containerd and twelve power cuts; RUN for one
-	@test/kubelet/build.sh
+	@test/kubernetes/build.sh
 	@test/vm/build.sh --all
 	cd test && go test -tags vm -count=1 -timeout 12h -run '$(value RUN)' ./vm -images ../../.cache/vm -cuts 12
 

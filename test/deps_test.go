@@ -74,7 +74,6 @@ snapshotter/lazy          : snapshotter/lazy/fdstore store/offheap store/verify
 snapshotter/lazy/fdstore  :
 cmd/internal/config       : convert/formats convert/remote
 cmd/internal/facadetls    : store/durable
-cmd/internal/kube         :
 cmd/internal/manualtest       :
 cmd/internal/portowner    :
 cmd/internal/containerdversion :
@@ -140,6 +139,30 @@ func TestDeps(t *testing.T) {
 	}
 	for _, p := range problems {
 		t.Error(p)
+	}
+}
+
+// TestFleetDeps: the daemon links no library of Kubernetes but the types of CRI, and the program that does knows the daemon
+// as a client.
+func TestFleetDeps(t *testing.T) {
+	list := func(dir string, args ...string) []string {
+		cmd := exec.Command("go", append([]string{"list"}, args...)...)
+		cmd.Dir = dir
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Fields(string(out))
+	}
+	for _, pkg := range list("..", "-deps", "./cmd/...") {
+		if (strings.HasPrefix(pkg, "k8s.io/") || strings.HasPrefix(pkg, "sigs.k8s.io/")) && !strings.HasPrefix(pkg, "k8s.io/cri-api/") {
+			t.Errorf("the root module links %s", pkg)
+		}
+	}
+	for _, pkg := range list("../cmd/ballast-fleet", "-f", `{{join .Imports "\n"}}`, "./...") {
+		if ours, ok := strings.CutPrefix(pkg, module+"/"); ok && !strings.HasPrefix(ours, "cmd/ballast-fleet/") && ours != "cmd/internal/api" {
+			t.Errorf("cmd/ballast-fleet must not import %s", ours)
+		}
 	}
 }
 

@@ -29,7 +29,7 @@ var onePlaceRules = []struct {
 	{"formats are named in their folders", []string{"convert/mediatype", "convert/ollama", "convert/ollama/localstore", "convert/carton", "convert/huggingface",
 		"cmd/internal/config" /* keys that people write */, "convert/remote/aliases.go" /* a registry has one name */}, is("carton", "carton+", ".carton", "ollama", "ollama:", "ollama-list", "docker-ai", "kitops", "hf:", "hf.co", "registry.ollama.ai")},
 	{"durations are differences of time.Time, whose clock is never set back", nil, readsWallClock},
-	{"only programs end the process", []string{"cmd/ballast", "cmd/ballastd"}, calls("os", "Exit")},
+	{"only programs end the process", []string{"cmd/ballast", "cmd/ballastd", "cmd/ballast-fleet"}, calls("os", "Exit")},
 	{"errors and logs go to a logger that is passed in", nil, calls("log", "Printf", "Println", "Fatal", "Fatalf", "Panicf")},
 	{"there is no default logger", nil, calls("slog", "Default", "SetDefault", "Info", "Warn", "Error", "Debug")},
 }

@@ -44,7 +44,7 @@ func (s *settings) documents(modules []build.Module) ([]file, error) {
 
 // common returns the files that are the same for all architectures, directories before their content.
 func (s *settings) common(ctx context.Context) ([]file, error) {
-	modules, err := build.Modules(ctx, build.Archs, s.Ours())
+	modules, err := build.Modules(ctx, build.Archs, s.Ours(), s.Fleet())
 	if err != nil {
 		return nil, err
 	}

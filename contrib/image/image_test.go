@@ -50,7 +50,7 @@ func TestReproducible(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	built, err := programs(t.Context(), "amd64", s.Ours())
+	built, err := programs(t.Context(), "amd64", s.Ours(), s.Fleet())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,7 +40,7 @@ func (s *settings) product(ctx context.Context) (*content, error) {
 		return nil, err
 	}
 	layers := func(ctx context.Context, arch string) ([]mutate.Addendum, error) {
-		files, err := programs(ctx, arch, s.Ours())
+		files, err := programs(ctx, arch, s.Ours(), s.Fleet())
 		if err != nil {
 			return nil, err
 		}

@@ -78,7 +78,7 @@ func (s *settings) writeRoot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	built, err := programs(ctx, s.archs[0], s.Ours())
+	built, err := programs(ctx, s.archs[0], s.Ours(), s.Fleet())
 	if err != nil {
 		return err
 	}

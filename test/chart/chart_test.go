@@ -36,18 +36,20 @@ func mustRender(t *testing.T, values map[string]any) map[string]Object {
 
 // cases are different values of the chart; each is also rendered for each distribution.
 var cases = map[string]map[string]any{
-	"defaults":   {},
-	"all pods":   {"runtimeHandler": ""},
-	"no marks":   {"node": map[string]any{"mark": false}},
-	"no remove":  {"remove": map[string]any{"enabled": false}},
-	"by digest":  {"image": map[string]any{"registry": "registry.example:5000", "digest": "sha256:" + strings.Repeat("a", 64)}},
-	"nothing":    {"registries": []any{}, "nodeImages": []any{}},
-	"no restart": {"restartContainerd": false},
+	"defaults":    {},
+	"all pods":    {"runtimeHandler": ""},
+	"no marks":    {"node": map[string]any{"mark": false}},
+	"fleet alone": {"node": map[string]any{"mark": false}, "fleet": map[string]any{"enabled": true}},
+	"no remove":   {"remove": map[string]any{"enabled": false}},
+	"by digest":   {"image": map[string]any{"registry": "registry.example:5000", "digest": "sha256:" + strings.Repeat("a", 64)}},
+	"nothing":     {"registries": []any{}, "nodeImages": []any{}},
+	"no restart":  {"restartContainerd": false},
 	"all": {
 		"registries": []any{"registry.ollama.ai", "docker.io"}, "nodeImages": []any{"quay.io/calico/node:v3"},
 		"config": "[gc]\nquota = \"1GiB\"\n", "prefetch": map[string]any{"models": []any{"registry.ollama.ai/library/a:1"}},
 		"metrics":          map[string]any{"enabled": true, "podMonitor": map[string]any{"enabled": true, "labels": map[string]any{"release": "prometheus"}}},
 		"imagePullSecrets": []any{map[string]any{"name": "pull"}}, "podLabels": map[string]any{"team": "ml"}, "podAnnotations": map[string]any{"a": "b"},
+		"fleet":  map[string]any{"enabled": true, "pullSecrets": []any{"models"}, "holdTaint": true},
 		"remove": map[string]any{"force": true}, "affinity": map[string]any{"nodeAffinity": map[string]any{}},
 	},
 }
@@ -75,6 +77,9 @@ func TestRender(t *testing.T) {
 // checkObject checks what no values may change.
 func checkObject(t *testing.T, o Object) {
 	t.Helper()
+	if d, ok := o.Typed.(*apps.Deployment); ok {
+		checkContainers(t, o.ID(), d.Spec.Template.Spec)
+	}
 	set, ok := o.Typed.(*apps.DaemonSet)
 	if !ok {
 		return
@@ -101,7 +106,7 @@ func checkObject(t *testing.T, o Object) {
 }
 
 // socketsOf are the sockets that a container gets: the daemon and what replaces it get all, who asks for a model gets
-// the admin socket, and who only watches gets the one that changes nothing.
+// the admin socket, and who only watches gets the one that changes nothing, or with ModelSets the one for these.
 var socketsOf = map[string]string{
 	"DaemonSet/ballast ballastd":          "/run/ballast",
 	"DaemonSet/ballast-holder holder":     "/run/ballast",
@@ -137,7 +142,7 @@ func checkContainers(t *testing.T, id string, pod core.PodSpec) {
 				t.Errorf("%s %s mounts %s, which is no volume", id, c.Name, m.Name)
 			}
 			volumes[m.Name] = true
-			if at, ok := sockets[m.Name]; ok && at != socketsOf[id+" "+c.Name] {
+			if at, ok := sockets[m.Name]; ok && at != socketsOf[id+" "+c.Name] && (at != "/run/ballast/fleet" || !slices.Contains(c.Args, "--models")) {
 				t.Errorf("%s %s gets %s, want %q", id, c.Name, at, socketsOf[id+" "+c.Name])
 			}
 			if m.Name == "account" && c.Name != "node" {

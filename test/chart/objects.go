@@ -13,6 +13,7 @@ import (
 	core "k8s.io/api/core/v1"
 	nodeapi "k8s.io/api/node/v1"
 	rbac "k8s.io/api/rbac/v1"
+	extensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/yaml"
 )
 
@@ -35,6 +36,10 @@ func typeOf(apiVersion, kind string) any {
 		return &core.Namespace{}
 	case "v1/Pod":
 		return &core.Pod{}
+	case "apps/v1/Deployment":
+		return &apps.Deployment{}
+	case "apiextensions.k8s.io/v1/CustomResourceDefinition":
+		return &extensions.CustomResourceDefinition{}
 	case "apps/v1/DaemonSet":
 		return &apps.DaemonSet{}
 	case "batch/v1/Job":

@@ -244,7 +244,7 @@ func (c *clusterNode) startKubelet() {
 	c.ok(err)
 	file := filepath.Join(c.dir, "config.json")
 	c.ok(os.WriteFile(file, config, 0o600))
-	program, err := filepath.Abs("../../.cache/tools/kubelet/kubelet")
+	program, err := filepath.Abs("../../.cache/tools/kubernetes/kubelet")
 	c.ok(err)
 	c.client = http.Client{Timeout: time.Minute, Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // the kubelet makes its own key

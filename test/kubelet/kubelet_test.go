@@ -150,7 +150,7 @@ func (k *kubelet) log() string { return filepath.Join(k.node.Dir, "kubelet.log")
 // tool returns the path of the kubelet as built by make.
 func tool(t *testing.T) string {
 	t.Helper()
-	p, err := filepath.Abs("../../.cache/tools/kubelet/kubelet")
+	p, err := filepath.Abs("../../.cache/tools/kubernetes/kubelet")
 	if err != nil {
 		t.Fatal(err)
 	}

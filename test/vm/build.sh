@@ -201,24 +201,20 @@ arm() {
 	go build -C "$(module_dir "$module" "v$version" "$sum")" -trimpath -ldflags "-s -w -X $module/version.Version=$version" -o "$out/arm64/" ./cmd/containerd ./cmd/ctr ./cmd/containerd-shim-runc-v2
 }
 
-# cluster builds the programs of Kubernetes and Helm, with the versions that other tests use.
+# cluster builds Helm, with the version that other tests use.
 cluster() {
-	echo "build.sh: building Kubernetes" >&2
 	local version sum
-	version=$(cd cluster && go list -m -f '{{.Version}}' k8s.io/kubernetes)
-	(cd cluster && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$version" -o "$out/cluster/" \
-		go.etcd.io/etcd/server/v3 k8s.io/kubernetes/cmd/{kube-apiserver,kube-controller-manager,kube-scheduler,kubectl})
-	mv "$out/cluster/server" "$out/cluster/etcd"
 	read -r _ version sum <<<"$(grep '^helm.sh/helm/v4 v[^/]* ' ../chart/go.sum)"
 	CGO_ENABLED=0 go build -C "$(module_dir helm.sh/helm/v4 "$version" "$sum")" -trimpath -ldflags '-s -w' -o "$out/cluster/" ./cmd/helm
 }
 
+../kubernetes/build.sh --all
 once qemu-arm qemu_arm
 once kernel-6.12-debian13 kernel 6.12-debian13 trixie amd64
 once debian13 disk debian13 trixie 6.12-debian13 "$node"
 once selinux disk selinux bookworm 6.1,6.12 "$node,selinux-policy-default,selinux-utils,policycoreutils"
 once disk-cluster disk cluster trixie 6.12-debian13 "$node,skopeo"
-once cluster cluster "$(sha256sum cluster/go.sum ../chart/go.sum)"
+once cluster cluster "$(sha256sum ../chart/go.sum)"
 ../../contrib/image/build.sh "$out/image" v0.1.0 amd64
 ../../contrib/image/build.sh "$out/image-next" v0.2.0 amd64
 once kernel-arm64 kernel arm64 trixie arm64

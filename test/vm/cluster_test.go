@@ -3,18 +3,17 @@
 package vm
 
 import (
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
 	"net"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/ballast-dev/ballast/test/cluster/plane"
 	"github.com/ballast-dev/ballast/test/e2e/node"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
@@ -220,92 +219,37 @@ func (m *machine) gone(t *testing.T, before map[string]string) {
 	}
 }
 
-// A controlPlane is etcd, an API server, a scheduler and controllers.
+// A controlPlane is a control plane outside of the machine.
 type controlPlane struct {
-	authority []byte // the certificate of the API server's issuer
-	api       string // the address of the API server
-	kubelet   string // the port of the kubelet, here and in the machine
+	*plane.Plane
+	kubelet string // the port of the kubelet, here and in the machine
 }
-
-// kubeconfig is the configuration of a client with a token.
-func (c *controlPlane) kubeconfig(server, token string) string {
-	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "Config", "current-context": "c",
- "clusters": [{"name": "c", "cluster": {"server": "https://%s", "certificate-authority-data": %q}}],
- "users": [{"name": "u", "user": {"token": %q}}],
- "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]}`, server, base64.StdEncoding.EncodeToString(c.authority), token)
-}
-
-// tokens are tokens, names and groups.
-const tokens = `admin,admin,1,system:masters
-controllers,system:kube-controller-manager,2
-scheduler,system:kube-scheduler,3
-node,system:node:` + nodeName + `,4,system:nodes
-`
 
 func startControlPlane(t *testing.T) *controlPlane {
 	t.Helper()
-	dir := t.TempDir()
-	port := func() string {
-		_, p, err := net.SplitHostPort(node.FreeAddress(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return p
+	_, port, err := net.SplitHostPort(node.FreeAddress(t))
+	if err != nil {
+		t.Fatal(err)
 	}
-	apiPort := port()
-	c := &controlPlane{api: "127.0.0.1:" + apiPort, kubelet: port()}
-	var cert, key []byte
-	c.authority, cert, key = certificates(t, apiAddress, "127.0.0.1")
-	in := func(name string) string { return filepath.Join(dir, name) }
-	for name, content := range map[string]string{
-		"ca": string(c.authority), "cert": string(cert), "key": string(key), "tokens": tokens,
-		"controllers": c.kubeconfig(c.api, "controllers"), "scheduler": c.kubeconfig(c.api, "scheduler"),
-	} {
-		if err := os.WriteFile(in(name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	start := func(name string, args ...string) *node.Process {
-		return node.Start(t, name, in(name+".log"), nil, append([]string{image(t, filepath.Join("cluster", name))}, args...)...)
-	}
-	etcd, peers := "http://"+node.FreeAddress(t), "http://"+node.FreeAddress(t)
-	start("etcd", "--data-dir", in("etcd"), "--unsafe-no-fsync", "--listen-client-urls", etcd, "--advertise-client-urls", etcd,
-		"--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers, "--initial-cluster", "default="+peers)
-	api := start("kube-apiserver", "--etcd-servers", etcd, "--bind-address", "127.0.0.1", "--secure-port", apiPort, "--advertise-address", apiAddress,
-		"--service-cluster-ip-range", "203.0.113.112/28", "--tls-cert-file", in("cert"), "--tls-private-key-file", in("key"),
-		"--token-auth-file", in("tokens"), "--authorization-mode", "Node,RBAC", "--enable-admission-plugins", "NodeRestriction", "--allow-privileged",
-		"--service-account-issuer", "https://kubernetes.default.svc", "--service-account-key-file", in("key"), "--service-account-signing-key-file", in("key"))
-	eventually(t, "API server", func() error {
-		if !api.Running() {
-			t.Fatalf("the API server has ended\n%s", api.Tail(20))
-		}
-		out := node.Command(t.Context(), nil, image(t, "cluster/kubectl"), "--server", "https://"+c.api, "--certificate-authority", in("ca"), "--token", "admin", "get", "--raw", "/readyz")
-		if out.Err != nil {
-			return fmt.Errorf("%w: %s", out.Err, out.Output())
-		}
-		return nil
-	})
-	start("kube-controller-manager", "--kubeconfig", in("controllers"), "--leader-elect=false", "--use-service-account-credentials", "--bind-address", "127.0.0.1",
-		"--secure-port", port(), "--service-account-private-key-file", in("key"), "--root-ca-file", in("ca"), "--node-monitor-grace-period", patience.String())
-	start("kube-scheduler", "--kubeconfig", in("scheduler"), "--leader-elect=false", "--bind-address", "127.0.0.1", "--secure-port", port())
-	return c
+	return &controlPlane{plane.Start(t, t.TempDir(), plane.Options{
+		Tools: filepath.Join(tools, "kubernetes"), Address: apiAddress, Services: "203.0.113.112/28", Nodes: []string{nodeName}, Grace: patience,
+	}), port}
 }
 
 // cargo are the programs of a node and of an administrator, and what the latter has downloaded: the repository, with two images.
 func (c *controlPlane) cargo(t *testing.T) cargo {
 	t.Helper()
 	files := cargo{
-		"/root/.kube/config":      {text: c.kubeconfig(apiAddress, "admin"), mode: 0o600},
-		"/root/cluster/node.conf": {text: c.kubeconfig(apiAddress, "node"), mode: 0o600},
+		"/root/.kube/config":      {text: c.Kubeconfig(apiAddress, "admin"), mode: 0o600},
+		"/root/cluster/node.conf": {text: c.Kubeconfig(apiAddress, "node-"+nodeName), mode: 0o600},
 		"/root/cluster/kubelet.yaml": {mode: 0o644, text: strings.NewReplacer("address: 127.0.0.1", "port: "+c.kubelet, "registerNode: false", "registerNode: true",
 			"staticPodPath: /root/pods\n", "").Replace(kubeletConfig)},
 		"/root/bin/image.tar":                 {from: image(t, "image.tar"), mode: 0o644},
 		download + "/ballast_0.1.0_image.tar": {from: image(t, "image.tar"), mode: 0o644},
 		"/root/bin/image-next.tar":            {from: image(t, "image-next.tar"), mode: 0o644},
 	}
-	for _, p := range []string{"kubectl", "helm"} {
-		files["/usr/local/bin/"+p] = load{from: image(t, filepath.Join("cluster", p)), mode: 0o755}
-	}
+	files["/usr/local/bin/kubectl"] = load{from: filepath.Join(tools, "kubernetes/kubectl"), mode: 0o755}
+	files["/usr/local/bin/helm"] = load{from: image(t, "cluster/helm"), mode: 0o755}
 	maps.Copy(files, kubeletCargo())
 	err := filepath.WalkDir("../../contrib", func(path string, d fs.DirEntry, err error) error {
 		if rel, in := strings.CutPrefix(path, "../../"); in && err == nil && d.Type().IsRegular() {
@@ -321,7 +265,7 @@ func (c *controlPlane) cargo(t *testing.T) cargo {
 
 // forwards are options of QEMU's network: the machine reaches the API server, and that the kubelet.
 func (c *controlPlane) forwards() string {
-	_, port, _ := net.SplitHostPort(c.api)
+	_, port, _ := net.SplitHostPort(c.Address)
 	return fmt.Sprintf(",guestfwd=tcp:%s:443-cmd:%s nc 127.0.0.1 %s,hostfwd=tcp:127.0.0.1:%s-:%[4]s", apiAddress, node.BusyboxPath, port, c.kubelet)
 }
 

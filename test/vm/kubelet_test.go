@@ -77,7 +77,7 @@ func (m *machine) userPod(t *testing.T) {
 	}
 }
 
-// kubeletCargo is the kubelet that test/kubelet/build.sh builds.
+// kubeletCargo is the kubelet that test/kubernetes/build.sh builds.
 func kubeletCargo() cargo {
-	return cargo{"/root/kubelet": {from: filepath.Join(tools, "kubelet/kubelet"), mode: 0o755}}
+	return cargo{"/root/kubelet": {from: filepath.Join(tools, "kubernetes/kubelet"), mode: 0o755}}
 }

@@ -4,18 +4,11 @@ package vm
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/hex"
-	"encoding/pem"
 	"io"
 	"log"
-	"math/big"
 	mathrand "math/rand/v2"
 	"net"
 	"net/http"
@@ -24,6 +17,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/test/cluster/plane"
 	"github.com/ballast-dev/ballast/test/e2e/node"
 )
 
@@ -54,7 +48,7 @@ func startRegistries(t *testing.T) *registries {
 	r := &registries{oci: node.StartRegistry(t, filepath.Join(t.TempDir(), "registry"))}
 	r.ollama = node.StartOllama(t, r.oci)
 	r.ollama.BlobServer = "https://" + blobsHost
-	authority, certPEM, key := certificates(t, ollamaHost, blobsHost, otherHost, githubHost)
+	authority, certPEM, key := plane.Certificates(t, ollamaHost, blobsHost, otherHost, githubHost)
 	r.ca = authority
 	cert, err := tls.X509KeyPair(certPEM, key)
 	if err != nil {
@@ -90,45 +84,6 @@ func (r *registries) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	default:
 		http.NotFound(w, req)
 	}
-}
-
-// certificates makes a new authority, and a certificate with its key for names and addresses, all as PEM.
-func certificates(t *testing.T, names ...string) (authority, cert, key []byte) {
-	t.Helper()
-	newKey := func() *ecdsa.PrivateKey {
-		k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return k
-	}
-	caKey, leafKey := newKey(), newKey()
-	ca := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority of a test"}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-24 * time.Hour), NotAfter: time.Now().Add(24 * time.Hour), KeyUsage: x509.KeyUsageCertSign,
-	}
-	leaf := &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: names[0]},
-		NotBefore: ca.NotBefore, NotAfter: ca.NotAfter, KeyUsage: x509.KeyUsageDigitalSignature,
-	}
-	for _, n := range names {
-		if ip := net.ParseIP(n); ip != nil {
-			leaf.IPAddresses = append(leaf.IPAddresses, ip)
-		} else {
-			leaf.DNSNames = append(leaf.DNSNames, n)
-		}
-	}
-	block := func(kind string) func(p []byte, err error) []byte {
-		return func(p []byte, err error) []byte {
-			if err != nil {
-				t.Fatal(err)
-			}
-			return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: p})
-		}
-	}
-	return block("CERTIFICATE")(x509.CreateCertificate(rand.Reader, ca, ca, &caKey.PublicKey, caKey)),
-		block("CERTIFICATE")(x509.CreateCertificate(rand.Reader, leaf, ca, &leafKey.PublicKey, caKey)),
-		block("EC PRIVATE KEY")(x509.MarshalECPrivateKey(leafKey))
 }
 
 // port is where the server for all names listens.

@@ -160,6 +160,65 @@ func TestStatusRoutes(t *testing.T) {
 	}
 }
 
+// TestFleetRoutes: the agent of a cluster downloads models and changes its own pins, and can do nothing else.
+func TestFleetRoutes(t *testing.T) {
+	r := newRig(t)
+	r.hydrate(t)
+	ctx := t.Context()
+	var pulled []api.FleetPullRequest
+	r.handler.CRIPull = func(_ context.Context, q api.FleetPullRequest) error {
+		pulled = append(pulled, q)
+		return nil
+	}
+	fleet := serve(t, r.handler.FleetRoutes())
+	if _, err := fleet.RemoveImage(ctx, testRef); !errdefs.IsNotImplemented(err) {
+		t.Errorf("remove an image: %v", err)
+	}
+	if _, err := fleet.Unpin(ctx, testRef); !errdefs.IsNotImplemented(err) {
+		t.Errorf("unpin: %v", err)
+	}
+	q := api.FleetPullRequest{Ref: testRef, Handler: "ballast", Username: "u", Password: "p"}
+	im, err := fleet.FleetPull(ctx, q, func(api.Event) {})
+	if err != nil || im.Manifest != r.image.Manifest {
+		t.Fatalf("pull: %v, %v", im.Manifest, err)
+	}
+	if d := cmp.Diff([]api.FleetPullRequest{q}, pulled); d != "" {
+		t.Errorf("pulls by containerd (-want +got):\n%s", d)
+	}
+	if _, err := r.client.Pin(ctx, api.PinRequest{Name: testRef}); err != nil {
+		t.Fatal(err)
+	}
+	pins := func() (names []string) {
+		all, err := r.client.Pins(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range all {
+			names = append(names, p.Name)
+		}
+		slices.Sort(names)
+		return names
+	}
+	mine := api.FleetPin{Ref: testRef, Digest: im.Manifest}
+	gone := api.FleetPin{Ref: testRef, Digest: digest.FromString("gone")}
+	set, err := fleet.SetFleetPins(ctx, api.FleetPins{Pins: []api.FleetPin{mine, gone}})
+	if d := cmp.Diff(api.FleetPins{Pins: []api.FleetPin{mine}}, set); d != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, d)
+	}
+	if d := cmp.Diff([]string{"fleet/" + testRef + "@" + im.Manifest.String(), testRef}, pins()); d != "" {
+		t.Errorf("pins (-want +got):\n%s", d)
+	}
+	if _, err := fleet.SetFleetPins(ctx, api.FleetPins{}); err != nil {
+		t.Error(err)
+	}
+	if d := cmp.Diff([]string{testRef}, pins()); d != "" {
+		t.Errorf("the pin of the operator (-want +got):\n%s", d)
+	}
+	if _, err := fleet.SetFleetPins(ctx, api.FleetPins{Pins: make([]api.FleetPin, 1<<10+1)}); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("too many pins: %v", err)
+	}
+}
+
 func TestImages(t *testing.T) {
 	r := newRig(t)
 	ctx := t.Context()

@@ -30,6 +30,9 @@ type Handler struct {
 	// ends. The work continues when ctx ends or event returns an error.
 	Prefetch func(ctx context.Context, ref remote.Ref, r api.PrefetchRequest, event func([]api.Event) error) (store.Image, error)
 
+	// CRIPull has containerd pull an image as for a kubelet.
+	CRIPull func(ctx context.Context, r api.FleetPullRequest) error
+
 	// Import imports a model of an Ollama on this machine, as Prefetch does from a registry. ImportModels
 	// returns the names of its models.
 	Import       func(ctx context.Context, r api.ImportRequest, event func([]api.Event) error) ([]api.Imported, error)
@@ -156,7 +159,9 @@ func (h *Handler) Routes() http.Handler {
 
 // StatusRoutes returns the handler of the paths that show the health of the daemon and change nothing: for
 // pods that watch it, and need not be able to do what the admin socket can.
-func (h *Handler) StatusRoutes() http.Handler {
+func (h *Handler) StatusRoutes() http.Handler { return h.statusMux() }
+
+func (h *Handler) statusMux() *http.ServeMux {
 	all, mux := h.Routes(), http.NewServeMux()
 	mux.Handle("GET /v1/version", all)
 	mux.Handle("GET /v1/health", all)

@@ -314,3 +314,21 @@ func (c *Client) Unmounted(ctx context.Context, dir string) error {
 func (c *Client) Signatures(ctx context.Context, ref string) (v Signatures, err error) {
 	return v, c.call(ctx, http.MethodGet, "/v1/signatures?"+url.Values{"name": {ref}}.Encode(), nil, &v)
 }
+
+// Ready returns why the daemon does not serve models, or that it is not of this program's version.
+func (c *Client) Ready(ctx context.Context) error {
+	h, err := c.Health(ctx)
+	switch ours := ThisVersion().Version; {
+	case err != nil:
+		return err
+	case h.Version.Version != ours:
+		return fmt.Errorf("ballastd is version %s, this is %s: %w", h.Version.Version, ours, errdefs.ErrUnavailable)
+	case h.ContainerdError != "":
+		return fmt.Errorf("containerd does not answer ballastd: %s: %w", h.ContainerdError, errdefs.ErrUnavailable)
+	case !h.ContainerdLoaded:
+		return fmt.Errorf("containerd has not loaded ballast: restart it: %w", errdefs.ErrUnavailable)
+	case h.FacadeHealth.Error != "":
+		return fmt.Errorf("the facade does not answer: %s: %w", h.FacadeHealth.Error, errdefs.ErrUnavailable)
+	}
+	return nil
+}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -106,16 +105,6 @@ func AdminAddress(flag string, c *Config) string {
 		return s
 	}
 	return c.AdminAddress
-}
-
-// KubernetesService returns the address "host:port" of the API server that the kubelet passes to
-// containers, or "" outside of a cluster.
-func KubernetesService() string {
-	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
-	if host == "" || port == "" {
-		return ""
-	}
-	return net.JoinHostPort(host, port)
 }
 
 // MemoryLimited reports whether the environment limits the memory of the process, $GOMEMLIMIT.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -241,10 +242,12 @@ func (d *Daemon) serve(ctx context.Context, g *errgroup.Group) error {
 	g.Go(func() error {
 		return serve.HTTP(ctx, d.log, serve.Logged(d.log, "admin request", d.admin().Routes()), admin)
 	})
-	if status, err := serve.Unix(dirs.StatusAddress(d.config)); err != nil { // the path can be too long
-		d.log.Warn("pods that watch the daemon need the admin socket", "err", err)
-	} else {
-		g.Go(func() error { return serve.HTTP(ctx, d.log, d.admin().StatusRoutes(), status) })
+	for role, routes := range map[string]http.Handler{dirs.Status: d.admin().StatusRoutes(), dirs.Fleet: d.admin().FleetRoutes()} {
+		if l, err := serve.Unix(dirs.RoleAddress(d.config, role)); err != nil { // the path can be too long
+			d.log.Warn("pods that watch the daemon need the admin socket", "role", role, "err", err)
+		} else {
+			g.Go(func() error { return serve.HTTP(ctx, d.log, routes, l) })
+		}
 	}
 	if a := d.config.Metrics.Listen; a != "" {
 		g.Go(func() error { return d.serveMetrics(ctx, a) })

@@ -25,7 +25,7 @@ const askTimeout = 2 * time.Second
 // admin returns the handler of the admin interface.
 func (d *Daemon) admin() *admin.Handler {
 	return &admin.Handler{
-		Store: d.store, Version: d.version, Prefetch: d.jobs.Prefetch, Status: d.jobs.Status, Stop: d.jobs.Stop, Verifying: d.jobs.Verifying,
+		Store: d.store, Version: d.version, Prefetch: d.jobs.Prefetch, CRIPull: d.criPull, Status: d.jobs.Status, Stop: d.jobs.Stop, Verifying: d.jobs.Verifying,
 		Hydrate: d.jobs.Hydrate, Import: d.jobs.Import, ImportModels: d.jobs.ImportModels,
 		ImportArchive: d.jobs.ImportArchive, Models: filepath.Join(filepath.Dir(d.config.Address), dirs.Models),
 		Convert: d.jobs.Convert, Mount: d.mounts.Prepare, Mounts: d.mounts.List, Unmounted: d.mounts.Release,

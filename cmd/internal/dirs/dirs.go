@@ -27,16 +27,18 @@ const (
 	Models = "models"      // default mount points of models on the host
 )
 
-// Names beside the admin socket.
+// Roles are directories beside the admin socket, each with one socket that has some of its paths, for mounting into pods.
 const (
-	Status       = "status"      // directory with only StatusSocket, for mounting into pods
-	StatusSocket = "status.sock" // shows the health of the daemon, and changes nothing
+	Status = "status" // shows the health of the daemon, and changes nothing
+	Fleet  = "fleet"  // downloads models, and sets the pins of the cluster
 )
 
-// StatusAddress returns the path of StatusSocket.
-func StatusAddress(c *config.Config) string {
-	return filepath.Join(filepath.Dir(c.AdminAddress), Status, StatusSocket)
+// RoleAddress returns the path of the socket of a role.
+func RoleAddress(c *config.Config, role string) string {
+	return filepath.Join(filepath.Dir(c.AdminAddress), role, roleSocket(role))
 }
+
+func roleSocket(role string) string { return role + ".sock" }
 
 // freshSuffix is the suffix of a socket until it has its mode.
 const freshSuffix = ".new"
@@ -71,7 +73,7 @@ const (
 	socket                  // if it is a socket
 	mountPoint              // if it is an empty directory
 	mountPoints             // if it is a directory that contains only empty ones with names of digests
-	status                  // if it is a directory that contains only StatusSocket
+	roleDir                 // if it is a directory that contains only the socket of its role
 )
 
 // kind returns the kind of a name in the directory.
@@ -91,8 +93,8 @@ func (d *Dir) kind(name string) kind {
 		return mountPoint
 	case Models:
 		return mountPoints
-	case Status:
-		return status
+	case Status, Fleet:
+		return roleDir
 	}
 	for _, s := range d.sockets {
 		if name == s || name == s+freshSuffix {

@@ -232,6 +232,7 @@ func TestEmpty(t *testing.T) {
 			s.socket(run + "/holder.sock")
 			s.socket(run + "/status/status.sock")
 			s.socket(run + "/status/status.sock.new")
+			s.socket(run + "/fleet/fleet.sock")
 			s.mkdir(run + "/lazy")
 			s.mkdir(model)
 		}, Emptied{}, "", nil},

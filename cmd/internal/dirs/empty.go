@@ -38,7 +38,7 @@ func (d Dir) Names(host string) (own, left []string, err error) {
 		k := d.kind(e.Name())
 		switch {
 		case e.Name() == lostAndFound:
-		case mine && (k == tree || k == socket && e.Type() == fs.ModeSocket || (k == mountPoint || k == mountPoints || k == status) && e.IsDir()):
+		case mine && (k == tree || k == socket && e.Type() == fs.ModeSocket || (k == mountPoint || k == mountPoints || k == roleDir) && e.IsDir()):
 			own = append(own, e.Name())
 		default:
 			left = append(left, e.Name())
@@ -135,8 +135,8 @@ func (d *Dir) remove(root *os.Root, name string) (gone bool, err error) {
 			}
 		}
 	}
-	if d.kind(name) == status {
-		for _, s := range []string{StatusSocket, StatusSocket + freshSuffix} {
+	if d.kind(name) == roleDir {
+		for _, s := range []string{roleSocket(name), roleSocket(name) + freshSuffix} {
 			at := filepath.Join(name, s)
 			if info, err := root.Lstat(at); err != nil || info.Mode().Type() != fs.ModeSocket {
 				continue

@@ -19,6 +19,9 @@ const module = "github.com/ballast-dev/ballast"
 // Names are the names of the programs, which are also their packages below cmd.
 var Names = []string{"ballast", "ballastd"}
 
+// FleetName is the name of the program for Kubernetes, which is also its module below cmd.
+const FleetName = "ballast-fleet"
+
 // DemoName is the name of the demo, which is also its package below test.
 const DemoName = "ballast-demo"
 
@@ -99,10 +102,19 @@ func (b *Build) Demo() Main {
 	return Main{Dir: filepath.Join(b.Source, "test"), Version: b.Version, Packages: []string{"./" + DemoName}, LDFlags: "-s -w"}
 }
 
+// Fleet is the program for Kubernetes, which only the image has.
+func (b *Build) Fleet() Main {
+	return Main{Dir: filepath.Join(b.Source, "cmd", FleetName), Version: b.Version, Packages: []string{"."}, LDFlags: b.flags()}
+}
+
 // Write builds the programs for an architecture into a directory, for its oldest processors.
 func (m *Main) Write(ctx context.Context, arch, dir string) error {
+	dir, err := filepath.Abs(dir) // the command runs in the directory of the module
+	if err != nil {
+		return err
+	}
 	args := append([]string{"build", "-trimpath", "-buildvcs=false", "-ldflags", m.LDFlags, "-o", dir + string(filepath.Separator)}, m.Flags...)
-	_, err := output(m.gocmd(ctx, arch, append(args, m.Packages...)...))
+	_, err = output(m.gocmd(ctx, arch, append(args, m.Packages...)...))
 	return err
 }
 

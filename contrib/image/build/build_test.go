@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -13,21 +14,28 @@ import (
 // TestModules compares the modules with those that a program has recorded: each has a licence that is known.
 func TestModules(t *testing.T) {
 	b := &Build{Source: "../../..", Version: "v1"}
-	ours := b.Ours()
-	modules, err := Modules(t.Context(), Archs, ours)
+	ours, fleet := b.Ours(), b.Fleet()
+	modules, err := Modules(t.Context(), Archs, ours, fleet)
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	if err := ours.Write(t.Context(), runtime.GOARCH, dir); err != nil {
-		t.Fatal(err)
-	}
-	info, err := buildinfo.ReadFile(filepath.Join(dir, "ballastd"))
-	if err != nil {
-		t.Fatal(err)
+	var deps []*debug.Module
+	for name, m := range map[string]Main{"ballastd": ours, FleetName: fleet} {
+		if err := m.Write(t.Context(), runtime.GOARCH, dir); err != nil {
+			t.Fatal(err)
+		}
+		info, err := buildinfo.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		deps = append(deps, info.Deps...)
 	}
 	notices := string(Notices(modules))
-	for _, d := range info.Deps {
+	for _, d := range deps {
+		if d.Path == module {
+			continue // this repository
+		}
 		i := slices.IndexFunc(modules, func(m Module) bool { return m.Path == d.Path && m.Version == d.Version })
 		if i < 0 || !strings.Contains(notices, d.Path+" "+d.Version+", ") {
 			t.Errorf("%s %s is linked, and has no notice", d.Path, d.Version)

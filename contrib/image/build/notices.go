@@ -75,7 +75,7 @@ func (m *Main) collect(ctx context.Context, arch string, found map[string]*Modul
 		} else if err != nil {
 			return err
 		}
-		if p.Module != nil && p.Module.Main {
+		if p.Module != nil && (p.Module.Main || p.Module.Path == module) {
 			p.Module.Version = m.Version
 		}
 		if err := p.collect(found); err != nil {
@@ -99,10 +99,11 @@ func (p *linked) collect(found map[string]*Module) error {
 	if p.Standard || p.Module == nil || strings.HasPrefix(p.Module.Path, module+"/") { // modules below ours are part of it
 		return nil
 	}
-	m := found[p.Module.Path]
+	key := p.Module.Path + "@" + p.Module.Version // programs can have different ones
+	m := found[key]
 	if m == nil {
 		m = &Module{Path: p.Module.Path, Version: p.Module.Version}
-		found[p.Module.Path] = m
+		found[key] = m
 	}
 	for dir := p.Dir; ; dir = filepath.Dir(dir) {
 		if err := m.add(p.Module.Dir, dir); err != nil || dir == p.Module.Dir {

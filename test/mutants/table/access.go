@@ -74,6 +74,13 @@ var access = []Mutant{
 	{14, "pods that watch the daemon can do everything", "cmd/internal/admin/server.go",
 		`mux.Handle("GET /v1/health", all)`, `mux.Handle("/", all)`,
 		"cmd/internal/admin", "TestStatusRoutes"},
+	{14, "the agent of a cluster removes the pins of others", "cmd/internal/admin/fleet.go",
+		`h.Store.Refs(fleetPin)`, `h.Store.Refs(api.PinPrefix)`,
+		"cmd/internal/admin", "TestFleetRoutes"},
+	{14, "the agent of a cluster can do everything", "cmd/internal/admin/fleet.go",
+		`mux := h.statusMux()`, `mux := h.statusMux()
+	mux.Handle("/", h.Routes())`,
+		"cmd/internal/admin", "TestFleetRoutes"},
 	{14, "other users can open the sockets", "cmd/internal/serve/serve.go",
 		`listen(path, 0, 0o600)`, `listen(path, 0, 0o666)`,
 		"test/e2e", "TestOtherUsers"},

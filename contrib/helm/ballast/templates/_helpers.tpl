@@ -129,13 +129,20 @@ go on the host too. With "daemon" it runs one. */}}
   hostPath: {path: /etc/ballast, type: DirectoryOrCreate}
 {{- end }}
 
-{{/* Flags of `ballast node` that say which node and what it has. */}}
+{{/* Flags of `ballast-fleet leave` and `agent` that say which node and what it has. */}}
 {{- define "ballast.nodeArgs" -}}
 {{- if .Values.node.mark -}}
 - --name=$(NODE_NAME)
 - --label={{ .Values.node.label }}
 - --taint={{ .Values.node.startupTaint }}
+{{- else if .Values.fleet.enabled -}}
+- --name=$(NODE_NAME)
 {{- end }}
+{{- end }}
+
+{{/* The role of the daemon's socket that the container "node" gets: one that changes nothing, unless it fetches models. */}}
+{{- define "ballast.role" -}}
+{{ .Values.fleet.enabled | ternary "fleet" "status" }}
 {{- end }}
 
 {{- define "ballast.nodeEnv" -}}

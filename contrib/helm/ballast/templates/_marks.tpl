@@ -1,5 +1,6 @@
 {{/* A service account that can change the label and the startup taint of its own node, and nothing else.
-dict "root" $ "name" … "annotations" dict "extra" rules of a Role.
+With fleet.enabled, the labels for complete ModelSets are its own too.
+dict "root" $ "name" … "component" … "verbs" list "annotations" dict.
 
 RBAC knows nodes by name only, so patching any node is allowed by it, and what the patch may be is a policy's
 matter: the node is the one that the token is for (a claim that the kubelet asks for, and no pod can change), and only
@@ -7,6 +8,8 @@ the label and the taint differ. The kubelet's own credentials could not do it: i
 {{- define "ballast.marks" -}}
 {{- $root := .root -}}
 {{- $name := .name -}}
+{{- $own := printf "k == %q" .root.Values.node.label -}}
+{{- if .root.Values.fleet.enabled }}{{ $own = printf "%s || k.startsWith(\"models.ballast.dev/\")" $own }}{{ end -}}
 {{- $meta := dict "root" .root "component" .component -}}
 apiVersion: v1
 kind: ServiceAccount
@@ -35,7 +38,7 @@ metadata:
 rules:
   - apiGroups: [""]
     resources: [nodes]
-    verbs: [get, patch]
+    verbs: [{{ join ", " .verbs }}]
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
@@ -91,8 +94,8 @@ spec:
       message: a pod may change its own node only
       reason: Forbidden
     - expression: >-
-        variables.labels.all(k, k == "{{ $root.Values.node.label }}" || k in variables.oldLabels && variables.labels[k] == variables.oldLabels[k]) &&
-        variables.oldLabels.all(k, k == "{{ $root.Values.node.label }}" || k in variables.labels)
+        variables.labels.all(k, {{ $own }} || k in variables.oldLabels && variables.labels[k] == variables.oldLabels[k]) &&
+        variables.oldLabels.all(k, {{ $own }} || k in variables.labels)
       message: only the label {{ $root.Values.node.label }} may be changed
       reason: Forbidden
     - expression: >-

@@ -1,7 +1,7 @@
 //go:build tools
 
-// Package cluster names the programs of a Kubernetes cluster for the Go module that pins their versions.
-package cluster
+// Package kubernetes names the programs of a Kubernetes cluster for the Go module that pins their versions.
+package kubernetes
 
 import (
 	_ "go.etcd.io/etcd/server/v3"
@@ -9,4 +9,5 @@ import (
 	_ "k8s.io/kubernetes/cmd/kube-controller-manager"
 	_ "k8s.io/kubernetes/cmd/kube-scheduler"
 	_ "k8s.io/kubernetes/cmd/kubectl"
+	_ "k8s.io/kubernetes/cmd/kubelet"
 )

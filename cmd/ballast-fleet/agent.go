@@ -1,0 +1,413 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/ballast-fleet/plan"
+	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	core "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+)
+
+// lookDaemon is the interval between checks of the daemon.
+const lookDaemon = 5 * time.Second
+
+// An agent has the daemon of its node do what the cluster wishes.
+type agent struct {
+	node      string
+	marks     marks
+	models    bool   // fetch the models of ModelSets
+	hold      bool   // the taint, until the node has its models
+	handler   string // runtime handler
+	namespace string // of pull secrets
+	refresh   time.Duration
+	daemon    *api.Client
+	log       *slog.Logger
+
+	client client.Client // reads nodes and sets from the watches
+	direct client.Reader // reads the rest
+	poke   chan event.GenericEvent
+
+	loaded  types.UID // of the node whose ModelNode is known; what follows is that
+	written []v1alpha1.ModelState
+	at      time.Time // of the last write
+	pinned  []api.FleetPin
+	hasPins bool // the daemon has these pins
+
+	mu    sync.Mutex        // guards the fields below
+	ready bool              // the daemon
+	work  map[string]*model // by reference
+}
+
+// A model is the work on a model.
+type model struct {
+	state    v1alpha1.ModelState
+	keep     int
+	due      time.Time // of the next attempt
+	failures int
+	stop     context.CancelFunc // of the attempt that runs; nil: none
+	events   map[digest.Digest]api.Event
+}
+
+// cacheOptions are the two watches of an agent.
+func (a *agent) cacheOptions() cache.Options {
+	return cache.Options{ByObject: map[client.Object]cache.ByObject{
+		&core.Node{}: {Field: fields.OneTermEqualSelector("metadata.name", a.node), Transform: slim},
+	}}
+}
+
+// slim removes from a node what the agent does not read.
+func slim(o any) (any, error) {
+	if n, ok := o.(*core.Node); ok {
+		n.ManagedFields, n.Status = nil, core.NodeStatus{}
+	}
+	return o, nil
+}
+
+func (a *agent) setup(mgr ctrl.Manager) error {
+	a.client, a.direct, a.poke, a.work = mgr.GetClient(), mgr.GetAPIReader(), make(chan event.GenericEvent, 1), map[string]*model{}
+	all := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
+		return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: a.node}}}
+	})
+	b := ctrl.NewControllerManagedBy(mgr).Named("agent").Watches(&core.Node{}, all).WatchesRawSource(source.Channel(a.poke, all))
+	if a.models {
+		b = b.Watches(&v1alpha1.ModelSet{}, all)
+	}
+	return b.Complete(a)
+}
+
+// wake has the node reconciled soon.
+func (a *agent) wake() {
+	select {
+	case a.poke <- event.GenericEvent{Object: &core.Node{}}:
+	default: // it will be
+	}
+}
+
+// watchDaemon checks the daemon until ctx ends, and prints when its state changes.
+func (a *agent) watchDaemon(ctx context.Context) error {
+	said := ""
+	for {
+		state, err := "ballastd is ready", a.daemon.Ready(ctx)
+		if err != nil {
+			state = "ballastd is not ready: " + api.Text(err)
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if state != said {
+			a.log.Info(state)
+			said = state
+			a.mu.Lock()
+			a.ready = err == nil
+			a.mu.Unlock()
+			if a.poke != nil {
+				a.wake()
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(lookDaemon):
+		}
+	}
+}
+
+// Reconcile compares the node with what the cluster wishes.
+func (a *agent) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	var node core.Node
+	if err := a.client.Get(ctx, client.ObjectKey{Name: a.node}, &node); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	var sets v1alpha1.ModelSetList
+	again := time.Hour
+	if a.models {
+		if err := a.load(ctx, &node); err != nil {
+			return reconcile.Result{}, err
+		}
+		if err := a.client.List(ctx, &sets); err != nil {
+			return reconcile.Result{}, err
+		}
+		again = min(again, a.start(ctx, plan.Wishes(sets.Items, node.Labels)))
+		if err := a.setPins(ctx); err != nil {
+			a.log.Warn("pins are not set", "err", err)
+			again = min(again, lookDaemon)
+		}
+	}
+	states, ready := a.states()
+	if a.models {
+		wait, err := a.write(ctx, states)
+		if err != nil {
+			return reconcile.Result{}, err
+		}
+		again = min(again, wait)
+	}
+	if ready {
+		want := plan.Labels(sets.Items, node.Labels, states)
+		held := a.hold && slices.ContainsFunc(states, func(m v1alpha1.ModelState) bool { return m.Phase != v1alpha1.PhaseReady })
+		if err := a.marks.set(ctx, a.client, &node, want, !held); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	return reconcile.Result{RequeueAfter: again}, nil
+}
+
+// load reads the ModelNode of an earlier agent, or creates one.
+func (a *agent) load(ctx context.Context, node *core.Node) error {
+	if a.loaded == node.UID {
+		return nil
+	}
+	var is v1alpha1.ModelNode
+	err := a.direct.Get(ctx, client.ObjectKey{Name: a.node}, &is)
+	if apierrors.IsNotFound(err) {
+		is.Name = a.node
+		is.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}}
+		err = a.client.Create(ctx, &is)
+	}
+	if err != nil {
+		return err
+	}
+	a.loaded, a.written = node.UID, is.Status.List
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, s := range is.Status.List {
+		if a.work[s.Ref] == nil {
+			a.work[s.Ref] = &model{state: s, keep: max(1, len(s.Pinned))}
+		}
+	}
+	return nil
+}
+
+// start starts the attempts that are due, stops those for models that nothing wishes, and returns when the next one is due.
+func (a *agent) start(ctx context.Context, wishes map[string]plan.Wish) time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for ref, m := range a.work {
+		if _, ok := wishes[ref]; !ok {
+			if m.stop != nil {
+				m.stop()
+			}
+			delete(a.work, ref)
+		}
+	}
+	next := time.Hour
+	for ref, w := range wishes {
+		m := a.work[ref]
+		if m == nil {
+			m = &model{state: v1alpha1.ModelState{Ref: ref, Phase: v1alpha1.PhasePending, Since: metav1.Now()}}
+			a.work[ref] = m
+		}
+		m.keep = w.Keep
+		m.state.Pinned = m.state.Pinned[:min(len(m.state.Pinned), w.Keep)]
+		if m.stop != nil || !a.ready {
+			continue
+		}
+		if wait := time.Until(m.due); wait > 0 {
+			next = min(next, wait)
+			continue
+		}
+		attempt, stop := context.WithCancel(context.WithoutCancel(ctx))
+		m.stop, m.events = stop, map[digest.Digest]api.Event{}
+		go a.attempt(attempt, ref, w, m)
+	}
+	return next
+}
+
+// attempt has the daemon fetch a model.
+func (a *agent) attempt(ctx context.Context, ref string, w plan.Wish, m *model) {
+	req := api.FleetPullRequest{Ref: ref, Handler: a.handler}
+	err := a.credentials(ctx, w.Secret, &req)
+	var digest string
+	if err == nil {
+		im, perr := a.daemon.FleetPull(ctx, req, func(e api.Event) { a.progress(m, e) })
+		digest, err = (&api.Image{Image: im}).ID().String(), perr
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	m.stop()
+	m.stop = nil
+	if a.work[ref] != m {
+		return // nothing wishes it any more
+	}
+	m.state.Rate = 0
+	if err != nil {
+		m.failures++
+		m.due = time.Now().Add(plan.Retry(m.failures))
+		m.state.Error = truncated(api.Text(err))
+		if m.state.Phase != v1alpha1.PhaseReady {
+			m.enter(v1alpha1.PhaseFailed)
+		}
+		if m.failures == 1 || !errdefs.IsUnavailable(err) {
+			a.log.Warn("model was not fetched", "ref", ref, "err", m.state.Error)
+		}
+	} else {
+		m.failures, m.state.Error = 0, ""
+		m.due = time.Now().Add(a.refresh*3/4 + rand.N(a.refresh/2)) // random, so that nodes do not ask at the same time
+		m.state.Completed = m.state.Total
+		m.state.Pinned = plan.Versions(m.state.Pinned, digest, m.keep)
+		m.enter(v1alpha1.PhaseReady)
+	}
+	a.wake()
+}
+
+// maxError limits an error in a ModelNode, in bytes.
+const maxError = 1000
+
+func truncated(s string) string {
+	if len(s) > maxError {
+		s = s[:maxError] + "…"
+	}
+	return s
+}
+
+// progress adds a line of a download.
+func (a *agent) progress(m *model, e api.Event) {
+	if e.Digest == "" {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	m.events[e.Digest] = e
+	total, completed, rate := int64(0), int64(0), int64(0)
+	for _, e := range m.events {
+		total, completed = total+e.Total, completed+e.Completed
+		if e.Status == api.StatusDownloading {
+			rate += e.Rate
+		}
+	}
+	m.state.Total, m.state.Completed, m.state.Rate = total, completed, rate
+	if completed < total && m.state.Phase != v1alpha1.PhaseDownloading {
+		m.enter(v1alpha1.PhaseDownloading)
+		a.wake()
+	}
+}
+
+// enter changes the phase. The caller holds agent.mu.
+func (m *model) enter(p v1alpha1.Phase) {
+	if m.state.Phase != p {
+		m.state.Phase, m.state.Since = p, metav1.Now()
+	}
+}
+
+// states returns the states of all models, and whether the daemon is ready.
+func (a *agent) states() ([]v1alpha1.ModelState, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all := map[string]v1alpha1.ModelState{}
+	for ref, m := range a.work {
+		all[ref] = m.state
+	}
+	return plan.Sorted(all), a.ready
+}
+
+// setPins has the daemon pin the versions of all models, and nothing else. A model that is no longer there is fetched again.
+func (a *agent) setPins(ctx context.Context) error {
+	var want []api.FleetPin
+	states, ready := a.states()
+	for _, m := range states {
+		for _, d := range m.Pinned {
+			want = append(want, api.FleetPin{Ref: m.Ref, Digest: digest.Digest(d)})
+		}
+	}
+	if !ready || a.hasPins && slices.Equal(want, a.pinned) {
+		return nil
+	}
+	set, err := a.daemon.SetFleetPins(ctx, api.FleetPins{Pins: want})
+	if err != nil {
+		return err
+	}
+	a.pinned, a.hasPins = set.Pins, true
+	if len(set.Pins) == len(want) {
+		return nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for ref, m := range a.work {
+		m.state.Pinned = slices.DeleteFunc(slices.Clone(m.state.Pinned), func(d string) bool {
+			return !slices.Contains(set.Pins, api.FleetPin{Ref: ref, Digest: digest.Digest(d)})
+		})
+		if len(m.state.Pinned) == 0 && m.state.Phase == v1alpha1.PhaseReady {
+			m.enter(v1alpha1.PhasePending)
+			m.due = time.Time{}
+		}
+	}
+	a.wake()
+	return nil
+}
+
+// write writes the ModelNode if it is time, and otherwise returns when it is.
+func (a *agent) write(ctx context.Context, states []v1alpha1.ModelState) (time.Duration, error) {
+	after, changed := plan.WriteAfter(a.written, states)
+	if !changed {
+		return plan.WriteEvery, nil
+	}
+	if wait := time.Until(a.at.Add(after)); after > 0 && wait > 0 {
+		return wait, nil
+	}
+	// Without a version: the agent is the only one who writes it. An empty list replaces an earlier one.
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"models": plan.Count(states), "list": states}})
+	if err != nil {
+		return 0, err
+	}
+	is := v1alpha1.ModelNode{ObjectMeta: metav1.ObjectMeta{Name: a.node}}
+	if err := a.client.Status().Patch(ctx, &is, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		if apierrors.IsNotFound(err) { // its node was another one of the same name, or an administrator removed it
+			a.loaded = ""
+		}
+		return 0, err
+	}
+	a.written, a.at = states, time.Now()
+	return plan.WriteEvery, nil
+}
+
+// credentials reads a pull secret.
+func (a *agent) credentials(ctx context.Context, secret string, req *api.FleetPullRequest) error {
+	if secret == "" {
+		return nil
+	}
+	var s core.Secret
+	if err := a.direct.Get(ctx, client.ObjectKey{Namespace: a.namespace, Name: secret}, &s); err != nil {
+		if apierrors.IsForbidden(err) {
+			return fmt.Errorf("pull secret %s cannot be read; add it to fleet.pullSecrets of the chart: %w", secret, errdefs.ErrPermissionDenied)
+		}
+		return fmt.Errorf("pull secret %s in namespace %s: %w", secret, a.namespace, err)
+	}
+	var err error
+	req.Username, req.Password, err = loginOf(s.Data[core.DockerConfigJsonKey], req.Ref)
+	if err != nil {
+		return fmt.Errorf("pull secret %s: %w", secret, err)
+	}
+	return nil
+}
+
+// end stops all attempts. The daemon continues the downloads.
+func (a *agent) end() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for m := range maps.Values(a.work) {
+		if m.stop != nil {
+			m.stop()
+		}
+	}
+}

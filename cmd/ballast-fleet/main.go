@@ -1,0 +1,181 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process
+	if err := root(os.Stdout).ExecuteContext(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		fmt.Fprintln(os.Stderr, "ballast-fleet:", api.Text(err))
+		os.Exit(1)
+	}
+}
+
+// An app has the flags of all commands.
+type app struct {
+	kubeconfig string
+	log        *slog.Logger
+	out        io.Writer
+}
+
+func root(out io.Writer) *cobra.Command {
+	a := &app{log: slog.New(slog.NewTextHandler(out, nil)), out: out}
+	c := &cobra.Command{
+		Use: "ballast-fleet COMMAND", Short: "models on the nodes of a Kubernetes cluster",
+		Version: api.ThisVersion().Version, SilenceErrors: true, SilenceUsage: true,
+	}
+	c.PersistentFlags().StringVar(&a.kubeconfig, "kubeconfig", "", "`file` with the address of the API server (default: that of the pod)")
+	c.AddCommand(a.agentCommand(), a.controllerCommand(), a.leaveCommand(), a.goneCommand())
+	return c
+}
+
+// scheme has the types that the program reads and writes.
+func scheme() (*runtime.Scheme, error) {
+	s := runtime.NewScheme()
+	return s, errors.Join(clientgoscheme.AddToScheme(s), v1alpha1.AddToScheme(s))
+}
+
+// config returns how to reach the API server.
+func (a *app) config() (*rest.Config, error) {
+	ctrl.SetLogger(logr.FromSlogHandler(a.log.Handler()))
+	c, err := clientcmd.BuildConfigFromFlags("", a.kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("no API server; outside of a pod, use --kubeconfig: %w", err)
+	}
+	c.UserAgent = "ballast-fleet/" + api.ThisVersion().Version
+	return c, nil
+}
+
+// client returns a client without watches.
+func (a *app) client() (client.Client, error) {
+	c, err := a.config()
+	if err != nil {
+		return nil, err
+	}
+	s, err := scheme()
+	if err != nil {
+		return nil, err
+	}
+	return client.New(c, client.Options{Scheme: s})
+}
+
+// manager returns a manager with the watches of o.
+func (a *app) manager(o manager.Options) (manager.Manager, error) {
+	c, err := a.config()
+	if err != nil {
+		return nil, err
+	}
+	if o.Scheme, err = scheme(); err != nil {
+		return nil, err
+	}
+	o.Logger = logr.FromSlogHandler(a.log.Handler())
+	return ctrl.NewManager(c, o)
+}
+
+func (a *app) agentCommand() *cobra.Command {
+	var ag agent
+	var socket, metrics string
+	c := &cobra.Command{
+		Use:   "agent",
+		Short: "label the node, and have the daemon fetch the models of its ModelSets; runs until SIGTERM",
+		Long: `Label the node and remove its startup taint when the daemon is ready, and report when it is not ready any
+more. The label stays while the daemon restarts, because complete models need no daemon. "leave" removes it.
+
+With --models, the daemon fetches and pins the models of all ModelSets that select the node.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ag.log = a.log
+			ag.daemon = api.NewClient(socket)
+			defer ag.daemon.Close()
+			if ag.node == "" {
+				return ag.watchDaemon(cmd.Context())
+			}
+			mgr, err := a.manager(manager.Options{Cache: ag.cacheOptions(), Metrics: server.Options{BindAddress: metrics}})
+			if err != nil {
+				return err
+			}
+			if err := ag.setup(mgr); err != nil {
+				return err
+			}
+			defer ag.end()
+			g, ctx := errgroup.WithContext(cmd.Context())
+			g.Go(func() error { return ag.watchDaemon(ctx) })
+			g.Go(func() error { return mgr.Start(ctx) })
+			return g.Wait()
+		},
+	}
+	f := c.Flags()
+	nodeFlags(c, &ag.node, &ag.marks)
+	f.StringVar(&socket, "socket", "/run/ballast/fleet/fleet.sock", "`socket` of ballastd")
+	f.BoolVar(&ag.models, "models", false, "fetch the models of ModelSets")
+	f.BoolVar(&ag.hold, "hold", false, "keep the startup taint until the node has its models")
+	f.StringVar(&ag.handler, "runtime-handler", "", "runtime `handler` of the pods that use models")
+	f.StringVar(&ag.namespace, "namespace", "ballast-system", "`namespace` of pull secrets")
+	f.DurationVar(&ag.refresh, "refresh", 10*time.Minute, "how often tags are looked up")
+	f.StringVar(&metrics, "metrics", "0", "`address` for metrics, such as :9758; 0: none")
+	return c
+}
+
+func nodeFlags(c *cobra.Command, node *string, m *marks) {
+	f := c.Flags()
+	f.StringVar(node, "name", "", "`name` of the node; empty: do not ask the API server")
+	f.StringVar(&m.label, "label", "", "`key` of the label for nodes with ballast")
+	f.StringVar(&m.taint, "taint", "", "`key` of the taint for nodes until ballast is ready")
+}
+
+func (a *app) controllerCommand() *cobra.Command {
+	var namespace, nodes, metrics string
+	c := &cobra.Command{
+		Use:   "controller",
+		Short: "count the nodes of ModelSets; runs until SIGTERM",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			selector, err := labels.Parse(nodes)
+			if err != nil {
+				return fmt.Errorf("--nodes: %w", err)
+			}
+			mgr, err := a.manager(manager.Options{
+				LeaderElection: true, LeaderElectionID: "ballast-fleet", LeaderElectionNamespace: namespace, LeaderElectionReleaseOnCancel: true,
+				Metrics: server.Options{BindAddress: metrics},
+			})
+			if err != nil {
+				return err
+			}
+			if err := (&controller{nodes: selector}).setup(mgr); err != nil {
+				return err
+			}
+			return mgr.Start(cmd.Context())
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&namespace, "namespace", "ballast-system", "`namespace` of the lease of the leader")
+	f.StringVar(&nodes, "nodes", "", "label `selector` of the nodes with agents (default: all)")
+	f.StringVar(&metrics, "metrics", "0", "`address` for metrics, such as :8080; 0: none")
+	return c
+}

@@ -1,0 +1,126 @@
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// A Wish is a model that a node should have.
+type Wish struct {
+	Secret string // name; empty: the credentials of the node
+	Keep   int    // versions
+}
+
+// Wishes returns the models of all sets that select a node, by reference. Of sets that name the same model, the largest
+// number of versions counts, and the secret of the set whose name is the first.
+func Wishes(sets []v1alpha1.ModelSet, node map[string]string) map[string]Wish {
+	all := map[string]Wish{}
+	sets = slices.Clone(sets)
+	slices.SortFunc(sets, func(a, b v1alpha1.ModelSet) int { return strings.Compare(a.Name, b.Name) })
+	for _, s := range sets {
+		if !Selects(&s, node) {
+			continue
+		}
+		for _, ref := range s.Spec.Models {
+			w := all[ref]
+			if w.Secret == "" {
+				w.Secret = s.Spec.PullSecret
+			}
+			w.Keep = max(w.Keep, int(s.Spec.Keep), 1)
+			all[ref] = w
+		}
+	}
+	return all
+}
+
+// Selects reports whether a set selects the nodes with these labels. A set that is being deleted selects none.
+func Selects(s *v1alpha1.ModelSet, node map[string]string) bool {
+	return s.DeletionTimestamp.IsZero() && labels.SelectorFromSet(s.Spec.NodeSelector).Matches(labels.Set(node))
+}
+
+// Complete reports whether a node has all models of a set.
+func Complete(s *v1alpha1.ModelSet, states []v1alpha1.ModelState) bool {
+	for _, ref := range s.Spec.Models {
+		if !slices.ContainsFunc(states, func(m v1alpha1.ModelState) bool { return m.Ref == ref && m.Phase == v1alpha1.PhaseReady }) {
+			return false
+		}
+	}
+	return true
+}
+
+// SetLabel is the prefix of the labels of a node for the sets that are complete there. Their value is "ready".
+const SetLabel = "models.ballast.dev/"
+
+// Labels returns the labels of SetLabel that a node should have.
+func Labels(sets []v1alpha1.ModelSet, node map[string]string, states []v1alpha1.ModelState) map[string]string {
+	out := map[string]string{}
+	for _, s := range sets {
+		if Selects(&s, node) && Complete(&s, states) {
+			out[SetLabel+s.Name] = "ready"
+		}
+	}
+	return out
+}
+
+// Versions returns the pinned versions after a model was had with a digest: the newest first, at most keep.
+func Versions(pinned []string, digest string, keep int) []string {
+	rest := slices.DeleteFunc(slices.Clone(pinned), func(d string) bool { return d == digest })
+	all := append([]string{digest}, rest...)
+	return all[:min(len(all), keep)]
+}
+
+// Intervals of the agent.
+const (
+	WriteEvery = 30 * time.Second // between two writes of progress
+	firstRetry = 10 * time.Second
+	lastRetry  = 5 * time.Minute
+)
+
+// Retry returns the time until a model is tried again after failures in a row.
+func Retry(failures int) time.Duration {
+	return min(firstRetry<<min(max(failures-1, 0), 8), lastRetry)
+}
+
+// WriteAfter returns when the state of a node is written, in relation to the last write: at once if more than the progress of
+// downloads has changed. It returns false if nothing has changed.
+func WriteAfter(was, is []v1alpha1.ModelState) (time.Duration, bool) {
+	progress, other := len(was) != len(is), len(was) != len(is)
+	for i := range min(len(was), len(is)) {
+		a, b := was[i], is[i]
+		other = other || a.Ref != b.Ref || a.Phase != b.Phase || a.Error != b.Error || !slices.Equal(a.Pinned, b.Pinned)
+		progress = progress || a.Total != b.Total || a.Completed != b.Completed || a.Rate != b.Rate
+	}
+	switch {
+	case other:
+		return 0, true
+	case progress:
+		return WriteEvery, true
+	}
+	return 0, false
+}
+
+// Count returns "ready/all".
+func Count(states []v1alpha1.ModelState) string {
+	ready := 0
+	for _, m := range states {
+		if m.Phase == v1alpha1.PhaseReady {
+			ready++
+		}
+	}
+	return fmt.Sprintf("%d/%d", ready, len(states))
+}
+
+// Sorted returns states by reference.
+func Sorted(states map[string]v1alpha1.ModelState) []v1alpha1.ModelState {
+	out := make([]v1alpha1.ModelState, 0, len(states))
+	for _, ref := range slices.Sorted(maps.Keys(states)) {
+		out = append(out, states[ref])
+	}
+	return out
+}

@@ -1,0 +1,119 @@
+package plan
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// A Tally is what a set has on its nodes.
+type Tally struct {
+	Desired, Ready, Failed int32
+	Total, Completed       int64 // bytes, as far as they are known
+
+	// Late is the number of nodes that will not have the models by the deadline, and Slowest one of them with the longest time.
+	Late    int32
+	Slowest string
+	Needs   time.Duration // of it; 0: not known
+
+	// Trouble is an error of a node.
+	Trouble string
+}
+
+// Nodes is "ready/desired".
+func (t Tally) Nodes() string { return fmt.Sprintf("%d/%d", t.Ready, t.Desired) }
+
+// Progress is a percentage, which is 100 only if all nodes are ready.
+func (t Tally) Progress() string {
+	switch {
+	case t.Desired > 0 && t.Ready == t.Desired:
+		return "100%"
+	case t.Total <= 0:
+		return "0%"
+	}
+	return fmt.Sprintf("%d%%", min(99, 100*t.Completed/t.Total))
+}
+
+// Add counts a node with its name and the states of its models; left is the time until the deadline.
+func (t *Tally) Add(s *v1alpha1.ModelSet, node string, states []v1alpha1.ModelState, left time.Duration) {
+	t.Desired++
+	by := make(map[string]v1alpha1.ModelState, len(states))
+	for _, m := range states {
+		by[m.Ref] = m
+	}
+	var missing, rate int64
+	complete, failed, known := true, false, true
+	for _, ref := range s.Spec.Models {
+		m, ok := by[ref]
+		t.Total += m.Total
+		t.Completed += m.Completed
+		if ok && m.Phase == v1alpha1.PhaseReady {
+			continue
+		}
+		complete = false
+		missing += m.Total - m.Completed
+		rate += m.Rate
+		known = known && m.Total > 0
+		if m.Phase == v1alpha1.PhaseFailed {
+			failed = true
+			if t.Trouble == "" {
+				t.Trouble = fmt.Sprintf("%s on %s: %s", ref, node, m.Error)
+			}
+		}
+	}
+	switch {
+	case complete:
+		t.Ready++
+		return
+	case failed:
+		t.Failed++
+	}
+	needs := time.Duration(0)
+	if known && rate > 0 {
+		needs = time.Duration(float64(missing) / float64(rate) * float64(time.Second))
+	}
+	if needs == 0 || needs > left {
+		t.Late++
+		if t.Slowest == "" || t.Needs != 0 && (needs == 0 || needs > t.Needs) {
+			t.Slowest, t.Needs = node, needs
+		}
+	}
+}
+
+// WarnAt returns when 80 % of the time of a set has passed; zero if it has no deadline.
+func WarnAt(s *v1alpha1.ModelSet) time.Time {
+	if s.Spec.Deadline == nil {
+		return time.Time{}
+	}
+	begin := s.CreationTimestamp.Time
+	return begin.Add(s.Spec.Deadline.Sub(begin) * 8 / 10)
+}
+
+// Warning returns the message of the event that the deadline of a set cannot be met; empty if there is none to make.
+func Warning(s *v1alpha1.ModelSet, t Tally, now time.Time) string {
+	at := WarnAt(s)
+	if at.IsZero() || now.Before(at) || t.Late == 0 || s.Status.Warned != nil && s.Status.Warned.Equal(s.Spec.Deadline) {
+		return ""
+	}
+	slow := t.Slowest + " has no progress"
+	if t.Needs > 0 {
+		slow = fmt.Sprintf("%s needs %v more", t.Slowest, t.Needs.Round(time.Second))
+	}
+	return fmt.Sprintf("%d of %d nodes will not have all models by %s: %s", t.Late, t.Desired, s.Spec.Deadline.UTC().Format(time.RFC3339), slow)
+}
+
+// Condition returns the condition Ready of a set.
+func Condition(t Tally) metav1.Condition {
+	c := metav1.Condition{Type: v1alpha1.ReadyCondition, Status: metav1.ConditionFalse, Reason: "Downloading", Message: t.Nodes() + " nodes have all models"}
+	switch {
+	case t.Desired == 0:
+		c.Reason, c.Message = "NoNodes", "no node is selected"
+	case t.Ready == t.Desired:
+		c.Status, c.Reason = metav1.ConditionTrue, "Complete"
+	case t.Failed > 0:
+		c.Reason, c.Message = "Failed", c.Message+"; "+t.Trouble
+	}
+	return c
+}

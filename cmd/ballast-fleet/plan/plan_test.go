@@ -1,0 +1,188 @@
+package plan
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func set(name string, spec v1alpha1.ModelSetSpec) v1alpha1.ModelSet {
+	return v1alpha1.ModelSet{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
+}
+
+func state(ref string, p v1alpha1.Phase, total, completed, rate int64) v1alpha1.ModelState {
+	return v1alpha1.ModelState{Ref: ref, Phase: p, Total: total, Completed: completed, Rate: rate}
+}
+
+func TestWishes(t *testing.T) {
+	gone := set("gone", v1alpha1.ModelSetSpec{Models: []string{"r/x:1"}})
+	gone.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+	sets := []v1alpha1.ModelSet{
+		set("b", v1alpha1.ModelSetSpec{Models: []string{"r/a:1", "r/b:1"}, PullSecret: "of-b", Keep: 2}),
+		set("a", v1alpha1.ModelSetSpec{Models: []string{"r/a:1"}, PullSecret: "of-a"}),
+		set("other", v1alpha1.ModelSetSpec{Models: []string{"r/c:1"}, NodeSelector: map[string]string{"gpu": "true"}}),
+		gone,
+	}
+	want := map[string]Wish{"r/a:1": {"of-a", 2}, "r/b:1": {"of-b", 2}}
+	if d := cmp.Diff(want, Wishes(sets, map[string]string{"gpu": "false"})); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	if got := Wishes(sets, map[string]string{"gpu": "true"}); len(got) != 3 || got["r/c:1"].Keep != 1 {
+		t.Errorf("with the label: %v", got)
+	}
+}
+
+func TestLabels(t *testing.T) {
+	sets := []v1alpha1.ModelSet{
+		set("a", v1alpha1.ModelSetSpec{Models: []string{"r/a:1"}}),
+		set("ab", v1alpha1.ModelSetSpec{Models: []string{"r/a:1", "r/b:1"}}),
+		set("other", v1alpha1.ModelSetSpec{Models: []string{"r/a:1"}, NodeSelector: map[string]string{"gpu": "true"}}),
+	}
+	states := []v1alpha1.ModelState{state("r/a:1", v1alpha1.PhaseReady, 1, 1, 0), state("r/b:1", v1alpha1.PhaseFailed, 1, 0, 0)}
+	if d := cmp.Diff(map[string]string{"models.ballast.dev/a": "ready"}, Labels(sets, nil, states)); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+func TestVersions(t *testing.T) {
+	for _, tt := range []struct {
+		was  string
+		keep int
+		want string
+	}{{"", 1, "n"}, {"a", 1, "n"}, {"a b", 2, "n a"}, {"a b", 9, "n a b"}, {"a n", 2, "n a"}, {"n a", 1, "n"}} {
+		was := strings.Fields(tt.was)
+		if got := strings.Join(Versions(was, "n", tt.keep), " "); got != tt.want || strings.Join(was, " ") != tt.was {
+			t.Errorf("%q, keep %d: got %q, want %q", tt.was, tt.keep, got, tt.want)
+		}
+	}
+}
+
+func TestRetry(t *testing.T) {
+	if a, b, c := Retry(1), Retry(2), Retry(1<<20); a != 10*time.Second || b != 20*time.Second || c != 5*time.Minute {
+		t.Errorf("%v, %v, %v", a, b, c)
+	}
+}
+
+func TestWriteAfter(t *testing.T) {
+	base := state("r/a:1", v1alpha1.PhaseDownloading, 10, 1, 1)
+	for name, tt := range map[string]struct {
+		change  func(*v1alpha1.ModelState)
+		after   time.Duration
+		changed bool
+	}{
+		"nothing":  {func(*v1alpha1.ModelState) {}, 0, false},
+		"progress": {func(m *v1alpha1.ModelState) { m.Completed = 2 }, WriteEvery, true},
+		"rate":     {func(m *v1alpha1.ModelState) { m.Rate = 2 }, WriteEvery, true},
+		"phase":    {func(m *v1alpha1.ModelState) { m.Phase = v1alpha1.PhaseReady }, 0, true},
+		"error":    {func(m *v1alpha1.ModelState) { m.Error = "x" }, 0, true},
+		"pin":      {func(m *v1alpha1.ModelState) { m.Pinned = []string{"x"} }, 0, true},
+		"model":    {func(m *v1alpha1.ModelState) { m.Ref = "r/b:1" }, 0, true},
+	} {
+		is := base
+		tt.change(&is)
+		if after, changed := WriteAfter([]v1alpha1.ModelState{base}, []v1alpha1.ModelState{is}); after != tt.after || changed != tt.changed {
+			t.Errorf("%s: %v, %t", name, after, changed)
+		}
+	}
+	if after, changed := WriteAfter([]v1alpha1.ModelState{base}, nil); after != 0 || !changed {
+		t.Errorf("none left: %v, %t", after, changed)
+	}
+}
+
+// TestTally counts nodes in each state, and finds the slowest one.
+func TestTally(t *testing.T) {
+	s := set("s", v1alpha1.ModelSetSpec{Models: []string{"r/a:1", "r/b:1"}})
+	ready := func(ref string) v1alpha1.ModelState { return state(ref, v1alpha1.PhaseReady, 100, 100, 0) }
+	failed := state("r/b:1", v1alpha1.PhaseFailed, 0, 0, 0)
+	failed.Error = "no such model"
+	var got Tally
+	for _, n := range []struct {
+		name   string
+		states []v1alpha1.ModelState
+	}{
+		{"ready", []v1alpha1.ModelState{ready("r/a:1"), ready("r/b:1"), state("r/other:1", v1alpha1.PhaseFailed, 0, 0, 0)}},
+		{"fast", []v1alpha1.ModelState{ready("r/a:1"), state("r/b:1", v1alpha1.PhaseDownloading, 100, 50, 50)}},
+		{"slow", []v1alpha1.ModelState{ready("r/a:1"), state("r/b:1", v1alpha1.PhaseDownloading, 100, 50, 1)}},
+		{"new", nil},
+		{"bad", []v1alpha1.ModelState{ready("r/a:1"), failed}},
+	} {
+		got.Add(&s, n.name, n.states, 10*time.Second)
+	}
+	want := Tally{Desired: 5, Ready: 1, Failed: 1, Total: 700, Completed: 600, Late: 3, Slowest: "new", Trouble: "r/b:1 on bad: no such model"}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	if got.Nodes() != "1/5" || got.Progress() != "85%" {
+		t.Errorf("%s %s", got.Nodes(), got.Progress())
+	}
+	var slow Tally
+	slow.Add(&s, "slow", []v1alpha1.ModelState{ready("r/a:1"), state("r/b:1", v1alpha1.PhaseDownloading, 100, 50, 1)}, 10*time.Second)
+	slow.Add(&s, "slower", []v1alpha1.ModelState{ready("r/a:1"), state("r/b:1", v1alpha1.PhaseDownloading, 100, 20, 1)}, 10*time.Second)
+	if slow.Late != 2 || slow.Slowest != "slower" || slow.Needs != 80*time.Second {
+		t.Errorf("%+v", slow)
+	}
+}
+
+func TestCondition(t *testing.T) {
+	for _, tt := range []struct {
+		t              Tally
+		status, reason string
+	}{
+		{Tally{}, "False", "NoNodes"},
+		{Tally{Desired: 2, Ready: 1}, "False", "Downloading"},
+		{Tally{Desired: 2, Ready: 1, Failed: 1, Trouble: "x"}, "False", "Failed"},
+		{Tally{Desired: 2, Ready: 2}, "True", "Complete"},
+	} {
+		if c := Condition(tt.t); string(c.Status) != tt.status || c.Reason != tt.reason {
+			t.Errorf("%+v: %+v", tt.t, c)
+		}
+	}
+	if p := (Tally{Desired: 2, Ready: 1, Total: 10, Completed: 10}).Progress(); p != "99%" {
+		t.Errorf("not all nodes are ready: %s", p)
+	}
+}
+
+// TestWarning wants one event, at 80 % of the time or later, if a node is late.
+func TestWarning(t *testing.T) {
+	begin := time.Date(2026, 12, 1, 6, 0, 0, 0, time.UTC)
+	at := func(d time.Duration) *metav1.Time { return &metav1.Time{Time: begin.Add(d)} }
+	s := set("s", v1alpha1.ModelSetSpec{})
+	late := Tally{Desired: 3, Late: 2, Slowest: "n1", Needs: 30 * time.Minute}
+	if w := Warning(&s, late, begin.Add(time.Hour)); w != "" {
+		t.Errorf("without a deadline: %q", w)
+	}
+	s.CreationTimestamp, s.Spec.Deadline = *at(0), at(100*time.Minute)
+	if w := Warning(&s, late, begin.Add(79*time.Minute)); w != "" {
+		t.Errorf("too early: %q", w)
+	}
+	if w, want := Warning(&s, late, begin.Add(80*time.Minute)), "2 of 3 nodes will not have all models by 2026-12-01T07:40:00Z: n1 needs 30m0s more"; w != want {
+		t.Errorf("got %q, want %q", w, want)
+	}
+	if w := Warning(&s, Tally{Desired: 3, Ready: 3}, begin.Add(90*time.Minute)); w != "" {
+		t.Errorf("no node is late: %q", w)
+	}
+	late.Needs = 0
+	if w := Warning(&s, late, begin.Add(200*time.Minute)); !strings.HasSuffix(w, "n1 has no progress") {
+		t.Errorf("no rate: %q", w)
+	}
+	s.Status.Warned = at(100 * time.Minute)
+	if w := Warning(&s, late, begin.Add(90*time.Minute)); w != "" {
+		t.Errorf("again: %q", w)
+	}
+	s.Spec.Deadline = at(101 * time.Minute)
+	if w := Warning(&s, late, begin.Add(90*time.Minute)); w == "" {
+		t.Error("no warning for another deadline")
+	}
+}
+
+func TestSorted(t *testing.T) {
+	got := Sorted(map[string]v1alpha1.ModelState{"b": {Ref: "b"}, "a": {Ref: "a", Phase: v1alpha1.PhaseReady}})
+	if !slices.EqualFunc(got, []string{"a", "b"}, func(m v1alpha1.ModelState, ref string) bool { return m.Ref == ref }) || Count(got) != "1/2" {
+		t.Errorf("%v, %s", got, Count(got))
+	}
+}

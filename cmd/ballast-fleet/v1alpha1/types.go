@@ -1,0 +1,195 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// GroupVersion is the group and version of the objects.
+var GroupVersion = schema.GroupVersion{Group: "ballast.dev", Version: "v1alpha1"}
+
+// AddToScheme registers the types.
+func AddToScheme(s *runtime.Scheme) error {
+	s.AddKnownTypes(GroupVersion, &ModelSet{}, &ModelSetList{}, &ModelNode{}, &ModelNodeList{})
+	metav1.AddToGroupVersion(s, GroupVersion)
+	return nil
+}
+
+// ModelSet names models that nodes have.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,shortName=mset
+// +kubebuilder:subresource:status
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 63",message="the name has more than 63 characters: it is part of a label of nodes"
+// +kubebuilder:printcolumn:name="Nodes",type=string,JSONPath=`.status.nodes`,description="Nodes that have all models, of the nodes that should"
+// +kubebuilder:printcolumn:name="Failed",type=integer,JSONPath=`.status.failed`,description="Nodes where a model cannot be had"
+// +kubebuilder:printcolumn:name="Progress",type=string,JSONPath=`.status.progress`,description="Downloaded bytes of all nodes"
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Deadline",type=date,JSONPath=`.spec.deadline`,priority=1
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,priority=1
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type ModelSet struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec ModelSetSpec `json:"spec"`
+	// +optional
+	Status ModelSetStatus `json:"status,omitempty"`
+}
+
+// ModelSetSpec is what is wished.
+type ModelSetSpec struct {
+	// Models are references with registry, and a tag or a digest. A tag is looked up again every ten minutes.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MinLength=3
+	// +kubebuilder:validation:items:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule="self.all(m, m.matches('^[^/@ ]+[.:][^/@ ]*/[^@ ]+(:[^/@ ]+|@sha256:[0-9a-f]{64})$'))",message="a model is HOST/REPOSITORY:TAG or HOST/REPOSITORY@sha256:DIGEST, with the host of its registry"
+	// +listType=set
+	Models []string `json:"models"`
+
+	// NodeSelector selects nodes by their labels. Without one, all nodes of the DaemonSet have the models.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=16
+	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+
+	// Deadline is when all nodes should have the models. At 80 % of the time from the creation of the set, an event says so if
+	// the rate of a node does not suffice.
+	// +optional
+	Deadline *metav1.Time `json:"deadline,omitempty"`
+
+	// Keep is the number of versions of a tag that stay pinned, with the newest.
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=16
+	Keep int32 `json:"keep,omitempty"`
+
+	// PullSecret is the name of a secret of type kubernetes.io/dockerconfigjson in the namespace of the agents, which
+	// fleet.pullSecrets of the chart lists. Without one, the credentials of the node are used.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	PullSecret string `json:"pullSecret,omitempty"`
+}
+
+// ReadyCondition is the condition of a ModelSet whose models all nodes have.
+const ReadyCondition = "Ready"
+
+// ModelSetStatus is what the controller has counted.
+type ModelSetStatus struct {
+	// ObservedGeneration is the generation of the spec that was counted.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// Desired is the number of selected nodes, Ready of those that have all models, Failed of those where one cannot be had.
+	Desired int32 `json:"desired"`
+	Ready   int32 `json:"ready"`
+	Failed  int32 `json:"failed"`
+
+	// Nodes is "ready/desired".
+	// +optional
+	Nodes string `json:"nodes,omitempty"`
+
+	// Progress is the percentage of the known bytes of all nodes.
+	// +optional
+	Progress string `json:"progress,omitempty"`
+
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// Warned is the deadline about which an event was made.
+	// +optional
+	Warned *metav1.Time `json:"warned,omitempty"`
+}
+
+// ModelSetList is a list of ModelSets.
+//
+// +kubebuilder:object:root=true
+type ModelSetList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []ModelSet `json:"items"`
+}
+
+// ModelNode is what one node has of the models of all sets. Its name is that of the node.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,shortName=mnode
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Models",type=string,JSONPath=`.status.models`,description="Models that are ready, of all"
+// +kubebuilder:printcolumn:name="Phases",type=string,JSONPath=`.status.list[*].phase`
+// +kubebuilder:printcolumn:name="Error",type=string,JSONPath=`.status.list[?(@.error)].error`,priority=1
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type ModelNode struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +optional
+	Status ModelNodeStatus `json:"status,omitempty"`
+}
+
+// ModelNodeStatus is the state of a node.
+type ModelNodeStatus struct {
+	// Models is "ready/all".
+	// +optional
+	Models string `json:"models,omitempty"`
+
+	// +optional
+	// +kubebuilder:validation:MaxItems=512
+	// +listType=map
+	// +listMapKey=ref
+	List []ModelState `json:"list,omitempty"`
+}
+
+// A Phase is how far a model is on a node.
+//
+// +kubebuilder:validation:Enum=Pending;Downloading;Ready;Failed
+type Phase string
+
+// The phases. A model that was ready stays ready while its tag is looked up again.
+const (
+	PhasePending     Phase = "Pending"
+	PhaseDownloading Phase = "Downloading"
+	PhaseReady       Phase = "Ready"  // complete, pinned, and listed by the kubelet
+	PhaseFailed      Phase = "Failed" // it is tried again
+)
+
+// ModelState is one model on a node.
+type ModelState struct {
+	// +kubebuilder:validation:MaxLength=512
+	Ref   string `json:"ref"`
+	Phase Phase  `json:"phase"`
+
+	// Total and Completed are bytes, Rate is bytes per second.
+	// +optional
+	Total int64 `json:"total,omitempty"`
+	// +optional
+	Completed int64 `json:"completed,omitempty"`
+	// +optional
+	Rate int64 `json:"rate,omitempty"`
+
+	// Pinned are the digests of the versions that are pinned, the newest first.
+	// +optional
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=atomic
+	Pinned []string `json:"pinned,omitempty"`
+
+	// Error is why the last attempt failed.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Error string `json:"error,omitempty"`
+
+	// Since is the time of the last change of the phase.
+	Since metav1.Time `json:"since"`
+}
+
+// ModelNodeList is a list of ModelNodes.
+//
+// +kubebuilder:object:root=true
+type ModelNodeList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []ModelNode `json:"items"`
+}

@@ -1,0 +1,48 @@
+package api
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/ballast-dev/ballast/store"
+	"github.com/opencontainers/go-digest"
+)
+
+// FleetPullRequest requests a model for the pods of this node: its download, and a pull by containerd, after which
+// the kubelet lists it. It does not pin.
+type FleetPullRequest struct {
+	Ref string `json:"ref"` // with registry; see ParseRef
+
+	// Handler is the runtime handler of the pods; empty means the default.
+	Handler string `json:"handler,omitempty"`
+
+	// Username and Password are those of a pull secret. Without them, the credentials of the node are used.
+	Username string `json:"username,omitempty"`
+	Password string `json:"password,omitempty"`
+}
+
+// FleetPin is a pin that the cluster wishes.
+type FleetPin struct {
+	Ref    string        `json:"ref"`    // the reference by which the model was requested
+	Digest digest.Digest `json:"digest"` // see Image.ID
+}
+
+// FleetPins are all pins of the cluster on this node. Pins of others are not among them.
+type FleetPins struct {
+	Pins []FleetPin `json:"pins"`
+}
+
+// FleetPull downloads a model, has containerd pull it, and calls event for each line but the last. If ctx ends, a
+// download without credentials continues; see Prefetch.
+func (c *Client) FleetPull(ctx context.Context, r FleetPullRequest, event func(Event)) (store.Image, error) {
+	last, err := readStream(ctx, c, "/v1/fleet/pull", r, event, Event.end)
+	if err != nil {
+		return store.Image{}, err
+	}
+	return *last.Image, nil
+}
+
+// SetFleetPins replaces the pins of the cluster, and returns them: models that are not on the node have none.
+func (c *Client) SetFleetPins(ctx context.Context, pins FleetPins) (v FleetPins, err error) {
+	return v, c.call(ctx, http.MethodPut, "/v1/fleet/pins", pins, &v)
+}

@@ -1,0 +1,391 @@
+package cluster
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
+	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/test/cluster/plane"
+	"github.com/ballast-dev/ballast/test/e2e/node"
+	core "k8s.io/api/core/v1"
+	eventsapi "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+func restClient(config *rest.Config) (*rest.RESTClient, error) { return rest.RESTClientFor(config) }
+
+// weights returns incompressible bytes, the same for the same seed.
+func weights(seed byte) []byte {
+	p := make([]byte, 4<<20)
+	_, _ = rand.NewChaCha8([32]byte{seed}).Read(p)
+	return p
+}
+
+// push pushes a model with weights.
+func push(t *testing.T, r *node.Registry, repository, tag string, seed byte) {
+	t.Helper()
+	b := converttest.ModelPackRaw(converttest.Files(weights(seed)))
+	r.Push(t, repository, tag, node.Artifact{Manifest: b.Manifest, MediaType: b.MediaType, Blobs: b.Blobs})
+}
+
+// TestModelSets has three nodes with the models of sets, from the first set to the removal of the last one.
+func TestModelSets(t *testing.T) {
+	c := startCluster(t, plane.Options{})
+	r := node.StartRegistry(t, t.TempDir())
+	for _, name := range []string{"n1", "n2", "n3"} {
+		c.join(t, name, r)
+	}
+	push(t, r, "team/llama", "v1", 1)
+	llama := r.Ref("team/llama", "v1")
+	steps := []struct {
+		name string
+		do   func(*testing.T)
+	}{
+		{"wrong sets are refused", func(t *testing.T) { c.refuses(t, llama) }},
+		{"all nodes have a model", func(t *testing.T) { c.allHave(t, llama) }},
+		{"rights", func(t *testing.T) { c.rights(t) }},
+		{"a tag moves", func(t *testing.T) { c.tagMoves(t, r, llama) }},
+		{"a wrong name", func(t *testing.T) { c.wrongName(t, r) }},
+		{"a private model", func(t *testing.T) { c.private(t) }},
+		{"no API server", func(t *testing.T) { c.withoutAPI(t, r, llama) }},
+		{"a node joins, another one leaves", func(t *testing.T) { c.joinAndLeave(t, r, llama) }},
+		{"no set", func(t *testing.T) { c.remove(t, llama) }},
+	}
+	for _, s := range steps {
+		if !t.Run(s.name, s.do) {
+			t.FailNow() // the next step begins where this one ends
+		}
+	}
+}
+
+// refuses checks the validation of the API server.
+func (c *cluster) refuses(t *testing.T, good string) {
+	for want, spec := range map[string]v1alpha1.ModelSetSpec{
+		"with the host of its registry": {Models: []string{"library/llama3.2:1b"}},
+		"a model is HOST":               {Models: []string{strings.TrimSuffix(good, ":v1")}},
+		"Duplicate value":               {Models: []string{good, good}},
+		"spec.models":                   {Models: []string{}},
+		"spec.keep":                     {Models: []string{good}, Keep: 17},
+	} {
+		err := c.admin.Create(t.Context(), &v1alpha1.ModelSet{ObjectMeta: metav1.ObjectMeta{Name: "wrong"}, Spec: spec})
+		if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v, want %q", spec, err, want)
+		}
+	}
+}
+
+// pins returns the pins of a node.
+func (n *clusterNode) pins(t *testing.T) []string {
+	t.Helper()
+	out := n.Ballast("pin", "ls", "-q")
+	if out.Err != nil {
+		t.Fatalf("pin ls: %v\n%s", out.Err, out.Output())
+	}
+	return strings.Fields(out.Stdout)
+}
+
+// listed reports whether the kubelet would find an image.
+func (n *clusterNode) listed(t *testing.T, ref string) bool {
+	t.Helper()
+	resp, err := n.cri.Images.ImageStatus(t.Context(), &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: ref}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.Image != nil
+}
+
+func (c *cluster) allHave(t *testing.T, llama string) {
+	c.set(t, "llama", v1alpha1.ModelSetSpec{Models: []string{llama}, Keep: 2})
+	c.awaitSet(t, "llama", "3/3 True")
+	for name, n := range c.nodes {
+		if !n.listed(t, llama) {
+			t.Errorf("%s: the kubelet does not list the model", name)
+		}
+		if pins := n.pins(t); len(pins) != 1 || !strings.HasPrefix(pins[0], "fleet/"+llama+"@sha256:") {
+			t.Errorf("%s: pins %q", name, pins)
+		}
+		s := c.modelNode(t, name)[llama]
+		if s.Phase != v1alpha1.PhaseReady || s.Total < 4<<20 || s.Completed != s.Total || len(s.Pinned) != 1 {
+			t.Errorf("%s: %+v", name, s)
+		}
+		eventually(t, "labels of "+name+", and no taint", func() error {
+			var is core.Node
+			if err := c.admin.Get(t.Context(), client.ObjectKey{Name: name}, &is); err != nil {
+				return err
+			}
+			foreign := len(is.Spec.Taints) > 0 && slices.ContainsFunc(is.Spec.Taints, func(t core.Taint) bool { return t.Key == "example.com/gpu" })
+			if is.Labels[label] != "true" || is.Labels["models.ballast.dev/llama"] != "ready" || !foreign || slices.ContainsFunc(is.Spec.Taints, func(x core.Taint) bool { return x.Key == taint }) {
+				return fmt.Errorf("%v, %v", is.Labels, is.Spec.Taints)
+			}
+			return nil
+		})
+	}
+	row, err := c.columns(t.Context(), "llama")
+	if err != nil || row["Progress"] != "100%" {
+		t.Errorf("columns: %v, %v", row, err)
+	}
+}
+
+// rights tries what an agent must not do, with the token of one.
+func (c *cluster) rights(t *testing.T) {
+	k, ctx := c.client(t, c.token(t, "ballast", "n1")), t.Context()
+	patch := client.RawPatch("application/merge-patch+json", []byte(`{"status": {"models": "9/9"}}`))
+	state := func(name string) *v1alpha1.ModelNode {
+		return &v1alpha1.ModelNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	}
+	of := func(name string) *core.Node { return &core.Node{ObjectMeta: metav1.ObjectMeta{Name: name}} }
+	labelled := func(key string) client.Patch {
+		return client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"metadata": {"labels": {%q: "true"}}}`, key))
+	}
+	for what, do := range map[string]func() error{
+		"the state of another node":    func() error { return k.Status().Patch(ctx, state("n2"), patch) },
+		"a new state of another node":  func() error { return k.Create(ctx, state("n9")) },
+		"the removal of its own state": func() error { return k.Delete(ctx, state("n1")) },
+		"a label of another node":      func() error { return k.Patch(ctx, of("n2"), labelled(label)) },
+		"another label of its node":    func() error { return k.Patch(ctx, of("n1"), labelled("node-role.kubernetes.io/control-plane")) },
+		"the taint of others": func() error {
+			return k.Patch(ctx, of("n1"), client.RawPatch("application/merge-patch+json", []byte(`{"spec": {"taints": null}}`)))
+		},
+		"a set":          func() error { return k.Delete(ctx, &v1alpha1.ModelSet{ObjectMeta: metav1.ObjectMeta{Name: "llama"}}) },
+		"another secret": func() error { return k.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "other"}, &core.Secret{}) },
+		"all secrets":    func() error { return k.List(ctx, &core.SecretList{}, client.InNamespace(namespace)) },
+		"events": func() error {
+			return k.Create(ctx, &eventsapi.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "x"}})
+		},
+	} {
+		if err := do(); !apierrors.IsForbidden(err) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if err := k.Patch(ctx, of("n1"), labelled(label)); err != nil {
+		t.Errorf("its own label: %v", err)
+	}
+}
+
+func (c *cluster) tagMoves(t *testing.T, r *node.Registry, llama string) {
+	before := c.modelNode(t, "n1")[llama].Pinned
+	push(t, r, "team/llama", "v1", 2)
+	for name, n := range c.nodes {
+		eventually(t, "the new version on "+name, func() error {
+			s := c.modelNode(t, name)[llama]
+			if s.Phase != v1alpha1.PhaseReady || len(s.Pinned) != 2 || s.Pinned[0] == before[0] || s.Pinned[1] != before[0] {
+				return fmt.Errorf("%+v", s)
+			}
+			return nil
+		})
+		if pins := n.pins(t); len(pins) != 2 {
+			t.Errorf("%s: pins %q", name, pins)
+		}
+	}
+	push(t, r, "team/llama", "v1", 3) // two are kept
+	eventually(t, "the third version", func() error {
+		s := c.modelNode(t, "n1")[llama]
+		if len(s.Pinned) != 2 || slices.Contains(s.Pinned, before[0]) {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	if pins := c.nodes["n1"].pins(t); len(pins) != 2 {
+		t.Errorf("pins %q", pins)
+	}
+	c.awaitSet(t, "llama", "3/3 True")
+}
+
+// wrongName has a set that cannot be complete, with a deadline.
+func (c *cluster) wrongName(t *testing.T, r *node.Registry) {
+	ref := r.Ref("team/missing", "v1")
+	deadline := metav1.NewTime(time.Now().Add(5 * time.Second).Truncate(time.Second))
+	c.set(t, "missing", v1alpha1.ModelSetSpec{Models: []string{ref}, NodeSelector: map[string]string{"kubernetes.io/hostname": "n2"}, Deadline: &deadline})
+	eventually(t, "the error in the set", func() error {
+		row, err := c.columns(t.Context(), "missing")
+		if err != nil {
+			return err
+		}
+		if message := fmt.Sprint(row["Message"]); row["Nodes"] != "0/1" || fmt.Sprint(row["Failed"]) != "1" || !strings.Contains(message, ref+" on n2: ") {
+			return fmt.Errorf("%v", row)
+		}
+		return nil
+	})
+	if _, there := c.modelNode(t, "n1")[ref]; there {
+		t.Error("a node that the set does not select has its model")
+	}
+	eventually(t, "the event about the deadline", func() error {
+		var all eventsapi.EventList
+		if err := c.admin.List(t.Context(), &all); err != nil {
+			return err
+		}
+		for _, e := range all.Items {
+			if e.Regarding.Name == "missing" && e.Reason == "DeadlineAtRisk" && strings.Contains(e.Note, "1 of 1 nodes will not have all models by "+deadline.UTC().Format(time.RFC3339)) {
+				return nil
+			}
+		}
+		return fmt.Errorf("%d events", len(all.Items))
+	})
+	if err := c.admin.Delete(t.Context(), &v1alpha1.ModelSet{ObjectMeta: metav1.ObjectMeta{Name: "missing"}}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the node to forget the model", func() error {
+		if s, there := c.modelNode(t, "n2")[ref]; there {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+}
+
+func (c *cluster) private(t *testing.T) {
+	r := node.StartRegistry(c.whole, c.whole.TempDir())
+	r.User, r.Password = "team", "pull-secret-of-the-team"
+	node.Belongs(r.Password, r.Host)
+	push(t, r, "team/private", "v1", 9)
+	ref := r.Ref("team/private", "v1")
+	for _, n := range c.nodes {
+		n.Upstream(t, r.Host, r.Host)
+	}
+	c.set(t, "other", v1alpha1.ModelSetSpec{Models: []string{ref}, PullSecret: "other"})
+	eventually(t, "the advice to allow the secret", func() error {
+		if s := c.modelNode(t, "n1")[ref]; !strings.Contains(s.Error, "add it to fleet.pullSecrets") {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	config := fmt.Sprintf(`{"auths": {%q: {"auth": %q}}}`, r.Host, base64.StdEncoding.EncodeToString([]byte(r.User+":"+r.Password)))
+	c.create(t, &core.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "models"}, Type: core.SecretTypeDockerConfigJson,
+		Data: map[string][]byte{core.DockerConfigJsonKey: []byte(config)},
+	})
+	c.update(t, "other", func(s *v1alpha1.ModelSet) { s.Spec.PullSecret = "models" })
+	c.awaitSet(t, "other", "3/3 True")
+	if _, err := c.nodes["n1"].cri.Pull(ref, ""); err == nil {
+		t.Error("a pod without the secret has pulled the model")
+	}
+	if !c.nodes["n1"].listed(t, ref) {
+		t.Error("the kubelet does not list the model")
+	}
+}
+
+func (c *cluster) update(t *testing.T, name string, change func(*v1alpha1.ModelSet)) {
+	t.Helper()
+	eventually(t, "update of "+name, func() error {
+		var s v1alpha1.ModelSet
+		if err := c.admin.Get(t.Context(), client.ObjectKey{Name: name}, &s); err != nil {
+			return err
+		}
+		change(&s)
+		return c.admin.Update(t.Context(), &s)
+	})
+}
+
+// withoutAPI stops the API server while a container reads a model, and gives the nodes work when it is back.
+func (c *cluster) withoutAPI(t *testing.T, r *node.Registry, llama string) {
+	n := c.nodes["n1"]
+	push(t, r, "team/later", "v1", 4)
+	r.Push(t, "busybox", "1", node.Busybox(t))
+	var images []string
+	for _, ref := range []string{r.Ref("busybox", "1"), llama} {
+		image, err := n.cri.Pull(ref, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		images = append(images, image)
+	}
+	c.StopAPI(t)
+	container, err := n.cri.RunPod(t, "").Run(images[0], node.ImageMount{Image: images[1], Path: "/model"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := n.cri.Exec(container, "sh", "-c", "sha256sum /model/model.gguf"); err != nil || !strings.Contains(out, fmt.Sprintf("%x", sha256.Sum256(weights(3)))) {
+		t.Errorf("read of a model: %v\n%s", err, out)
+	}
+	c.StartAPI(c.whole)
+	if !c.controller.Running() {
+		c.startController(t)
+	}
+	for name, n := range c.nodes {
+		if !n.agent.Running() {
+			t.Errorf("the agent of %s has ended", name)
+		}
+	}
+	c.set(t, "later", v1alpha1.ModelSetSpec{Models: []string{r.Ref("team/later", "v1")}})
+	c.awaitSet(t, "later", "3/3 True")
+}
+
+func (c *cluster) joinAndLeave(t *testing.T, r *node.Registry, llama string) {
+	n := c.join(t, "n4", r)
+	c.nodes["n3"].agent.Kill()
+	c.awaitSet(t, "llama", "4/4 True")
+	if !n.listed(t, llama) {
+		t.Error("the kubelet does not list the model")
+	}
+	if err := c.admin.Delete(t.Context(), &core.Node{ObjectMeta: metav1.ObjectMeta{Name: "n3"}}); err != nil {
+		t.Fatal(err)
+	}
+	c.awaitSet(t, "llama", "3/3 True")
+	eventually(t, "the state of the removed node to be gone", func() error {
+		err := c.admin.Get(t.Context(), client.ObjectKey{Name: "n3"}, &v1alpha1.ModelNode{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("it is there: %v", err)
+	})
+	delete(c.nodes, "n3")
+	// An agent that starts again goes on where it was, and downloads nothing.
+	n.agent.Stop(t)
+	r.Wire.Reset()
+	n.agent = c.start(t, "agent-n4", "ballast", "n4", "agent", "--name=n4", "--label="+label, "--taint="+taint, "--models", "--refresh=2s", "--socket="+n.Run()+"/fleet/fleet.sock")
+	eventually(t, "a lookup of the tag", func() error {
+		if len(r.Wire.Requests()) == 0 {
+			return fmt.Errorf("no request")
+		}
+		return nil
+	})
+	if s := c.modelNode(t, "n4")[llama]; s.Phase != v1alpha1.PhaseReady {
+		t.Errorf("after the restart of the agent: %+v", s)
+	}
+}
+
+// remove removes all sets. What they had is unpinned and stays, because containers may use it.
+func (c *cluster) remove(t *testing.T, llama string) {
+	n := c.nodes["n1"]
+	if out := n.Ballast("pin", llama); out.Err != nil {
+		t.Fatalf("pin: %v\n%s", out.Err, out.Output())
+	}
+	if err := c.admin.DeleteAllOf(context.Background(), &v1alpha1.ModelSet{}); err != nil {
+		t.Fatal(err)
+	}
+	for name, n := range c.nodes {
+		want := map[string]string{"n1": llama}[name]
+		eventually(t, "no pins on "+name, func() error {
+			if got := strings.Join(n.pins(t), " "); got != want {
+				return fmt.Errorf("pins %q", got)
+			}
+			return nil
+		})
+		if !n.listed(t, llama) {
+			t.Errorf("%s: the image is gone", name)
+		}
+		eventually(t, "no label of a set on "+name, func() error {
+			var is core.Node
+			if err := c.admin.Get(t.Context(), client.ObjectKey{Name: name}, &is); err != nil {
+				return err
+			}
+			for k := range is.Labels {
+				if strings.HasPrefix(k, "models.ballast.dev/") {
+					return fmt.Errorf("%v", is.Labels)
+				}
+			}
+			return nil
+		})
+	}
+}

@@ -9,11 +9,11 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Confirmations by the registry.
-const (
-	confirmTime = 5 * time.Second // how long one may take
-	refusedFor  = time.Minute     // after which the registry is asked again
-)
+// confirmTime is how long a confirmation by the registry may take. Tests that count requests change it.
+var confirmTime = 5 * time.Second
+
+// refusedFor is how long the registry is not asked again after it has not confirmed a blob.
+const refusedFor = time.Minute
 
 // A confirmation is what the registry of a reference says about a blob.
 type confirmation struct {

@@ -280,7 +280,7 @@ func (c *Client) endpoints(host, dir string) ([]*endpoint, error) {
 			e.guard.name(u)
 			e.auth.name(u)
 		}
-		e.state = &transfer.Endpoint{Name: (&url.URL{Scheme: h.Scheme, Host: h.Host, Path: h.Path}).String(), Mirror: !e.server}
+		e.state = &transfer.Endpoint{Name: (&url.URL{Scheme: h.Scheme, Host: h.Host, Path: h.Path}).String(), Mirror: !e.server, Patience: mirrorPatience}
 		if i < len(peers) {
 			e.peers, e.state.Patience = peers[i], peersPatience
 			if e.peers.Kind == Dragonfly {

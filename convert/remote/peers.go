@@ -50,8 +50,12 @@ var dragonflyHeader = http.Header{
 // dragonflyError is the header of an error that says where it comes from: "backend" is the registry.
 const dragonflyError = "X-Dragonfly-Error-Type"
 
-// peersPatience is how long peers may take to begin an answer: they may get the piece from the registry first.
-const peersPatience = 5 * time.Second
+// How long mirrors and peers may take to begin an answer (transfer.Endpoint.Patience). Peers may get the piece from
+// the registry first. Tests that count requests change them.
+var (
+	mirrorPatience time.Duration
+	peersPatience  = 5 * time.Second
+)
 
 // Check returns errdefs.ErrInvalidArgument if p is not valid.
 func (p Peers) Check() error {

@@ -19,7 +19,7 @@ type Endpoint struct {
 	Mirror bool
 
 	// Patience is how long the first byte of an answer may take before another source is asked; zero
-	// means a second.
+	// means a second. Below zero, the server is never left for being slow.
 	Patience time.Duration
 
 	// Piece is the size in bytes of the aligned ranges that it is asked for; zero means that it is asked for

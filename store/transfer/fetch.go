@@ -245,6 +245,9 @@ func (f Fetch) spend(ctx context.Context, n int) error {
 // known problems. It does not cycle through sources, which would not make a slow link faster. It
 // returns when the request has ended.
 func (f Fetch) watch(ctx context.Context, src Source, place *Slot, asked map[string]bool, cancel context.CancelCauseFunc) {
+	if src.Endpoint != nil && src.Endpoint.Patience < 0 {
+		return
+	}
 	tick := time.NewTicker(look)
 	defer tick.Stop()
 	var patient time.Time

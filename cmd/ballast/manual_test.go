@@ -73,7 +73,7 @@ func TestDocumentedCommands(t *testing.T) {
 		for _, line := range commandLines(string(p)) {
 			words := strings.Fields(line)
 			i := slices.IndexFunc(words, func(w string) bool { return filepath.Base(w) == "ballast" })
-			if i < 0 || i > 0 && words[0] != "sudo" && (words[0] != "docker" || words[1] != "exec") {
+			if i < 0 || i > 0 && (i > 1 || words[0] != "sudo") && (words[0] != "docker" || words[1] != "exec") {
 				continue
 			}
 			n++

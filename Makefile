@@ -129,7 +129,7 @@ e2e: build tools-all test-images ## Tests with a real containerd; RUN=TestX for 
 .PHONY: kubelet
 kubelet: build tools ## Tests of pods with a real kubelet, which is built first; RUN and BALLAST_KEEP as for e2e
 	@test/kubernetes/build.sh
-	cd test && ./disk.sh go test -count=1 -timeout 1h -parallel 10 -run '$(value RUN)' ./kubelet
+	cd test && ./disk.sh go test -count=1 -timeout 1h -parallel 4 -run '$(value RUN)' ./kubelet
 
 .PHONY: cluster
 cluster: build fleet tools test-images ## Tests with a real control plane, which is built first; RUN and BALLAST_KEEP as for e2e

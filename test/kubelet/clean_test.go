@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -54,7 +53,7 @@ func (k *kubelet) clean(t *testing.T) {
 // removeSandboxes removes the pods in some states, as the kubelet does a minute after they have ended.
 // It returns the ids of all containers.
 func (k *kubelet) removeSandboxes(states ...cri.PodSandboxState) (ids []string, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	containers, err := k.cri.Runtime.ListContainers(ctx, &cri.ListContainersRequest{})
 	if err != nil {
@@ -133,7 +132,7 @@ func cgroups(ids []string) (problems []error) {
 	return problems
 }
 
-// wantStoreEmpty removes all images and checks that the store is empty.
+// wantStoreEmpty removes all images, unpins what the test imported, and checks that the store is empty.
 func (k *kubelet) wantStoreEmpty(t *testing.T) {
 	t.Helper()
 	n := k.node
@@ -144,6 +143,11 @@ func (k *kubelet) wantStoreEmpty(t *testing.T) {
 	}
 	if out := n.Ctr(append([]string{"-n", "k8s.io", "images", "rm", "--sync"}, images...)...); out.Err != nil {
 		t.Errorf("remove images: %v\n%s", out.Err, out.Output())
+	}
+	if models := strings.Fields(n.Ballast("ls", "-q", "--filter", "pinned=true").Stdout); len(models) > 0 {
+		if out := n.Ballast(append([]string{"unpin"}, models...)...); out.Err != nil {
+			t.Errorf("ballast unpin: %v\n%s", out.Err, out.Output())
+		}
 	}
 	if out := n.Ballast("gc", "--yes"); out.Err != nil {
 		t.Errorf("ballast gc: %v\n%s", out.Err, out.Output())

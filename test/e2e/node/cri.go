@@ -43,8 +43,11 @@ func (c *CRI) Ready() error {
 	return err
 }
 
+// criTimeout is the longest time of one call. It only ends a call that hangs: a busy machine may need minutes.
+const criTimeout = 8 * time.Minute
+
 func criContext() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), 2*time.Minute)
+	return context.WithTimeout(context.Background(), criTimeout)
 }
 
 // Pod is a running sandbox.
@@ -173,7 +176,7 @@ func (p *Pod) Run(image string, mounts ...ImageMount) (string, error) {
 func (c *CRI) Exec(container string, argv ...string) (string, error) {
 	ctx, cancel := criContext()
 	defer cancel()
-	resp, err := c.Runtime.ExecSync(ctx, &cri.ExecSyncRequest{ContainerId: container, Cmd: argv, Timeout: 100})
+	resp, err := c.Runtime.ExecSync(ctx, &cri.ExecSyncRequest{ContainerId: container, Cmd: argv, Timeout: int64(criTimeout.Seconds())})
 	if err != nil {
 		return "", err
 	}

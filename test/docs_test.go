@@ -122,7 +122,7 @@ func pages(t *testing.T) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return append(pages, "../README.md", "../SECURITY.md", "../CONTRIBUTING.md", "../CHANGELOG.md", "../contrib/README.md", "../contrib/STYLE.md")
+	return append(pages, "../README.md", "../SECURITY.md", "../CONTRIBUTING.md", "../CHANGELOG.md", "../contrib/README.md", "../contrib/STYLE.md", "../test/bench/README.md")
 }
 
 // links returns where a page links to.

@@ -1,7 +1,7 @@
 // Command bench measures ballast against its limits and the software it replaces, in one run, and
 // prints tables in Markdown: medians with minimum and maximum, the ratio of the pairs, and whether
 // targets are met. It starts its own registry, containerd and ballastd in new namespaces;
-// contrib/docs/performance.md explains the output.
+// README.md explains the output.
 //
 //	limit    8 ranged HTTP streams, sha256 in order, write, fsync: no containerd, no unpacking
 //	deliver  8 ranged HTTP streams, sha256 of each range, write, a FUSE mount, a reader process, fsync

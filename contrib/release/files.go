@@ -48,8 +48,12 @@ func (r *release) common(ctx context.Context) ([]file, error) {
 }
 
 // documents are the licences and the changes.
-func (r *release) documents(context.Context) ([]file, error) {
-	notices := build.Notices(r.modules)
+func (r *release) documents(ctx context.Context) ([]file, error) {
+	modules, err := build.Modules(ctx, build.Archs, r.Ours())
+	if err != nil {
+		return nil, err
+	}
+	notices := build.Notices(modules)
 	licence, err := os.ReadFile(filepath.Join(r.Source, "LICENSE"))
 	if err != nil {
 		return nil, err

@@ -19,12 +19,11 @@ import (
 // release is a release in the making.
 type release struct {
 	build.Build
-	out     string // the directory of the release
-	work    string // a temporary directory
-	archs   []string
-	key     string   // file of the key that signs; empty for none
-	only    []string // no more than these of deb, rpm and tar; nil for all there is
-	modules []build.Module
+	out   string // the directory of the release
+	work  string // a temporary directory
+	archs []string
+	key   string   // file of the key that signs; empty for none
+	only  []string // no more than these of deb, rpm and tar; nil for all there is
 }
 
 func main() {
@@ -112,10 +111,7 @@ func (r *release) check() error {
 }
 
 // write writes what is of an architecture, and then more.
-func (r *release) write(ctx context.Context, more ...func(context.Context) error) (err error) {
-	if r.modules, err = build.Modules(ctx, build.Archs, r.Ours()); err != nil {
-		return err
-	}
+func (r *release) write(ctx context.Context, more ...func(context.Context) error) error {
 	common, err := r.common(ctx)
 	if err != nil {
 		return err

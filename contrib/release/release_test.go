@@ -189,7 +189,7 @@ func checkBOM(t *testing.T, p []byte) {
 			t.Errorf("component %+v", c)
 		}
 	}
-	for _, want := range []string{"std", "github.com/containerd/containerd/v2", "go.etcd.io/bbolt"} {
+	for _, want := range []string{"std", "github.com/containerd/containerd/v2", "go.etcd.io/bbolt", "sigs.k8s.io/controller-runtime"} {
 		if !slices.Contains(names, want) {
 			t.Errorf("no %s in %q", want, names)
 		}

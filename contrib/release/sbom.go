@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"debug/buildinfo"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -18,23 +19,40 @@ import (
 	"github.com/ballast-dev/ballast/contrib/image/build"
 )
 
-// sbom writes what is linked into the programs, as they have it recorded themselves.
-func (r *release) sbom(context.Context) error {
-	linked, version := map[string]*debug.Module{}, ""
+// sbom writes what is linked into the programs of the packages and of the image, as they have it recorded themselves.
+func (r *release) sbom(ctx context.Context) error {
+	modules, err := build.Modules(ctx, r.archs, r.Ours(), r.Fleet())
+	if err != nil {
+		return err
+	}
+	licences := map[string][]string{}
+	for _, m := range modules {
+		licences[m.Path] = m.Licences()
+	}
+	linked := map[string]*debug.Module{} // by path and version: ballast-fleet is a module of its own
 	for _, arch := range r.archs {
+		fleet, dir := r.Fleet(), filepath.Join(r.work, arch+"-fleet")
+		if err := errors.Join(os.Mkdir(dir, 0o755), fleet.Write(ctx, arch, dir)); err != nil {
+			return err
+		}
+		programs := []string{filepath.Join(dir, build.FleetName)}
 		for _, name := range build.Names {
-			info, err := buildinfo.ReadFile(r.program(arch, name))
+			programs = append(programs, r.program(arch, name))
+		}
+		for _, file := range programs {
+			info, err := buildinfo.ReadFile(file)
 			if err != nil {
 				return err
 			}
-			version = strings.TrimPrefix(info.GoVersion, "go")
-			for _, d := range info.Deps {
-				linked[d.Path] = d
+			std := &debug.Module{Path: "std", Version: strings.TrimPrefix(info.GoVersion, "go")}
+			for _, d := range append(info.Deps, std) {
+				if d.Replace == nil { // ours, in this repository
+					linked[d.Path+"@"+d.Version] = d
+				}
 			}
 		}
 	}
-	linked["std"] = &debug.Module{Path: "std", Version: version}
-	bom, err := r.bom(linked)
+	bom, err := r.bom(linked, licences)
 	if err != nil {
 		return err
 	}
@@ -46,20 +64,19 @@ func (r *release) sbom(context.Context) error {
 }
 
 // bom returns the bill of materials of modules.
-func (r *release) bom(linked map[string]*debug.Module) (*cdx.BOM, error) {
+func (r *release) bom(linked map[string]*debug.Module, licences map[string][]string) (*cdx.BOM, error) {
 	self := component("github.com/ballast-dev/ballast", r.Version)
 	self.Type, self.Name, self.Licenses = cdx.ComponentTypeApplication, "ballast", spdx("Apache-2.0")
 	self.Properties = &[]cdx.Property{{Name: "vcs:revision", Value: r.Commit.ID}}
 	var all []cdx.Component
 	var refs []string
-	for _, path := range slices.Sorted(maps.Keys(linked)) {
-		m := linked[path]
-		c := component(path, m.Version)
-		i := slices.IndexFunc(r.modules, func(m build.Module) bool { return m.Path == path })
-		if i < 0 || len(r.modules[i].Licences()) == 0 {
-			return nil, fmt.Errorf("the licence of %s is not known", path)
+	for _, key := range slices.Sorted(maps.Keys(linked)) {
+		m := linked[key]
+		c := component(m.Path, m.Version)
+		if len(licences[m.Path]) == 0 {
+			return nil, fmt.Errorf("the licence of %s is not known", m.Path)
 		}
-		c.Licenses = spdx(r.modules[i].Licences()...)
+		c.Licenses = spdx(licences[m.Path]...)
 		if m.Sum != "" {
 			c.Properties = &[]cdx.Property{{Name: "go:sum", Value: m.Sum}}
 		}

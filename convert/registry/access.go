@@ -39,7 +39,6 @@ func (h *Handler) upstream(ctx context.Context, ref remote.Ref, as caller, f fun
 		err = f(r)
 		switch {
 		case err == nil && as.anonymous():
-			h.secrets().Forget(n.String()) // credentials that are not needed can expire unnoticed
 			h.closed.drop(n)
 			return false, nil
 		case err == nil:
@@ -74,7 +73,10 @@ func (h *Handler) authorize(ctx context.Context, im store.Image, ref remote.Ref,
 	}
 	ask := remote.Ref{Host: ref.Host, Repository: ref.Repository, Tag: tagOf(im, n), Digest: im.Origin.Digest}
 	_, err := h.upstream(ctx, ref, as, func(r *remote.Repository) error {
-		_, _, err := resolve.Tag(ctx, r, ask)
+		m, _, err := resolve.Tag(ctx, r, ask)
+		if err == nil && m.Unconfirmed {
+			err = errUnconfirmed(ask)
+		}
 		return err
 	})
 	if err != nil {

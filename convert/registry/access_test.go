@@ -3,6 +3,7 @@ package registry_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
@@ -361,4 +362,75 @@ func TestStalledRegistry(t *testing.T) {
 	if err := <-done; err == nil {
 		t.Error("the registry that stalls gave an image")
 	}
+}
+
+// TestMirrorOpensNoManifest has a mirror give everybody what it got with somebody's credentials: on the node, the model
+// stays private, because only the registry says who may have it.
+func TestMirrorOpensNoManifest(t *testing.T) {
+	t.Parallel()
+	u, mirror := newUpstream(t), newUpstream(t)
+	b, open := converttest.ModelPackRaw(converttest.Files(weights(5000))), converttest.ModelPackRaw(converttest.Files(weights(6000)))
+	for _, u := range []*upstream{u, mirror} {
+		u.push("secret/model", "v1", b)
+		u.push("open/model", "v1", open)
+	}
+	u.users["secret/model"] = "alice:s3cr3t"
+	f := newFacade(t, remote.Options{HostsDir: mirrored(t, u, mirror)})
+	ask := func(path string, header ...string) reply {
+		return f.ask(t, http.MethodGet, "/v2/"+path, "registry.example", header...)
+	}
+	pulled := ask("secret/model/manifests/v1", basic("alice:s3cr3t")...)
+	if pulled.status != http.StatusOK || mirror.count("/manifests/") == 0 {
+		t.Fatalf("with a pull secret, by the mirror: status %d: %s", pulled.status, pulled.body)
+	}
+	if got := ask("open/model/manifests/v1"); got.status != http.StatusOK {
+		t.Fatalf("a public model: status %d: %s", got.status, got.body)
+	}
+	want := func(status int) {
+		t.Helper()
+		for _, object := range []string{"v1", digest.FromBytes(b.Manifest).String(), digest.FromBytes(pulled.body).String()} {
+			for who, header := range map[string][]string{"nobody": nil, "eve": basic("eve:guess")} {
+				if got := ask("secret/model/manifests/"+object, header...); got.status != status {
+					t.Errorf("%s, %s: status %d, want %d: %.200s", object, who, got.status, status, got.body)
+				}
+			}
+		}
+		im, err := f.h.Store.Image(digest.FromBytes(pulled.body))
+		if err != nil || !slices.Equal(im.PrivateNames, []string{"registry.example/secret/model"}) {
+			t.Errorf("private names %v, %v", im.PrivateNames, err)
+		}
+		if len(f.h.Secrets.Of("registry.example/secret/model")) != 1 {
+			t.Error("the credentials are forgotten")
+		}
+	}
+	want(http.StatusUnauthorized)
+
+	// Nobody says who may have it while the registry is down. What is public already stays so.
+	u.status = http.StatusServiceUnavailable
+	want(http.StatusForbidden)
+	if got := ask("open/model/manifests/v1"); got.status != http.StatusOK {
+		t.Errorf("a model that is public, while the registry is down: status %d: %s", got.status, got.body)
+	}
+	mirror.push("new/model", "v1", b)
+	if got := ask("new/model/manifests/v1"); got.status != http.StatusForbidden || !strings.Contains(got.errorText(t), "upstream.mirror_only") {
+		t.Errorf("a new model, while the registry is down: status %d: %s", got.status, got.body)
+	}
+	mirror.put("new/image", "v1", ordinary(1), mediatype.OCIManifest)
+	if got := ask("new/image/manifests/v1"); got.status != http.StatusOK {
+		t.Errorf("an ordinary image, while the registry is down: status %d: %s", got.status, got.body)
+	}
+}
+
+// mirrored returns a directory in which u is registry.example, with a mirror.
+func mirrored(t *testing.T, u, mirror *upstream) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "registry.example"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf("server = %q\n[host.%q]\n", u.URL, mirror.URL)
+	if err := os.WriteFile(filepath.Join(dir, "registry.example", "hosts.toml"), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }

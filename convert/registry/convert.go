@@ -159,14 +159,39 @@ func (h *Handler) resolve(ctx context.Context, ref remote.Ref, as caller) (*orig
 	var o origin
 	var err error
 	o.private, err = h.upstream(ctx, ref, as, func(r *remote.Repository) error {
-		o.Origin, err = resolve.Read(ctx, r, ref)
+		if o.Origin, err = resolve.Read(ctx, r, ref); err == nil && o.Served.Unconfirmed && o.Format != mediatype.FormatImage && !h.knownPublic(&o) {
+			err = errUnconfirmed(ref)
+		}
 		return err
 	})
+	if err != nil {
+		return &o, err
+	}
 	o.given = o.private && as.given
-	if err == nil && h.wantsTitled(ctx, &o, as) {
+	if !o.private && !o.Served.Unconfirmed {
+		h.secrets().Forget(nameOf(ref).String()) // credentials that are not needed can expire unnoticed
+	}
+	if h.wantsTitled(ctx, &o, as) {
 		o.AsFiles()
 	}
-	return &o, err
+	return &o, nil
+}
+
+// knownPublic reports whether o is a model that everybody may have by its name.
+func (h *Handler) knownPublic(o *origin) bool {
+	im, err := h.Store.Image(o.Served.Digest) // converted before it was pushed
+	if err != nil {
+		key, kerr := h.Key(o.Origin)
+		if kerr != nil {
+			return false
+		}
+		im, err = h.Store.ImageByOrigin(key)
+	}
+	return err == nil && isPublic(im, nameOf(o.Ref))
+}
+
+func errUnconfirmed(ref remote.Ref) error {
+	return fmt.Errorf("%s: a mirror has it, but %s does not answer whether the caller may have it; if the registry is never to be asked, list it in upstream.mirror_only: %w", ref, ref.Host, errdefs.ErrUnavailable)
 }
 
 // wantsTitled reports whether to convert an artifact as the model that it may be: if the node

@@ -48,13 +48,14 @@ func (a *Artifact) ReadBlob(ctx context.Context, desc ocispec.Descriptor, limit 
 		return nil, err
 	}
 	var p []byte
-	err := retry.Do(ctx, func() error {
-		body, _, err := a.r.Fetch(ctx, desc.Digest, desc.Size, 0, desc.Size)
-		if err != nil {
-			return err
+	if desc.Size == 0 {
+		return p, verify.Bytes(desc.Digest, p)
+	}
+	err := a.r.small(ctx, desc.Digest, func(resp *response) error {
+		body, _, err := checkRange(resp.Response, desc.Size, 0, desc.Size, false)
+		if err == nil {
+			p, err = verify.Read(body, desc.Digest, desc.Size, limit)
 		}
-		defer body.Close()
-		p, err = verify.Read(body, desc.Digest, desc.Size, limit)
 		return err
 	})
 	return p, err
@@ -63,21 +64,19 @@ func (a *Artifact) ReadBlob(ctx context.Context, desc ocispec.Descriptor, limit 
 // ReadSmall reads and verifies a blob of unknown size. It returns errdefs.ErrInvalidArgument if the
 // blob is larger than limit bytes.
 func (a *Artifact) ReadSmall(ctx context.Context, d digest.Digest, limit int64) ([]byte, error) {
+	if _, err := verify.ParseDigest(d.String()); err != nil {
+		return nil, err
+	}
 	var p []byte
-	err := retry.Do(ctx, func() error {
-		resp, err := a.r.Blob(ctx, d, "")
-		if err != nil {
+	err := a.r.small(ctx, d, func(resp *response) error {
+		room := limit
+		if resp.ContentLength >= 0 {
+			room = min(room, resp.ContentLength)
+		}
+		if err := convert.MakeRoom(ctx, room); err != nil {
 			return err
 		}
-		defer resp.Body.Close()
-		if size := resp.ContentLength; size < 0 || size > limit {
-			err = convert.MakeRoom(ctx, limit)
-		} else {
-			err = convert.MakeRoom(ctx, size)
-		}
-		if err != nil {
-			return err
-		}
+		var err error
 		p, err = io.ReadAll(io.LimitReader(resp.Body, limit+1))
 		switch {
 		case err != nil:
@@ -90,8 +89,8 @@ func (a *Artifact) ReadSmall(ctx context.Context, d digest.Digest, limit int64) 
 	return p, err
 }
 
-// BlobAt returns a reader for ranges of a blob, which are not verified. Sequential reads increase
-// the read-ahead.
+// BlobAt returns a reader for ranges of a blob, which are not verified, and so come from the registry and not from
+// its mirrors, unless it is never asked. Sequential reads increase the read-ahead.
 //
 // A server that ignores Range sends the blob as one stream. Then reads must go forward, except
 // within the last piece read; bytes in between are read and discarded, and a read that goes back
@@ -168,7 +167,7 @@ func (b *blobReader) load(off, want int64) error {
 		return b.forward(off, n)
 	}
 	return retry.Do(b.ctx, func() error {
-		body, start, err := b.r.Fetch(b.ctx, b.d, b.size, off, n)
+		body, start, err := b.r.authority().Fetch(b.ctx, b.d, b.size, off, n)
 		if err != nil {
 			return err
 		}

@@ -172,10 +172,36 @@ func (r *Repository) eachBlob(ctx context.Context, f func(*endpoint) error) erro
 	}
 	slices.SortStableFunc(order, func(a, b *endpoint) int { return late(a) - late(b) })
 	return r.inOrder(ctx, order, func(e *endpoint) error {
+		began := time.Now()
 		err := f(e)
-		e.state.Leave(now, transfer.OutcomeOf(ctx, err))
+		e.state.Leave(began, transfer.OutcomeOf(ctx, err))
 		return err
 	})
+}
+
+// small calls read with the response of a host that has a blob, and of the next host if read returns an error, such
+// as for wrong bytes. It tries again a few times.
+func (r *Repository) small(ctx context.Context, d digest.Digest, read func(*response) error) error {
+	return retry.Do(ctx, func() error {
+		err := r.eachBlob(ctx, func(e *endpoint) error {
+			return r.blob(ctx, e, d, "", func(resp *response) error {
+				defer resp.Body.Close()
+				return read(resp)
+			})
+		})
+		if err != nil {
+			return fmt.Errorf("%s: blob %s: %w", r, d, transfer.Foreign(ctx, err))
+		}
+		return nil
+	})
+}
+
+// authority returns what reads blobs from the registry alone; from its mirrors if it is never asked.
+func (r *Repository) authority() transfer.Fetcher {
+	if e := r.origin(); e != nil {
+		return at{r, e}
+	}
+	return r
 }
 
 // blob requests a blob from a host: from its last redirect target, if there is one, and otherwise from the host

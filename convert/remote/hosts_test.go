@@ -44,7 +44,7 @@ func TestMirrors(t *testing.T) {
 	p := manifestBytes("x")
 	d := digest.FromBytes(p)
 	mirror.before = func(w http.ResponseWriter, r *http.Request) bool { w.Write(p); return true }
-	server.manifests["latest"] = p
+	server.manifests["latest"], server.manifests[d.String()] = p, p
 	dir := hostsDir(t, "registry.example", `server = "`+server.URL+`"
 [host."`+dead.URL+`"]
 [host."`+empty.URL+`"]
@@ -71,7 +71,8 @@ func TestMirrors(t *testing.T) {
 	if got := mirror.requests()[0].header.Get("X-Key"); got != "value" {
 		t.Errorf("X-Key is %q", got)
 	}
-	if diff := cmp.Diff(paths(server), []string{"/v2/org/model/manifests/latest?ns=registry.example"}); diff != "" {
+	confirmed := "/v2/org/model/manifests/" + d.String() + "?ns=registry.example"
+	if diff := cmp.Diff(paths(server), []string{"/v2/org/model/manifests/latest?ns=registry.example", confirmed}); diff != "" {
 		t.Errorf("server (-got +want):\n%s", diff)
 	}
 }

@@ -26,6 +26,10 @@ type Manifest struct {
 
 	// ContentType is the Content-Type header without parameters; it is often wrong.
 	ContentType string
+
+	// Unconfirmed is true if a mirror gave the manifest and the registry did not answer whether it would, so that
+	// nobody has said who may have it.
+	Unconfirmed bool
 }
 
 // acceptAny is the Accept header for a registry without a Manner.
@@ -111,7 +115,29 @@ func (r *Repository) manifest(ctx context.Context, e *endpoint, ref Ref) (Manife
 			return Manifest{}, fmt.Errorf("%s: %w", e.Host, err)
 		}
 	}
-	return m, nil
+	m.Unconfirmed, err = r.unconfirmed(ctx, e, m.Digest)
+	return m, err
+}
+
+// unconfirmed asks the registry whether it gives the manifest that e gave: a mirror may give everybody what it got
+// with the credentials of somebody. The error is that of a registry that does not; unconfirmed is true if it does
+// not answer.
+func (r *Repository) unconfirmed(ctx context.Context, e *endpoint, d digest.Digest) (unconfirmed bool, err error) {
+	origin := r.origin()
+	if e.server || origin == nil {
+		return false, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, confirmTime)
+	defer cancel()
+	dialect := r.client.opts.Dialects[r.ref.Host] != nil // answers GET alone
+	resp, err := r.do(ctx, origin, request{path: "manifests/" + d.String(), accept: cmp.Or(r.manner().Accept, acceptAny), head: !dialect})
+	switch {
+	case err == nil:
+		return false, resp.Body.Close()
+	case errdefs.IsNotFound(err), errdefs.IsUnauthorized(err), errdefs.IsPermissionDenied(err):
+		return false, fmt.Errorf("%s gave a manifest: %w", e.Host, err)
+	}
+	return true, nil
 }
 
 // missing returns the error for a manifest that a host does not have.

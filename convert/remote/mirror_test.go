@@ -16,6 +16,7 @@ import (
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
 // mirroredHost returns a client for registry.example, which is server with a mirror.
@@ -230,5 +231,57 @@ func TestMirrorIsRemembered(t *testing.T) {
 	repositoryOf(t, c, exampleRef(t, "x"), nil)
 	if after := c.Mirrors(); len(after) != 1 || after[0].For["registry.example"] != before[0].For["registry.example"] {
 		t.Error("the mirror is another one after a change of hosts.toml")
+	}
+}
+
+// TestMirrorSpoilsNoSmallBlob reads small blobs that a mirror gives wrong or breaks off: they come from the registry.
+func TestMirrorSpoilsNoSmallBlob(t *testing.T) {
+	t.Parallel()
+	content := random(1000)
+	for name, answer := range map[string]func(http.ResponseWriter){
+		"wrong":      func(w http.ResponseWriter) { w.Write(make([]byte, len(content))) },
+		"broken off": func(w http.ResponseWriter) { w.Header().Set("Content-Length", "1000"); w.Write(content[:500]) },
+		"too long":   func(w http.ResponseWriter) { w.Write(append(content[:999:999], "xy"...)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			mirror, server := newUpstream(t), newUpstream(t)
+			d := server.putBlob(content)
+			mirror.before = func(w http.ResponseWriter, r *http.Request) bool { answer(w); return true }
+			a := repositoryOf(t, mirroredHost(t, server, mirror, remote.Options{}), exampleRef(t, "x"), nil).Artifact(remote.Manifest{})
+			if p, err := a.ReadBlob(t.Context(), ocispec.Descriptor{Digest: d, Size: 1000}, 2000); err != nil || !bytes.Equal(p, content) {
+				t.Errorf("ReadBlob: %d bytes, %v", len(p), err)
+			}
+			if p, err := a.ReadSmall(t.Context(), d, 1000); err != nil || !bytes.Equal(p, content) {
+				t.Errorf("ReadSmall: %d bytes, %v", len(p), err)
+			}
+			if len(mirror.requests()) == 0 {
+				t.Error("the mirror was not asked; the test proves nothing")
+			}
+		})
+	}
+}
+
+// TestUnverifiedIsOfRegistry reads ranges that nothing verifies: names and modes of files of a tar are among them, so
+// they are not a mirror's to give.
+func TestUnverifiedIsOfRegistry(t *testing.T) {
+	t.Parallel()
+	mirror, server := newUpstream(t), newUpstream(t)
+	content := random(1000)
+	d := server.putBlob(content)
+	flipping(mirror, content)
+	for only, want := range map[bool]int{false: 0, true: 1} {
+		c := mirroredHost(t, server, mirror, remote.Options{MirrorOnly: func(string) bool { return only }})
+		r, err := repositoryOf(t, c, exampleRef(t, "x"), nil).Artifact(remote.Manifest{}).BlobAt(t.Context(), ocispec.Descriptor{Digest: d, Size: 1000})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := make([]byte, 1000)
+		if _, err := r.ReadAt(p, 0); err != nil || bytes.Equal(p, content) == only {
+			t.Errorf("mirror only %t: %v", only, err)
+		}
+		if n := len(mirror.requests()); n != want {
+			t.Errorf("mirror only %t: the mirror got %d requests, want %d", only, n, want)
+		}
 	}
 }

@@ -31,6 +31,14 @@ type request struct {
 	accept string
 	ranges string // value of Range; empty means the whole blob
 	query  string // of a following page; empty for the first
+	head   bool   // without a body
+}
+
+func (q request) method() string {
+	if q.head {
+		return http.MethodHead
+	}
+	return http.MethodGet
 }
 
 // A response is a successful response. target is its address if the registry redirected to another
@@ -42,7 +50,7 @@ type response struct {
 	private bool
 }
 
-// do sends q to e with GET, authenticates if required, follows redirects, and returns the response
+// do sends q to e, authenticates if required, follows redirects, and returns the response
 // if it is a success. Its body ends with errdefs.ErrUnavailable if it stalls.
 func (r *Repository) do(ctx context.Context, e *endpoint, q request) (*response, error) {
 	own, cancel := context.WithCancelCause(docker.WithScope(ctx, "repository:"+r.ref.Repository+":pull"))
@@ -130,7 +138,7 @@ func (r *Repository) outside(ctx context.Context, e *endpoint, u *url.URL, q req
 		if err := e.guard.check(u); err != nil {
 			return nil, fmt.Errorf("%s redirects to %.300q: %w", e.Host, u.Host, err)
 		}
-		req := (&http.Request{Method: http.MethodGet, URL: u, Host: u.Host, Header: http.Header{}}).WithContext(ctx)
+		req := (&http.Request{Method: q.method(), URL: u, Host: u.Host, Header: http.Header{}}).WithContext(ctx)
 		q.set(req.Header)
 		req.Header.Set("User-Agent", r.userAgent())
 		resp, err := e.outside.RoundTrip(req)
@@ -189,7 +197,7 @@ func (r *Repository) newRequest(ctx context.Context, e *endpoint, u *url.URL, q 
 	}
 	h.Set("Via", Via)
 	q.set(h)
-	return (&http.Request{Method: http.MethodGet, URL: u, Host: u.Host, Header: h}).WithContext(ctx)
+	return (&http.Request{Method: q.method(), URL: u, Host: u.Host, Header: h}).WithContext(ctx)
 }
 
 func (q request) set(h http.Header) {

@@ -69,6 +69,17 @@ var content = []Mutant{
 	{6, "what a mirror gives is public if the registry does not answer", "convert/remote/confirm.go",
 		`return private || err != nil`, `return private || err != nil && b.d == ""`,
 		"convert/remote", "TestMirrorPrivacy"},
+	{6, "who gets a manifest from a mirror may have the model", "convert/remote/manifest.go",
+		`if e.server || origin == nil {`, `if e != nil || origin == nil {`,
+		"convert/registry", "TestMirrorOpensNoManifest"},
+	{6, "who gets a manifest from a mirror may have the model while the registry is down", "convert/registry/access.go",
+		`if err == nil && m.Unconfirmed {`, `if err == nil && m.Unconfirmed && n.host == "" {`,
+		"convert/registry", "TestMirrorOpensNoManifest"},
+	{1, "a mirror gives the names of the files of a tar", "convert/remote/blob.go",
+		`if e := r.origin(); e != nil {
+		return at{r, e}`, `if e := r.origin(); e != nil && r.creds.Username == "nobody" {
+		return at{r, e}`,
+		"convert/remote", "TestUnverifiedIsOfRegistry"},
 	{6, "peers are asked for what the registry gives only with credentials", "convert/remote/peers.go",
 		`case private && !e.peers.Trusted:`, `case private && len(d) == 0:`,
 		"convert/remote", "TestPeersGetNoPrivateModels"},

@@ -72,6 +72,9 @@ func (r *rangeFetch) fill(ctx context.Context, src Source, buf []byte, at int64)
 	for i, w := range all {
 		if err != nil {
 			r.Scheduler.pieces.leave(readers[i], w, ErrRevoked)
+			if w.got > 0 {
+				r.have = min(r.have, int(w.off-r.off)) // it replaced bytes of another source
+			}
 			continue
 		}
 		r.await(ctx, readers[i], w)

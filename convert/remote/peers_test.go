@@ -205,12 +205,16 @@ func TestPeersGetNoPrivateModels(t *testing.T) {
 				tt.registry(server)
 			}
 			before := len(node.Asked())
-			private, err := get(withPeers(t, server, node.URL, remote.Dragonfly, tt.trusted), tt.creds)
+			c := withPeers(t, server, node.URL, remote.Dragonfly, tt.trusted)
+			private, err := get(c, tt.creds)
 			if (err == nil) != tt.given || private != (tt.given && tt.creds != nil) {
 				t.Errorf("private %t, %v", private, err)
 			}
 			if asked := len(node.Asked()) > before; asked != tt.asked {
 				t.Errorf("Dragonfly was asked: %t, want %t", asked, tt.asked)
+			}
+			if n := c.Mirrors()[0].Counts.Failures.Load(); n > 0 {
+				t.Errorf("%d failures of Dragonfly were counted", n)
 			}
 		})
 	}

@@ -120,6 +120,8 @@ func OutcomeOf(ctx context.Context, err error) Outcome {
 		return Good
 	case ctx.Err() != nil, errors.Is(err, ErrRevoked), errors.Is(err, errCompare):
 		return Unknown
+	case errors.Is(err, ErrNotAsked):
+		return NotAsked
 	case Final(err), errors.Is(err, ErrNoRanges):
 		return Absent
 	}

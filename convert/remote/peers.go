@@ -51,11 +51,11 @@ var dragonflyHeader = http.Header{
 // dragonflyError is the header of an error that says where it comes from: "backend" is the registry.
 const dragonflyError = "X-Dragonfly-Error-Type"
 
-// How long mirrors and peers may take to begin an answer (transfer.Endpoint.Patience). Peers may get the piece from
-// the registry first. Tests that count requests change them.
+// How long mirrors and peers may take to begin an answer (transfer.Endpoint.Patience). Peers are asked after the
+// registry has confirmed the blob, and may get the piece from it first. Tests that count requests change them.
 var (
 	mirrorPatience time.Duration
-	peersPatience  = 5 * time.Second
+	peersPatience  = confirmTime + 5*time.Second
 )
 
 // Check returns errdefs.ErrInvalidArgument if p is not valid.

@@ -144,6 +144,9 @@ func (ps *pieces) leave(p *pieceReader, w *want, cause error) {
 	w.err = cause
 	p.waiting = slices.Delete(p.waiting, i, i+1)
 	last := len(p.waiting) == 0 && p.reading == nil
+	if last {
+		p.forget(ps)
+	}
 	ps.mu.Unlock()
 	if last {
 		p.cancel(cause)

@@ -225,3 +225,27 @@ func TestRangeOfBrokenSources(t *testing.T) {
 		}
 	})
 }
+
+// TestJoinAfterTheLast checks that a range does not join a reader that the last range has left.
+func TestJoinAfterTheLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &pieceServer{blob: randomBlob(16 << 10), every: time.Millisecond}
+		s.fail = func(call int) error {
+			if call == 1 {
+				time.Sleep(time.Second)
+				return context.Canceled
+			}
+			return nil
+		}
+		f := pieced(s, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		go f.Range(ctx, nil, make([]byte, 1<<10), 0)
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		if src, err := f.Range(t.Context(), nil, make([]byte, 1<<10), 0); err != nil || src.Endpoint.Counts.Failures.Load() != 0 {
+			t.Errorf("%d failures of the mirror, %v", src.Endpoint.Counts.Failures.Load(), err)
+		}
+		time.Sleep(time.Second) // the first request ends
+	})
+}

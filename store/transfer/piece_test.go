@@ -249,3 +249,20 @@ func TestJoinAfterTheLast(t *testing.T) {
 		time.Sleep(time.Second) // the first request ends
 	})
 }
+
+// TestDroppedBytes checks that bytes of a piece that no range wants keep to the rate limit, and are counted.
+func TestDroppedBytes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := pieced(&pieceServer{blob: randomBlob(16 << 10), every: time.Microsecond}, nil)
+		f.Flow = f.Scheduler.NewFlow(Background)
+		f.Scheduler.SetRate(1 << 10)
+		start := time.Now()
+		src, err := f.Range(t.Context(), nil, make([]byte, 1<<10), 15<<10)
+		if err != nil || time.Since(start) < 11*time.Second { // a burst of 4 KiB is free
+			t.Errorf("16 KiB took %v, %v", time.Since(start), err)
+		}
+		if n := src.Endpoint.Counts.Bytes.Load(); n != 16<<10 {
+			t.Errorf("%d bytes were counted", n)
+		}
+	})
+}

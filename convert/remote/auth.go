@@ -75,8 +75,7 @@ func (r *Repository) newAuthorizer(e *endpoint) *authorizer {
 }
 
 // credentials returns the credentials of the caller for the registry in the reference and for peers that are trusted
-// with them, and those of
-// the node for the node or where they are shared.
+// with them, and those of the node for the node or where they are shared.
 func (r *Repository) credentials(e *endpoint, host string) (Credentials, error) {
 	o := r.client.opts
 	asServer := e.server || e.peers != nil && e.peers.Trusted

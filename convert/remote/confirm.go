@@ -44,18 +44,12 @@ func (r *Repository) confirm(ctx context.Context, d digest.Digest) (private bool
 	}
 	r.mu.Unlock()
 	if mine {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTime) // others wait for it too
-		err := r.blob(ctx, origin, d, "bytes=0-0", func(resp *response) error {
-			c.private = resp.private
-			return resp.Body.Close()
-		})
-		cancel()
-		r.mu.Lock()
-		if c.err = err; err != nil {
-			c.until = time.Now().Add(refusedFor)
-		}
-		r.mu.Unlock()
-		close(c.done)
+		go r.ask(context.WithoutCancel(ctx), origin, d, c) // others wait for it too
+	}
+	select { // what is known is known without ctx too
+	case <-c.done:
+		return c.private, c.err
+	default:
 	}
 	select {
 	case <-c.done:
@@ -63,6 +57,22 @@ func (r *Repository) confirm(ctx context.Context, d digest.Digest) (private bool
 	case <-ctx.Done():
 		return true, context.Cause(ctx)
 	}
+}
+
+// ask gets a confirmation from origin.
+func (r *Repository) ask(ctx context.Context, origin *endpoint, d digest.Digest, c *confirmation) {
+	ctx, cancel := context.WithTimeout(ctx, confirmTime)
+	defer cancel()
+	err := r.blob(ctx, origin, d, "bytes=0-0", func(resp *response) error {
+		c.private = resp.private
+		return resp.Body.Close()
+	})
+	r.mu.Lock()
+	if c.err = err; err != nil {
+		c.until = time.Now().Add(refusedFor)
+	}
+	r.mu.Unlock()
+	close(c.done)
 }
 
 // A mirrored is a body from a mirror.

@@ -77,6 +77,18 @@ type hostSet struct {
 	used      time.Time // guarded by Client.mu
 }
 
+// needed returns until when the set was or will be needed: nobody makes the node forget for how long a mirror is not
+// asked. It requires Client.mu.
+func (s *hostSet) needed() time.Time {
+	t := s.used
+	for _, e := range s.endpoints {
+		if rest := e.state.Resting(); rest.After(t) {
+			t = rest
+		}
+	}
+	return t
+}
+
 func (s *hostSet) closeIdle() {
 	for _, e := range s.endpoints {
 		for _, t := range e.transports {
@@ -113,8 +125,8 @@ func (c *Client) hostSet(host string) (*hostSet, error) {
 	s := &hostSet{endpoints: endpoints, stamp: stamp, made: now, used: now}
 	c.hosts[host] = s
 	if len(c.hosts) > maxHosts {
-		oldest := leastRecent(c.hosts, func(s *hostSet) time.Time { return s.used }) // clients of the facade choose the names
-		c.hosts[oldest].closeIdle()                                                  // its repositories continue to work
+		oldest := leastRecent(c.hosts, (*hostSet).needed) // clients of the facade choose the names
+		c.hosts[oldest].closeIdle()                       // its repositories continue to work
 		delete(c.hosts, oldest)
 	}
 	return s, nil

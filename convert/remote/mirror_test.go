@@ -2,7 +2,9 @@ package remote_test
 
 import (
 	"bytes"
+	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -283,5 +285,29 @@ func TestUnverifiedIsOfRegistry(t *testing.T) {
 		if n := len(mirror.requests()); n != want {
 			t.Errorf("mirror only %t: the mirror got %d requests, want %d", only, n, want)
 		}
+	}
+}
+
+// TestVerdictIsRemembered checks that requests for many other hosts do not make a mirror that lied a new one.
+func TestVerdictIsRemembered(t *testing.T) {
+	t.Parallel()
+	mirror, server := newUpstream(t), newUpstream(t)
+	c := mirroredHost(t, server, mirror, remote.Options{})
+	repositoryOf(t, c, exampleRef(t, "x"), nil)
+	lied := c.Mirrors()[0].For["registry.example"]
+	transfer.Convict(slog.New(slog.DiscardHandler), transfer.Source{}, []transfer.Source{{Endpoint: lied}})
+	for i := range remote.MaxHosts + 1 {
+		ref, err := remote.NewRef(fmt.Sprintf("h%d.example", i), "org/model", "latest")
+		if err != nil {
+			t.Fatal(err)
+		}
+		repositoryOf(t, c, ref, nil)
+	}
+	if n := remote.Hosts(c); n > remote.MaxHosts {
+		t.Errorf("%d hosts in the cache, want at most %d", n, remote.MaxHosts)
+	}
+	repositoryOf(t, c, exampleRef(t, "x"), nil)
+	if c.Mirrors()[0].For["registry.example"] != lied {
+		t.Error("the verdict is forgotten")
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -50,11 +51,11 @@ var dragonflyHeader = http.Header{
 // dragonflyError is the header of an error that says where it comes from: "backend" is the registry.
 const dragonflyError = "X-Dragonfly-Error-Type"
 
-// How long mirrors and peers may take to begin an answer (transfer.Endpoint.Patience). Peers may get the piece from
-// the registry first. Tests that count requests change them.
+// How long mirrors and peers may take to begin an answer (transfer.Endpoint.Patience). Peers are asked after the
+// registry has confirmed the blob, and may get the piece from it first. Tests that count requests change them.
 var (
 	mirrorPatience time.Duration
-	peersPatience  = 5 * time.Second
+	peersPatience  = confirmTime + 5*time.Second
 )
 
 // Check returns errdefs.ErrInvalidArgument if p is not valid.
@@ -81,9 +82,9 @@ func (p Peers) host(t *http.Transport) docker.RegistryHost {
 	return h
 }
 
-// mayAsk returns an error unless e may be asked for a blob: peers give everybody what they have, so the registry has
-// to confirm that the caller may have it. What the registry does not give to everybody is asked for only if peers are
-// trusted with credentials.
+// mayAsk returns transfer.ErrNotAsked unless e may be asked for a blob: peers give everybody what they have, so the
+// registry has to confirm that the caller may have it, unless it is never asked (Options.MirrorOnly). What the registry
+// does not give to everybody is asked for only if peers are trusted with credentials.
 func (r *Repository) mayAsk(ctx context.Context, e *endpoint, d digest.Digest) error {
 	if e.peers == nil || r.origin() == nil {
 		return nil
@@ -93,9 +94,9 @@ func (r *Repository) mayAsk(ctx context.Context, e *endpoint, d digest.Digest) e
 	case err != nil && ctx.Err() != nil:
 		return err
 	case err != nil:
-		return as(errdefs.ErrNotFound, fmt.Sprintf("%s is not asked, because %s does not confirm the blob: %v", e.Host, r.ref.Host, err))
+		return fmt.Errorf("%s: %s does not confirm the blob (%v): %w", e.Host, r.ref.Host, err, transfer.ErrNotAsked)
 	case private && !e.peers.Trusted:
-		return as(errdefs.ErrNotFound, fmt.Sprintf("%s is not asked for a blob that %s gives only with credentials", e.Host, r.ref.Host))
+		return fmt.Errorf("%s: %s gives the blob only with credentials: %w", e.Host, r.ref.Host, transfer.ErrNotAsked)
 	}
 	return nil
 }

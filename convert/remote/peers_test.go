@@ -2,11 +2,14 @@ package remote_test
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/remote/peerstest"
@@ -205,12 +208,16 @@ func TestPeersGetNoPrivateModels(t *testing.T) {
 				tt.registry(server)
 			}
 			before := len(node.Asked())
-			private, err := get(withPeers(t, server, node.URL, remote.Dragonfly, tt.trusted), tt.creds)
+			c := withPeers(t, server, node.URL, remote.Dragonfly, tt.trusted)
+			private, err := get(c, tt.creds)
 			if (err == nil) != tt.given || private != (tt.given && tt.creds != nil) {
 				t.Errorf("private %t, %v", private, err)
 			}
 			if asked := len(node.Asked()) > before; asked != tt.asked {
 				t.Errorf("Dragonfly was asked: %t, want %t", asked, tt.asked)
+			}
+			if n := c.Mirrors()[0].Counts.Failures.Load(); n > 0 {
+				t.Errorf("%d failures of Dragonfly were counted", n)
 			}
 		})
 	}
@@ -296,5 +303,45 @@ func TestPeersCheck(t *testing.T) {
 		if _, err := remote.New(remote.Options{Peers: []remote.Peers{p}}); !errdefs.IsInvalidArgument(err) || strings.Contains(fmt.Sprint(err), ":p@") {
 			t.Errorf("%+v: %v", p.URL, err)
 		}
+	}
+}
+
+// TestConfirmIsShared checks that a caller does not wait longer than it wants for the registry to confirm a blob, and
+// that its question is the only one.
+func TestConfirmIsShared(t *testing.T) {
+	t.Parallel()
+	server := newUpstream(t)
+	content := storetest.Random(1, 5<<20)
+	d := server.putBlob(content)
+	asked, answer := make(chan struct{}, 10), make(chan struct{})
+	server.before = func(http.ResponseWriter, *http.Request) bool {
+		asked <- struct{}{}
+		<-answer
+		return false
+	}
+	spegel := peerstest.NewSpegel(t, map[string][]byte{d.String(): content})
+	r := repositoryOf(t, withPeers(t, server, spegel.URL, remote.Spegel, false), exampleRef(t, "x"), nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	left := make(chan error, 1)
+	go func() {
+		_, _, err := r.Fetch(ctx, d, int64(len(content)), 0, 10)
+		left <- err
+	}()
+	<-asked
+	cancel()
+	select {
+	case err := <-left:
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("a caller that left got %v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Error("a caller cannot leave")
+	}
+	close(answer)
+	if got, _, err := fetch(t.Context(), r, d, int64(len(content)), 0, 10); err != nil || !bytes.Equal(got, content[:10]) {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	if n := len(server.requests()); n != 1 {
+		t.Errorf("the registry got %d requests, want 1", n)
 	}
 }

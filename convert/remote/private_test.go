@@ -1,6 +1,7 @@
 package remote_test
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -154,5 +155,29 @@ func TestPrivateCertificate(t *testing.T) {
 			t.Errorf("%q: private %t, want %t", setting, got, private)
 		}
 		body.Close()
+	}
+}
+
+// TestPrivateAfterTheRequest checks that the end of a request does not make a body private that is known to be public.
+func TestPrivateAfterTheRequest(t *testing.T) {
+	t.Parallel()
+	mirror, server := newUpstream(t), newUpstream(t)
+	d := mirror.putBlob(random(1000))
+	server.putBlob(random(1000))
+	r := repositoryOf(t, mirroredHost(t, server, mirror, remote.Options{}), exampleRef(t, "x"), nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	body, _, err := r.Fetch(ctx, d, 1000, 0, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer body.Close()
+	if transfer.IsPrivate(body) {
+		t.Error("it is private")
+	}
+	cancel()
+	for range 100 {
+		if transfer.IsPrivate(body) {
+			t.Fatal("it is private after the end of the request")
+		}
 	}
 }

@@ -28,8 +28,8 @@ type Repository struct {
 	set    *hostSet
 	used   time.Time // guarded by Client.mu
 
-	mu        sync.Mutex                      // guards the following
-	auths     map[*endpoint]*authorizer       //
+	mu        sync.Mutex // guards the following
+	auths     map[*endpoint]*authorizer
 	targets   map[located]target              // at most maxBlobs
 	confirmed map[digest.Digest]*confirmation // at most maxBlobs
 	uploads   map[digest.Digest]*url.URL      // upload sessions started by failed mounts

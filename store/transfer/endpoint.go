@@ -121,10 +121,11 @@ func (e *Endpoint) Enter(spare bool) bool {
 type Outcome int
 
 const (
-	Unknown Outcome = iota // it was interrupted, or says nothing about the endpoint
-	Good                   // it did what was asked for
-	Absent                 // it does not have, or does not give, this blob
-	Failed                 // it did not answer, or broke off, or was much slower than others
+	Unknown  Outcome = iota // it was interrupted, or says nothing about the endpoint
+	Good                    // it did what was asked for
+	Absent                  // it does not have, or does not give, this blob
+	NotAsked                // ErrNotAsked
+	Failed                  // it did not answer, or broke off, or was much slower than others
 )
 
 // Leave ends a request that began at a time.

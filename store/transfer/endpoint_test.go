@@ -115,6 +115,29 @@ func TestMirrorMisses(t *testing.T) {
 	})
 }
 
+// TestMirrorNotAsked checks that a mirror that is not asked for a blob is not well because of that.
+func TestMirrorNotAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMirrored(t, &server{err: fmt.Errorf("private: %w", ErrNotAsked)}, quick())
+		m.endpoint.Leave(time.Now(), Failed)
+		rests := m.endpoint.Resting()
+		time.Sleep(2 * time.Second)
+		if src, err := m.fetch.Range(t.Context(), nil, make([]byte, 1<<20), 0); err != nil || src.Endpoint.Mirror {
+			t.Errorf("got %v, %v", src.Endpoint.Name, err)
+		}
+		if n := m.endpoint.Counts.Failures.Load(); n != 1 || !m.endpoint.Resting().Equal(rests) {
+			t.Errorf("%d failures, and rests until %v, want 1 and %v", n, m.endpoint.Resting(), rests)
+		}
+		if !m.endpoint.Enter(true) || m.endpoint.Enter(true) {
+			t.Error("not one request finds out whether it is well again")
+		}
+		m.from.Set("a", m.sources()[:1])
+		if _, err := m.fetch.Range(t.Context(), nil, make([]byte, 1<<20), 0); !errdefs.IsNotFound(err) {
+			t.Errorf("the mirror alone: %v", err)
+		}
+	})
+}
+
 // TestSlowLink checks that a mirror stays in use if the origin is as slow as it is.
 func TestSlowLink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -45,8 +45,9 @@ type Fetch struct {
 	Received  *atomic.Int64 // counts bytes as they arrive
 }
 
-// Range fills buf from offset off of the blob, and returns the source of the last bytes. hold, if
-// not nil, is the slot that the work holds meanwhile; it is informed of progress.
+// Range fills buf from offset off of the blob, and returns the source of the last bytes. If that is a mirror, all
+// bytes are from it, and otherwise none is from a mirror. hold, if not nil, is the slot that the work holds meanwhile;
+// it is informed of progress.
 //
 // Sources are tried in turn, repeatedly with increasing pauses, until the range is complete, no
 // source can provide it, or maxTries rounds made no progress. If a source is slower than MinRate, or a mirror
@@ -57,11 +58,12 @@ type Fetch struct {
 func (f Fetch) Range(ctx context.Context, hold *Slot, buf []byte, off int64) (from Source, err error) {
 	r := rangeFetch{Fetch: f, hold: hold, buf: buf, off: off, asked: map[string]bool{}}
 	return f.inTurn(ctx, off, func(src Source) (progress bool, err error) {
-		n, err := r.ask(ctx, src)
+		most := r.most
+		err = r.ask(ctx, src)
 		if r.have == len(buf) {
 			err = nil
 		}
-		return n > 0, err
+		return r.most > most, err
 	})
 }
 
@@ -118,6 +120,8 @@ func OutcomeOf(ctx context.Context, err error) Outcome {
 		return Good
 	case ctx.Err() != nil, errors.Is(err, ErrRevoked), errors.Is(err, errCompare):
 		return Unknown
+	case errors.Is(err, ErrNotAsked):
+		return NotAsked
 	case Final(err), errors.Is(err, ErrNoRanges):
 		return Absent
 	}
@@ -132,29 +136,44 @@ type rangeFetch struct {
 	off  int64
 
 	have  int             // bytes
+	from  Source          // of these; the last one of several
+	most  int             // the largest value of have
 	asked map[string]bool // sources that were tried
 }
 
-// ask gets as much of the rest as possible from one source, and returns the number of bytes.
-func (r *rangeFetch) ask(ctx context.Context, src Source) (got int, err error) {
+// ask gets as much of the rest as possible from one source.
+func (r *rangeFetch) ask(ctx context.Context, src Source) error {
 	r.asked[src.Key()] = true
 	for {
-		n, err := r.once(ctx, src)
-		got += n
+		err := r.once(ctx, src)
 		if err == nil || ctx.Err() != nil || !errors.Is(err, ErrRevoked) {
-			return got, err
+			return err
 		}
 		// The slot was given to another source; this source waits for its turn.
 	}
 }
 
-// once sends one request.
-func (r *rangeFetch) once(ctx context.Context, src Source) (n int, err error) {
-	if src.Endpoint != nil && src.Endpoint.Piece > 0 {
-		n, err := r.fill(ctx, src, r.buf[r.have:], r.off+int64(r.have))
-		r.have += n
-		return n, err
+// once sends one request, or one for each piece. If the bytes so far are of a mirror and src is another source, or the
+// other way round, it is for the whole range: who sent wrong bytes has to be known.
+func (r *rangeFetch) once(ctx context.Context, src Source) error {
+	have := r.have
+	if src.Key() != r.from.Key() && (src.Endpoint.isMirror() || r.from.Endpoint.isMirror()) {
+		have = 0
 	}
+	get := r.request
+	if src.Endpoint != nil && src.Endpoint.Piece > 0 {
+		get = r.fill
+	}
+	n, err := get(ctx, src, r.buf[have:], r.off+int64(have))
+	if n > 0 {
+		r.have, r.from = have+n, src
+		r.most = max(r.most, r.have)
+	}
+	return err
+}
+
+// request fills buf with the bytes from at, with one request.
+func (r *rangeFetch) request(ctx context.Context, src Source, buf []byte, at int64) (n int, err error) {
 	place, err := r.Scheduler.Places.Acquire(ctx, r.Flow, src.Key())
 	if err != nil {
 		return 0, err
@@ -168,10 +187,8 @@ func (r *rangeFetch) once(ctx context.Context, src Source) (n int, err error) {
 			err = context.Cause(ctx) // instead of what the source makes of it
 		}
 		err = Foreign(ctx, err)
-		r.have += n
 	}()
-	rest, at := r.buf[r.have:], r.off+int64(r.have)
-	body, start, err := src.Fetch(ctx, r.Blob, r.Size, at, int64(len(rest)))
+	body, start, err := src.Fetch(ctx, r.Blob, r.Size, at, int64(len(buf)))
 	if err != nil {
 		return 0, err
 	}
@@ -180,7 +197,7 @@ func (r *rangeFetch) once(ctx context.Context, src Source) (n int, err error) {
 		return 0, ErrNoRanges
 	}
 	began := time.Now()
-	n, err = r.read(ctx, body, rest, place, r.hold)
+	n, err = r.read(ctx, body, buf, place, r.hold)
 	if n > 0 {
 		src.Endpoint.count(n)
 		if !r.paced() {

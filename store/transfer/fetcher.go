@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -24,6 +25,15 @@ type Fetcher interface {
 	// start == 0. In all other cases start == off.
 	Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (body io.ReadCloser, start int64, err error)
 }
+
+// ErrNotAsked means that a Fetcher did not ask its server for a blob, for a reason that says nothing about the server.
+// It is errdefs.ErrNotFound.
+var ErrNotAsked error = notAsked{}
+
+type notAsked struct{}
+
+func (notAsked) Error() string { return "not asked" }
+func (notAsked) Unwrap() error { return errdefs.ErrNotFound }
 
 // MaxRetryAfter limits the wait of a RetryAfterError, whatever the server requests.
 const MaxRetryAfter = 60 * time.Second

@@ -72,6 +72,9 @@ func (r *rangeFetch) fill(ctx context.Context, src Source, buf []byte, at int64)
 	for i, w := range all {
 		if err != nil {
 			r.Scheduler.pieces.leave(readers[i], w, ErrRevoked)
+			if w.got > 0 {
+				r.have = min(r.have, int(w.off-r.off)) // it replaced bytes of another source
+			}
 			continue
 		}
 		r.await(ctx, readers[i], w)
@@ -141,6 +144,9 @@ func (ps *pieces) leave(p *pieceReader, w *want, cause error) {
 	w.err = cause
 	p.waiting = slices.Delete(p.waiting, i, i+1)
 	last := len(p.waiting) == 0 && p.reading == nil
+	if last {
+		p.forget(ps)
+	}
 	ps.mu.Unlock()
 	if last {
 		p.cancel(cause)
@@ -173,7 +179,7 @@ func (p *pieceReader) run(ctx context.Context, ps *pieces, f Fetch, src Source, 
 		return ErrNoRanges
 	}
 	for w := p.next(ps); w != nil; w = p.next(ps) {
-		if _, err := io.CopyN(io.Discard, &progress{body, place}, w.off-at); err != nil {
+		if _, err := io.CopyN(io.Discard, &dropped{body, ctx, f, place, src.Endpoint}, w.off-at); err != nil {
 			return err
 		}
 		began := time.Now()
@@ -235,15 +241,28 @@ func (p *pieceReader) finish(ps *pieces, err error) {
 	p.waiting, p.reading = nil, nil
 }
 
-// progress is a reader that records progress with a slot.
-type progress struct {
+// dropped reads bytes that no range wants as Fetch.read reads others.
+type dropped struct {
 	io.Reader
-	sl *Slot
+	ctx   context.Context
+	f     Fetch
+	place *Slot
+	e     *Endpoint
 }
 
 // Read implements io.Reader.
-func (p *progress) Read(b []byte) (int, error) {
-	n, err := p.Reader.Read(b)
-	p.sl.Progress(n)
+func (d *dropped) Read(b []byte) (int, error) {
+	background := d.f.Flow.Class() == Background
+	if burst := d.f.Scheduler.limit.Burst(); background && burst > 0 {
+		b = b[:min(len(b), burst)]
+	}
+	n, err := d.Reader.Read(b)
+	d.place.Progress(n)
+	d.e.count(n)
+	if background && n > 0 {
+		if werr := d.f.spend(d.ctx, n); werr != nil {
+			return n, werr
+		}
+	}
 	return n, err
 }

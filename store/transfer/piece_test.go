@@ -20,7 +20,9 @@ import (
 type pieceServer struct {
 	blob  []byte
 	every time.Duration // between reads
+	most  int64         // bytes of an answer, which then breaks off; 0 is no limit
 	fail  func(call int) error
+	late  bool // what begins at 0 fails after a second
 
 	mu    sync.Mutex // guards the following
 	asked []string
@@ -35,6 +37,13 @@ func (s *pieceServer) Fetch(ctx context.Context, _ digest.Digest, _, off, n int6
 		if err := s.fail(call); err != nil {
 			return nil, 0, err
 		}
+	}
+	if s.late && off == 0 {
+		time.Sleep(time.Second)
+		return nil, 0, errdefs.ErrUnavailable
+	}
+	if s.most > 0 {
+		n = min(n, s.most)
 	}
 	return &pieceBody{ctx, bytes.NewReader(s.blob[off : off+n]), s.every}, off, nil
 }
@@ -160,4 +169,100 @@ func TestPiecesAtRandom(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRangeOfOneSource checks that a range has bytes of a mirror or of others, also if answers break off.
+func TestRangeOfOneSource(t *testing.T) {
+	const size = 12 << 10
+	right, wrong := randomBlob(size), make([]byte, size)
+	for name, tt := range map[string]struct {
+		mirror, origin *pieceServer
+		piece          int64 // of the mirror
+		first          bool  // the origin is asked first
+		fromMirror     bool
+		asked          string // requests to the origin; "": any
+	}{
+		"the mirror breaks off":       {mirror: &pieceServer{blob: wrong, most: 5 << 10}, origin: &pieceServer{blob: right}, asked: "[0-12288]"},
+		"a piece breaks off":          {mirror: &pieceServer{blob: wrong, most: 5 << 10}, piece: 8 << 10, origin: &pieceServer{blob: right}, asked: "[0-12288]"},
+		"the first piece fails":       {mirror: &pieceServer{blob: wrong, late: true}, piece: 8 << 10, origin: &pieceServer{blob: right, most: 11 << 10}, first: true, asked: "[0-12288 8192-12288]"},
+		"the origin breaks off":       {mirror: &pieceServer{blob: right}, origin: &pieceServer{blob: wrong, most: 5 << 10}, first: true, fromMirror: true, asked: "[0-12288]"},
+		"the origin often breaks off": {mirror: &pieceServer{fail: func(int) error { return errdefs.ErrUnavailable }}, origin: &pieceServer{blob: right, most: 5 << 10}, asked: "[0-12288 5120-12288 10240-12288]"},
+		"both break off":              {mirror: &pieceServer{blob: wrong, most: 7 << 10}, origin: &pieceServer{blob: right, most: 8 << 10}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := pieced(tt.mirror, tt.origin)
+				f.Size = size
+				list := f.From.Order()
+				list[0].Endpoint.Piece = tt.piece
+				if tt.first {
+					list[0], list[1] = list[1], list[0]
+				}
+				f.From.Set("a", list)
+				got := make([]byte, size)
+				src, err := f.Range(t.Context(), nil, got, 0)
+				if err != nil || !bytes.Equal(got, right) {
+					t.Errorf("wrong bytes, %v", err)
+				}
+				if src.Endpoint.isMirror() != tt.fromMirror {
+					t.Errorf("the bytes came from a mirror: %t, want %t", !tt.fromMirror, tt.fromMirror)
+				}
+				if asked := fmt.Sprint(tt.origin.asked); tt.asked != "" && asked != tt.asked {
+					t.Errorf("the origin was asked for %s, want %s", asked, tt.asked)
+				}
+			})
+		})
+	}
+}
+
+// TestRangeOfBrokenSources checks that a range ends although each of its sources always gives a part of it.
+func TestRangeOfBrokenSources(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		blob := randomBlob(100 << 10)
+		f := pieced(&pieceServer{blob: blob, most: 5 << 10}, &pieceServer{blob: blob, most: 5 << 10})
+		if _, err := f.Range(t.Context(), nil, make([]byte, len(blob)), 0); err == nil {
+			t.Error("no error")
+		}
+	})
+}
+
+// TestJoinAfterTheLast checks that a range does not join a reader that the last range has left.
+func TestJoinAfterTheLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &pieceServer{blob: randomBlob(16 << 10), every: time.Millisecond}
+		s.fail = func(call int) error {
+			if call == 1 {
+				time.Sleep(time.Second)
+				return context.Canceled
+			}
+			return nil
+		}
+		f := pieced(s, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		go f.Range(ctx, nil, make([]byte, 1<<10), 0)
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		if src, err := f.Range(t.Context(), nil, make([]byte, 1<<10), 0); err != nil || src.Endpoint.Counts.Failures.Load() != 0 {
+			t.Errorf("%d failures of the mirror, %v", src.Endpoint.Counts.Failures.Load(), err)
+		}
+		time.Sleep(time.Second) // the first request ends
+	})
+}
+
+// TestDroppedBytes checks that bytes of a piece that no range wants keep to the rate limit, and are counted.
+func TestDroppedBytes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := pieced(&pieceServer{blob: randomBlob(16 << 10), every: time.Microsecond}, nil)
+		f.Flow = f.Scheduler.NewFlow(Background)
+		f.Scheduler.SetRate(1 << 10)
+		start := time.Now()
+		src, err := f.Range(t.Context(), nil, make([]byte, 1<<10), 15<<10)
+		if err != nil || time.Since(start) < 11*time.Second { // a burst of 4 KiB is free
+			t.Errorf("16 KiB took %v, %v", time.Since(start), err)
+		}
+		if n := src.Endpoint.Counts.Bytes.Load(); n != 16<<10 {
+			t.Errorf("%d bytes were counted", n)
+		}
+	})
 }

@@ -95,7 +95,7 @@ type Sources struct {
 	mu        sync.Mutex           // guards the following
 	callers   []caller             // in order of their first Set
 	bad       map[string]time.Time // by key: tried after the others until then
-	absent    map[string]*rest     // by key of mirrors that did not have it
+	absent    map[string]*rest     // by key of mirrors that did not have it, or were not asked
 	doubted   bool                 // a mirror sent wrong bytes: only origins are asked, if there is one
 	providers map[string]bool      // by key of the sources that provided bytes: whether with credentials
 }
@@ -216,7 +216,7 @@ func (s *Sources) asked(src Source, began time.Time, o Outcome) {
 	switch key := src.Key(); o {
 	case Good:
 		delete(s.absent, key)
-	case Absent:
+	case Absent, NotAsked:
 		if s.absent == nil {
 			s.absent = map[string]*rest{}
 		}

@@ -96,11 +96,15 @@ func (s *Store) scrub(ctx context.Context, at *meta.Scrub, limit *rate.Limiter, 
 		}
 		pace(0)
 		bad, err := s.objects.CheckOne(ctx, next, pace)
-		if err != nil {
+		switch {
+		case err != nil && ctx.Err() != nil:
 			return err
+		case err != nil:
+			s.log.Error("object cannot be read again; the next scrub tries it", "digest", next.Digest, "err", err)
+		default:
+			s.scrubbed.Add(next.Size)
 		}
 		at.Last, at.Done = next.Digest, at.Done+next.Size
-		s.scrubbed.Add(next.Size)
 		if bad != nil {
 			all, err := s.addMissing(ctx, "", []CheckResult{*bad})
 			if err != nil {

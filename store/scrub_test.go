@@ -175,3 +175,39 @@ func TestScrubWaits(t *testing.T) {
 		t.Errorf("it does not wait: %v", err)
 	}
 }
+
+// TestScrubGoesOnAfterAnError puts a directory where an object is, which cannot be read: the others are.
+func TestScrubGoesOnAfterAnError(t *testing.T) {
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	for i := range 8 {
+		d, err := s.PutBytes(t.Context(), storetest.Random(uint64(i), 1000))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i%4 != 0 {
+			continue
+		}
+		path := filepath.Join(s.ObjectsDir(), store.ObjectName(d))
+		if err := errors.Join(os.Remove(path), os.Mkdir(path, 0o700)); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.Remove(path) })
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	o := scrubbing(func(int64) {}, nil)
+	o.Begin = func() (func(done, total int64), func(error)) {
+		return func(int64, int64) {}, func(err error) {
+			if err != nil {
+				t.Error(err)
+			}
+			stop()
+		}
+	}
+	if err := s.Scrub(ctx, o); err != nil {
+		t.Fatal(err)
+	}
+	if n := s.Counts().ScrubbedBytes; n != 6*1000 {
+		t.Errorf("%d bytes were read", n)
+	}
+}

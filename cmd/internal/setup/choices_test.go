@@ -137,6 +137,7 @@ func TestWatchHosts(t *testing.T) {
 	r.write(certs+"/ghcr.io/hosts.toml", ours)
 	expect()
 	certsDir := filepath.Join(r.dir, certs)
+	time.Sleep(3 * settle) // no earlier event is left, so that the move must be one
 	r.ok(os.Rename(certsDir, certsDir+".bak"))
 	r.ok(os.Mkdir(certsDir, 0o755))
 	expect(file)

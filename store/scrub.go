@@ -15,10 +15,12 @@ const (
 	scrubStep  = 1 << 20
 	scrubLeast = 64 << 10
 
-	// scrubSave is how often the progress is recorded, scrubPause how long a scrub waits for downloads, and
-	// scrubRetry how long after an error of the database.
+	// scrubSave is how often the progress is recorded, scrubPause the interval between looks at downloads while a scrub
+	// waits for them, scrubWait how long it waits before each step, and scrubRetry how long after an error of the
+	// database.
 	scrubSave  = time.Minute
 	scrubPause = time.Second
+	scrubWait  = 10 * time.Second
 	scrubRetry = time.Minute
 )
 
@@ -36,8 +38,8 @@ type ScrubOptions struct {
 }
 
 // Scrub compares each object with its digest once in an interval, until ctx ends, which is not an error. It reads
-// the disk and not the page cache, where the file system lets it, waits while anything is downloaded, and goes on
-// after a restart where it was. What it finds damaged is set aside, as by Check.
+// the disk and not the page cache, where the file system lets it, waits a while for downloads before each step, and
+// goes on after a restart where it was. What it finds damaged is set aside, as by Check.
 func (s *Store) Scrub(ctx context.Context, o ScrubOptions) error {
 	for ctx.Err() == nil {
 		if err := s.scrubNext(ctx, o); err != nil && ctx.Err() == nil {
@@ -89,18 +91,23 @@ func (s *Store) scrub(ctx context.Context, at *meta.Scrub, limit *rate.Limiter, 
 			return nil
 		}
 		pace := func(n int64) {
-			for progress(n); s.engine.Busy() && ctx.Err() == nil; progress(n) {
+			end := time.Now().Add(scrubWait)
+			for progress(n); s.engine.Busy() && time.Now().Before(end) && ctx.Err() == nil; progress(n) {
 				sleep(ctx, scrubPause)
 			}
 			_ = limit.WaitN(ctx, int(min(max(next.Size-n, scrubLeast), scrubStep))) // the reader sees the end of ctx
 		}
 		pace(0)
 		bad, err := s.objects.CheckOne(ctx, next, pace)
-		if err != nil {
+		switch {
+		case err != nil && ctx.Err() != nil:
 			return err
+		case err != nil:
+			s.log.Error("object cannot be read again; the next scrub tries it", "digest", next.Digest, "err", err)
+		default:
+			s.scrubbed.Add(next.Size)
 		}
 		at.Last, at.Done = next.Digest, at.Done+next.Size
-		s.scrubbed.Add(next.Size)
 		if bad != nil {
 			all, err := s.addMissing(ctx, "", []CheckResult{*bad})
 			if err != nil {

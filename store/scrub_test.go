@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ballast-dev/ballast/store"
@@ -174,4 +175,69 @@ func TestScrubWaits(t *testing.T) {
 	if err != nil || !waited {
 		t.Errorf("it does not wait: %v", err)
 	}
+}
+
+// TestScrubGoesOnAfterAnError puts a directory where an object is, which cannot be read: the others are.
+func TestScrubGoesOnAfterAnError(t *testing.T) {
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	for i := range 8 {
+		d, err := s.PutBytes(t.Context(), storetest.Random(uint64(i), 1000))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i%4 != 0 {
+			continue
+		}
+		path := filepath.Join(s.ObjectsDir(), store.ObjectName(d))
+		if err := errors.Join(os.Remove(path), os.Mkdir(path, 0o700)); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.Remove(path) })
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	o := scrubbing(func(int64) {}, nil)
+	o.Begin = func() (func(done, total int64), func(error)) {
+		return func(int64, int64) {}, func(err error) {
+			if err != nil {
+				t.Error(err)
+			}
+			stop()
+		}
+	}
+	if err := s.Scrub(ctx, o); err != nil {
+		t.Fatal(err)
+	}
+	if n := s.Counts().ScrubbedBytes; n != 6*1000 {
+		t.Errorf("%d bytes were read", n)
+	}
+}
+
+// TestScrubDoesNotWaitForEver begins a download each time that a scrub looks for one: it reads on all the same.
+func TestScrubDoesNotWaitForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := storetest.Open(t, t.TempDir(), store.Options{})
+		if _, err := s.PutBytes(t.Context(), storetest.Random(0, 1000)); err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		n, read := uint64(0), int64(0)
+		err := s.Scrub(ctx, scrubbing(func(done int64) {
+			if n++; done > 0 || n > 100 {
+				read = done
+				stop()
+				return
+			}
+			p := storetest.Random(n, 1000)
+			f := storetest.NewFetcher(p)
+			f.Delay = func(ctx context.Context) { <-ctx.Done() }
+			table := storetest.NewBuilder("m").Raw("p", p, 0o644).Put(t, s)
+			go s.Hydrate(ctx, table, store.HydrateOptions{Sources: storetest.From(f)})
+			synctest.Wait()
+		}, nil))
+		if err != nil || read == 0 {
+			t.Errorf("nothing was read, %v", err)
+		}
+	})
 }

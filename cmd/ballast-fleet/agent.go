@@ -30,8 +30,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
-// lookDaemon is the interval between checks of the daemon.
-const lookDaemon = 5 * time.Second
+// lookDaemon is the interval between checks of the daemon, and answerWithin how long it may take for a short answer.
+const (
+	lookDaemon   = 5 * time.Second
+	answerWithin = 30 * time.Second
+)
 
 // An agent has the daemon of its node do what the cluster wishes.
 type agent struct {
@@ -53,10 +56,10 @@ type agent struct {
 	written []v1alpha1.ModelState
 	at      time.Time // of the last write
 	pinned  []api.FleetPin
-	hasPins bool // the daemon has these pins
 
 	mu    sync.Mutex        // guards the fields below
 	ready bool              // the daemon
+	stale bool              // the daemon may lack pins, also pinned ones
 	work  map[string]*model // by reference
 }
 
@@ -109,7 +112,7 @@ func (a *agent) wake() {
 func (a *agent) watchDaemon(ctx context.Context) error {
 	said := ""
 	for {
-		state, err := "ballastd is ready", a.daemon.Ready(ctx)
+		state, err := "ballastd is ready", a.isReady(ctx)
 		if err != nil {
 			state = "ballastd is not ready: " + api.Text(err)
 		}
@@ -120,7 +123,7 @@ func (a *agent) watchDaemon(ctx context.Context) error {
 			a.log.Info(state)
 			said = state
 			a.mu.Lock()
-			a.ready = err == nil
+			a.ready, a.stale = err == nil, true
 			a.mu.Unlock()
 			if a.poke != nil {
 				a.wake()
@@ -132,6 +135,13 @@ func (a *agent) watchDaemon(ctx context.Context) error {
 		case <-time.After(lookDaemon):
 		}
 	}
+}
+
+// isReady returns why the daemon is not ready, and waits for the answer only so long.
+func (a *agent) isReady(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	return a.daemon.Ready(ctx)
 }
 
 // Reconcile compares the node with what the cluster wishes.
@@ -156,12 +166,10 @@ func (a *agent) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.R
 		}
 	}
 	states, ready := a.states()
+	var unwritten error
 	if a.models {
 		wait, err := a.write(ctx, states)
-		if err != nil {
-			return reconcile.Result{}, err
-		}
-		again = min(again, wait)
+		again, unwritten = min(again, wait), err
 	}
 	if ready {
 		want := plan.Labels(sets.Items, node.Labels, states)
@@ -169,6 +177,9 @@ func (a *agent) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.R
 		if err := a.marks.set(ctx, a.client, &node, want, !held); err != nil {
 			return reconcile.Result{}, err
 		}
+	}
+	if unwritten != nil {
+		return reconcile.Result{}, unwritten
 	}
 	return reconcile.Result{RequeueAfter: again}, nil
 }
@@ -246,7 +257,7 @@ func (a *agent) attempt(ctx context.Context, ref string, w plan.Wish, m *model) 
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	m.stop()
-	m.stop = nil
+	m.stop, a.stale = nil, true // a model that was removed is there again, without its pin
 	if a.work[ref] != m {
 		return // nothing wishes it any more
 	}
@@ -297,7 +308,7 @@ func (a *agent) progress(m *model, e api.Event) {
 		}
 	}
 	m.state.Total, m.state.Completed, m.state.Rate = total, completed, rate
-	if completed < total && m.state.Phase != v1alpha1.PhaseDownloading {
+	if completed < total && len(m.state.Pinned) == 0 && m.state.Phase != v1alpha1.PhaseDownloading {
 		m.enter(v1alpha1.PhaseDownloading)
 		a.wake()
 	}
@@ -330,22 +341,30 @@ func (a *agent) setPins(ctx context.Context) error {
 			want = append(want, api.FleetPin{Ref: m.Ref, Digest: digest.Digest(d)})
 		}
 	}
-	if !ready || a.hasPins && slices.Equal(want, a.pinned) {
+	a.mu.Lock()
+	same := !a.stale && slices.Equal(want, a.pinned)
+	a.stale = a.stale && !ready
+	a.mu.Unlock()
+	if !ready || same {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
 	set, err := a.daemon.SetFleetPins(ctx, api.FleetPins{Pins: want})
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	if err != nil {
+		a.stale = true
 		return err
 	}
-	a.pinned, a.hasPins = set.Pins, true
+	a.pinned = set.Pins
 	if len(set.Pins) == len(want) {
 		return nil
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for ref, m := range a.work {
+	for ref, m := range a.work { // a version since then is not in want
 		m.state.Pinned = slices.DeleteFunc(slices.Clone(m.state.Pinned), func(d string) bool {
-			return !slices.Contains(set.Pins, api.FleetPin{Ref: ref, Digest: digest.Digest(d)})
+			pin := api.FleetPin{Ref: ref, Digest: digest.Digest(d)}
+			return slices.Contains(want, pin) && !slices.Contains(set.Pins, pin)
 		})
 		if len(m.state.Pinned) == 0 && m.state.Phase == v1alpha1.PhaseReady {
 			m.enter(v1alpha1.PhasePending)

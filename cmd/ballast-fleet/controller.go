@@ -90,14 +90,17 @@ func (c *controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	condition := plan.Condition(t)
 	condition.ObservedGeneration = set.Generation
 	meta.SetStatusCondition(&is.Status.Conditions, condition)
-	if warning := plan.Warning(&set, t, time.Now()); warning != "" {
-		c.recorder.Eventf(&set, nil, core.EventTypeWarning, "DeadlineAtRisk", "Count", "%s", warning)
+	warning := plan.Warning(&set, t, time.Now())
+	if warning != "" {
 		is.Status.Warned = set.Spec.Deadline
 	}
 	if !equality.Semantic.DeepEqual(set.Status, is.Status) {
 		if err := c.client.Status().Update(ctx, is); err != nil {
 			return reconcile.Result{}, client.IgnoreNotFound(err)
 		}
+	}
+	if warning != "" { // after the update: one that fails is repeated
+		c.recorder.Eventf(&set, nil, core.EventTypeWarning, "DeadlineAtRisk", "Count", "%s", warning)
 	}
 	if at := plan.WarnAt(&set); t.Ready < t.Desired && time.Now().Before(at) {
 		return reconcile.Result{RequeueAfter: time.Until(at)}, nil

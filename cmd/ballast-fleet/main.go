@@ -110,6 +110,9 @@ more. The label stays while the daemon restarts, because complete models need no
 With --models, the daemon fetches and pins the models of all ModelSets that select the node.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if ag.refresh < time.Second {
+				return fmt.Errorf("--refresh %v is less than a second", ag.refresh)
+			}
 			ag.log = a.log
 			ag.daemon = api.NewClient(socket)
 			defer ag.daemon.Close()

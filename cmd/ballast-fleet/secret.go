@@ -9,7 +9,8 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// loginOf returns the user and the password of a Docker configuration for the registry of a reference.
+// loginOf returns the user and the password of a Docker configuration for a reference: those of the entry with its host
+// and the longest path that is above it, as for a kubelet.
 // https://kubernetes.io/docs/concepts/configuration/secret/#docker-config-secrets
 func loginOf(config []byte, ref string) (user, password string, err error) {
 	var c struct {
@@ -22,20 +23,48 @@ func loginOf(config []byte, ref string) (user, password string, err error) {
 		return "", "", fmt.Errorf("its .dockerconfigjson cannot be read: %w", errdefs.ErrInvalidArgument) // without its content
 	}
 	host, _, _ := strings.Cut(ref, "/")
-	for server, a := range c.Auths {
-		server = strings.TrimPrefix(strings.TrimPrefix(server, "https://"), "http://")
-		if server, _, _ = strings.Cut(server, "/"); server != host && (server != "index.docker.io" || host != "docker.io") {
-			continue
+	best, found := "", false
+	for server := range c.Auths {
+		p := serverPath(server)
+		if inside(ref, p) && (!found || len(p) > len(serverPath(best)) || len(p) == len(serverPath(best)) && server < best) {
+			best, found = server, true
 		}
-		if a.Auth == "" {
-			return a.Username, a.Password, nil
-		}
-		p, err := base64.StdEncoding.DecodeString(a.Auth)
-		user, password, ok := strings.Cut(string(p), ":")
-		if err != nil || !ok {
-			return "", "", fmt.Errorf("its entry for %s has no user and password: %w", host, errdefs.ErrInvalidArgument)
-		}
-		return user, password, nil
 	}
-	return "", "", fmt.Errorf("it has no entry for %s: %w", host, errdefs.ErrNotFound)
+	if !found {
+		return "", "", fmt.Errorf("it has no entry for %s: %w", host, errdefs.ErrNotFound)
+	}
+	a := c.Auths[best]
+	if a.Auth == "" {
+		return a.Username, a.Password, nil
+	}
+	p, err := base64.StdEncoding.DecodeString(a.Auth)
+	user, password, ok := strings.Cut(string(p), ":")
+	if err != nil || !ok {
+		return "", "", fmt.Errorf("its entry for %s has no user and password: %w", host, errdefs.ErrInvalidArgument)
+	}
+	return user, password, nil
+}
+
+// serverPath returns the host and the path of an entry of a Docker configuration, without what is only the version of
+// the interface.
+func serverPath(server string) string {
+	server = strings.TrimPrefix(strings.TrimPrefix(server, "https://"), "http://")
+	host, path, _ := strings.Cut(strings.TrimRight(server, "/"), "/")
+	if host == "index.docker.io" {
+		host = "docker.io"
+	}
+	if path == "" || path == "v1" || path == "v2" {
+		return host
+	}
+	return host + "/" + path
+}
+
+// inside reports whether the repository of a reference is at a path or below it.
+func inside(ref, path string) bool {
+	rest, ok := strings.CutPrefix(ref, path)
+	if !ok {
+		return false
+	}
+	host := !strings.Contains(path, "/")
+	return strings.HasPrefix(rest, "/") || !host && (strings.HasPrefix(rest, ":") || strings.HasPrefix(rest, "@"))
 }

@@ -8,11 +8,16 @@ import (
 
 func TestLoginOf(t *testing.T) {
 	both := base64.StdEncoding.EncodeToString([]byte("user:pass:word"))
+	u := func(user string) string { return `{"username": "` + user + `", "password": "p"}` }
 	for name, tt := range map[string]struct{ config, ref, user, password, err string }{
 		"auth":          {`{"auths": {"ghcr.io": {"auth": "` + both + `"}}}`, "ghcr.io/a/b:1", "user", "pass:word", ""},
 		"password":      {`{"auths": {"https://ghcr.io/v2/": {"username": "u", "password": "p"}}}`, "ghcr.io/a/b:1", "u", "p", ""},
 		"docker.io":     {`{"auths": {"https://index.docker.io/v1/": {"username": "u", "password": "p"}}}`, "docker.io/a/b:1", "u", "p", ""},
 		"port":          {`{"auths": {"r.example:5000": {"username": "u", "password": "p"}}}`, "r.example:5000/a:1", "u", "p", ""},
+		"of a path":     {`{"auths": {"ghcr.io": ` + u("host") + `, "ghcr.io/team-a": ` + u("a") + `, "ghcr.io/team-b": ` + u("b") + `}}`, "ghcr.io/team-b/m:1", "b", "p", ""},
+		"whole names":   {`{"auths": {"ghcr.io": ` + u("host") + `, "ghcr.io/team": ` + u("team") + `}}`, "ghcr.io/team-b/m:1", "host", "p", ""},
+		"of a model":    {`{"auths": {"ghcr.io/a": ` + u("a") + `, "https://ghcr.io/a/m": ` + u("m") + `}}`, "ghcr.io/a/m:1", "m", "p", ""},
+		"other path":    {`{"auths": {"ghcr.io/team-a": ` + u("a") + `}}`, "ghcr.io/team-b/m:1", "", "", "no entry for ghcr.io"},
 		"other host":    {`{"auths": {"ghcr.io.example": {"auth": "` + both + `"}}}`, "ghcr.io/a/b:1", "", "", "no entry for ghcr.io"},
 		"no separator":  {`{"auths": {"ghcr.io": {"auth": "dXNlcg=="}}}`, "ghcr.io/a/b:1", "", "", "no user and password"},
 		"no base64":     {`{"auths": {"ghcr.io": {"auth": "%"}}}`, "ghcr.io/a/b:1", "", "", "no user and password"},

@@ -18,7 +18,8 @@ type Wish struct {
 }
 
 // Wishes returns the models of all sets that select a node, by reference. Of sets that name the same model, the largest
-// number of versions counts, and the secret of the set whose name is the first.
+// number of versions counts, and the secret of the set whose name is the first. Models and versions above the limits are
+// left out.
 func Wishes(sets []v1alpha1.ModelSet, node map[string]string) map[string]Wish {
 	all := map[string]Wish{}
 	sets = slices.Clone(sets)
@@ -36,8 +37,22 @@ func Wishes(sets []v1alpha1.ModelSet, node map[string]string) map[string]Wish {
 			all[ref] = w
 		}
 	}
+	refs := slices.Sorted(maps.Keys(all))
+	for _, ref := range refs[min(len(refs), maxModels):] {
+		delete(all, ref)
+	}
+	for ref, w := range all {
+		w.Keep = min(w.Keep, maxPins/len(all))
+		all[ref] = w
+	}
 	return all
 }
+
+// Limits of a node: the models that ModelNodeStatus.List can have, and the pins that the daemon takes.
+const (
+	maxModels = 512
+	maxPins   = 1024
+)
 
 // Selects reports whether a set selects the nodes with these labels. A set that is being deleted selects none.
 func Selects(s *v1alpha1.ModelSet, node map[string]string) bool {

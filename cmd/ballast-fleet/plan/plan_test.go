@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -34,6 +35,20 @@ func TestWishes(t *testing.T) {
 	}
 	if got := Wishes(sets, map[string]string{"gpu": "true"}); len(got) != 3 || got["r/c:1"].Keep != 1 {
 		t.Errorf("with the label: %v", got)
+	}
+}
+
+// TestLimits: more models and versions than a node can have do not prevent the others.
+func TestLimits(t *testing.T) {
+	for models, want := range map[int]struct{ models, keep int }{64: {64, 16}, 65: {65, 15}, 600: {512, 2}} {
+		var refs []string
+		for i := range models {
+			refs = append(refs, fmt.Sprintf("r/%d:1", i))
+		}
+		got := Wishes([]v1alpha1.ModelSet{set("a", v1alpha1.ModelSetSpec{Models: refs, Keep: 16})}, nil)
+		if len(got) != want.models || got["r/0:1"].Keep != want.keep {
+			t.Errorf("%d: %d models, %+v", models, len(got), got["r/0:1"])
+		}
 	}
 }
 

@@ -30,8 +30,8 @@ func (h *Handler) FleetRoutes() http.Handler {
 	return mux
 }
 
-// fleetPull downloads a model and has containerd pull it. Without credentials it downloads first, as a prefetch does: that
-// has no time limit, and the pull that follows finds all files.
+// fleetPull downloads a model and has containerd pull it. Without credentials it downloads first, as a prefetch does, which
+// has no time limit: the pull that follows finds all files.
 func (h *Handler) fleetPull(ctx context.Context, r api.FleetPullRequest, out *lines) error {
 	ref, err := resolve.ParseRef(r.Ref)
 	if err != nil {
@@ -45,7 +45,7 @@ func (h *Handler) fleetPull(ctx context.Context, r api.FleetPullRequest, out *li
 		err = h.watched(ref.Recorded(), out, func() error { return h.CRIPull(ctx, r) })
 	}
 	if err != nil {
-		return out.send(api.Event{Status: api.StatusError, Ref: ref.Recorded(), Error: api.Wrap(err)})
+		return err
 	}
 	im, err := h.findOne(ctx, name)
 	if err == nil {
@@ -54,7 +54,7 @@ func (h *Handler) fleetPull(ctx context.Context, r api.FleetPullRequest, out *li
 		}
 	}
 	if err != nil {
-		return out.send(api.Event{Status: api.StatusError, Ref: ref.Recorded(), Error: api.Wrap(err)})
+		return err
 	}
 	return out.send(api.Event{Status: api.StatusSuccess, Ref: ref.Recorded(), Image: &im})
 }

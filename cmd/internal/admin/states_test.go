@@ -1,9 +1,11 @@
 package admin_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -14,9 +16,11 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
@@ -325,5 +329,46 @@ func TestEmptyLists(t *testing.T) {
 		if err != nil || strings.TrimSpace(string(body)) != "[]" {
 			t.Errorf("%s: got %q, %v, want []", p, body, err)
 		}
+	}
+}
+
+// TestScrubRepairsWhatIsDamaged: of an image without a pin too, and nothing of another one that lacks files.
+func TestScrubRepairsWhatIsDamaged(t *testing.T) {
+	r := newRig(t)
+	r.handler.Log = slog.New(slog.DiscardHandler)
+	r.hydrate(t)
+	other := storetest.NewBuilder("other").Raw("w", storetest.Random(2, 100), 0o644).Put(t, r.store)
+	if err := r.store.AddRef("pin/other", other, time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	object := filepath.Join(r.store.ObjectsDir(), store.ObjectName(digest.FromBytes(r.weights)))
+	if err := os.Truncate(object, 1); err != nil {
+		t.Fatal(err)
+	}
+	var asked []digest.Digest
+	r.handler.Sources = func(_ context.Context, table digest.Digest, _ remote.Ref) ([]transfer.Source, error) {
+		asked = append(asked, table)
+		return storetest.From(r.fetcher), nil
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	r.handler.Verifying = func(_ api.Kind, name string) (func(int64, int64), func(error)) {
+		return func(int64, int64) {}, func(err error) {
+			if err != nil {
+				t.Errorf("%q: %v", name, err)
+			}
+			if name == "" { // the scrub
+				stop()
+			}
+		}
+	}
+	if err := r.handler.Scrub(ctx, time.Nanosecond, 1<<40); err != nil {
+		t.Error(err)
+	}
+	if d := cmp.Diff([]digest.Digest{r.image.Table}, asked); d != "" {
+		t.Errorf("downloaded tables (-want +got):\n%s", d)
+	}
+	if got, err := os.ReadFile(object); err != nil || !bytes.Equal(got, r.weights) {
+		t.Errorf("the file is wrong: %v", err)
 	}
 }

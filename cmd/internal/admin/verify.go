@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,7 +11,6 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
-	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -89,16 +89,42 @@ func (h *Handler) Scrub(ctx context.Context, interval time.Duration, rate int64)
 		Interval: interval, Rate: rate,
 		Begin: func() (func(done, total int64), func(error)) { return h.Verifying(api.KindScrub, "") },
 		Damaged: func(ctx context.Context, bad []store.CheckResult) {
-			_, end := h.Verifying(api.KindScrub, h.namesOf(bad[0].Tables))
-			res := &api.VerifyResult{Bad: bad}
-			if err := h.repair(ctx, remote.Ref{}, "", res, func(api.VerifyEvent) {}); err != nil {
+			tables, err := h.needing(ctx, bad[0])
+			_, end := h.Verifying(api.KindScrub, h.namesOf(tables))
+			res := &api.VerifyResult{Bad: bad[:1]}
+			for _, t := range tables {
+				err = errors.Join(err, h.repair(ctx, remote.Ref{}, t, res, func(api.VerifyEvent) {}))
+			}
+			if err != nil {
 				end(fmt.Errorf("%s is damaged or missing, and cannot be downloaded: %w", bad[0].Digest, err))
 				return
 			}
-			h.Log.Info("damaged objects were downloaded again", "digest", bad[0].Digest, "refs", res.Repaired, "left", res.Left)
-			end(fmt.Errorf("%s was damaged or missing, and is repaired: %w", bad[0].Digest, errdefs.ErrDataLoss))
+			h.Log.Info("damaged object was downloaded again", "digest", bad[0].Digest, "refs", res.Repaired)
+			end(nil)
 		},
 	})
+}
+
+// needing returns the tables that need a damaged or missing object: those with a reference, and those of images. That of
+// an index is empty.
+func (h *Handler) needing(ctx context.Context, b store.CheckResult) ([]digest.Digest, error) {
+	tables := slices.Clone(b.Tables)
+	images := h.Store.Images()
+	for _, im := range images {
+		needs := b.Digest == im.Manifest || b.Digest == im.Config
+		if !needs && !isIndex(im) {
+			missing, err := h.Store.Missing(ctx, im.Table)
+			if err != nil {
+				return nil, err
+			}
+			needs = slices.ContainsFunc(missing, func(m store.CheckResult) bool { return m.Digest == b.Digest })
+		}
+		if needs {
+			tables = append(tables, im.Table)
+		}
+	}
+	slices.Sort(tables)
+	return slices.Compact(tables), nil
 }
 
 // namesOf returns the references of the images of tables.

@@ -242,7 +242,7 @@ func (d *Daemon) serve(ctx context.Context, g *errgroup.Group) error {
 	g.Go(func() error {
 		return serve.HTTP(ctx, d.log, serve.Logged(d.log, "admin request", d.admin().Routes()), admin)
 	})
-	for role, routes := range map[string]http.Handler{dirs.Status: d.admin().StatusRoutes(), dirs.Fleet: d.admin().FleetRoutes()} {
+	for role, routes := range map[string]http.Handler{dirs.Status: d.admin().StatusRoutes(), dirs.Fleet: serve.Logged(d.log, "fleet request", d.admin().FleetRoutes())} {
 		if l, err := serve.Unix(dirs.RoleAddress(d.config, role)); err != nil { // the path can be too long
 			d.log.Warn("pods that watch the daemon need the admin socket", "role", role, "err", err)
 		} else {

@@ -196,7 +196,7 @@ func (v *view) named() ([]string, error) {
 }
 
 // ReplacedHosts returns, sorted, the hosts.toml files of the registries that setup has closed on a host, as far
-// as they are gone or have another content now.
+// as they are gone, have another content now, or cannot be read.
 func ReplacedHosts(root string) ([]string, error) {
 	o := Options{Host: root}
 	o.complete()
@@ -210,9 +210,7 @@ func ReplacedHosts(root string) ([]string, error) {
 		if filepath.Base(p) != "hosts.toml" || !slices.Contains(r.Options.Registries, snippet.RegistryOf(filepath.Base(filepath.Dir(p)))) {
 			continue
 		}
-		if have, err := h.digestAt(p); err != nil {
-			return nil, err
-		} else if !f.wrote(have) {
+		if have, err := h.digestAt(p); err != nil || !f.wrote(have) {
 			paths = append(paths, p)
 		}
 	}

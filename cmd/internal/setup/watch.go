@@ -16,7 +16,7 @@ import (
 const settle = time.Second
 
 // changes are the events of a directory that can concern a hosts.toml in it or below it.
-const changes = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVE | unix.IN_CLOSE_WRITE | unix.IN_DELETE_SELF
+const changes = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVE | unix.IN_CLOSE_WRITE | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF
 
 // WatchHosts calls changed with the files of ReplacedHosts on a host, within seconds, each time that others than before
 // are gone or replaced, until ctx ends. It begins with those that are now, if there are some.
@@ -58,8 +58,8 @@ func WatchHosts(ctx context.Context, root string, changed func(paths []string)) 
 	}
 }
 
-// watchDirs watches the directories of the record of a host and of its hosts.toml files, and those above the latter,
-// as far as they exist.
+// watchDirs watches the directories of the record of a host and of its hosts.toml files, and the two above each of the
+// latter, as far as they exist.
 func watchDirs(events *os.File, root string) error {
 	h := hostAt(root)
 	dirs := []string{stateDir}
@@ -70,7 +70,9 @@ func watchDirs(events *os.File, root string) error {
 	if r != nil {
 		for p := range r.Files {
 			if filepath.Base(p) == "hosts.toml" {
-				dirs = append(dirs, filepath.Dir(p), filepath.Dir(filepath.Dir(p)))
+				registry := filepath.Dir(p)
+				certs := filepath.Dir(registry)
+				dirs = append(dirs, registry, certs, filepath.Dir(certs)) // certs itself can be moved away and made again
 			}
 		}
 	}

@@ -66,15 +66,19 @@ func (e *Engine) Work() []Work {
 	return out
 }
 
-// Busy reports whether bytes arrive, or a hydration has just begun.
+// busyRate is the rate in bytes a second from which an engine is busy: anybody can keep a slower transfer going for ever.
+const busyRate = 1 << 20
+
+// Busy reports whether bytes arrive at a rate that counts, or a hydration has just begun.
 func (e *Engine) Busy() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	var sum int64
 	for _, h := range e.hydrations {
 		h.mu.Lock()
-		rate := h.rate
+		sum += h.rate
 		h.mu.Unlock()
-		if rate > 0 || time.Since(h.started) < rateSamples*sampleEvery {
+		if sum >= busyRate || time.Since(h.started) < rateSamples*sampleEvery {
 			return true
 		}
 	}

@@ -1,6 +1,7 @@
 package hydrate
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -22,6 +23,29 @@ func TestArrived(t *testing.T) {
 	} {
 		if got := arrived([]Progress{tt.before}, []Progress{tt.now}); got != tt.want {
 			t.Errorf("%s: got %d, want %d", name, got, tt.want)
+		}
+	}
+}
+
+// A slow transfer does not make an engine busy; several may.
+func TestBusy(t *testing.T) {
+	old := time.Now().Add(-time.Hour)
+	for name, tt := range map[string]struct {
+		all  []*hydration
+		want bool
+	}{
+		"nothing":    {nil, false},
+		"just begun": {[]*hydration{{started: time.Now()}}, true},
+		"stalled":    {[]*hydration{{started: old}}, false},
+		"slow":       {[]*hydration{{started: old, rate: 2 << 10}}, false},
+		"together":   {[]*hydration{{started: old, rate: 600 << 10}, {started: old, rate: 600 << 10}}, true},
+	} {
+		e := &Engine{hydrations: map[string]*hydration{}}
+		for i, h := range tt.all {
+			e.hydrations[fmt.Sprint(i)] = h
+		}
+		if got := e.Busy(); got != tt.want {
+			t.Errorf("%s: got %t", name, got)
 		}
 	}
 }

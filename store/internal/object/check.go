@@ -56,7 +56,7 @@ func (s *Objects) Check(ctx context.Context, table digest.Digest, progress func(
 // is called with the bytes read so far. It returns nil for an object that is right, or collected.
 func (s *Objects) CheckOne(ctx context.Context, o meta.Sized, pace func(n int64)) (*Bad, error) {
 	bad, err := s.checkOne(ctx, o, unix.O_DIRECT, pace)
-	if errors.Is(err, unix.EINVAL) {
+	if err != nil && ctx.Err() == nil { // without the page cache, a bad sector has the error of its device; with it, EIO
 		bad, err = s.checkOne(ctx, o, 0, pace)
 	}
 	return bad, err

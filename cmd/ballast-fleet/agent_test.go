@@ -1,0 +1,105 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
+)
+
+// daemon serves the pins of a daemon, which has what has returns.
+func daemon(t *testing.T, has func(api.FleetPin) bool) (c *api.Client, calls *int) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls = new(int)
+	mux := http.NewServeMux()
+	mux.HandleFunc("PUT /v1/fleet/pins", func(w http.ResponseWriter, r *http.Request) {
+		var all, set api.FleetPins
+		if err := json.NewDecoder(r.Body).Decode(&all); err != nil {
+			t.Error(err)
+		}
+		for _, p := range all.Pins {
+			if has(p) {
+				set.Pins = append(set.Pins, p)
+			}
+		}
+		*calls++
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(set)
+	})
+	s := &http.Server{Handler: mux}
+	go s.Serve(l)
+	c = api.NewClient(path)
+	t.Cleanup(func() { c.Close(); s.Close() })
+	return c, calls
+}
+
+func ready(ref string, pinned ...string) *model {
+	return &model{keep: 2, state: v1alpha1.ModelState{Ref: ref, Phase: v1alpha1.PhaseReady, Pinned: pinned}}
+}
+
+// TestPinsAreSetAgain after each attempt, as somebody may have removed them, and otherwise only if they change.
+func TestPinsAreSetAgain(t *testing.T) {
+	c, calls := daemon(t, func(api.FleetPin) bool { return true })
+	a := &agent{daemon: c, ready: true, stale: true, work: map[string]*model{"r/a:1": ready("r/a:1", string(digest.FromString("1")))}}
+	for _, want := range []int{1, 1} {
+		if err := a.setPins(t.Context()); err != nil || *calls != want {
+			t.Errorf("%d calls, %v, want %d", *calls, err, want)
+		}
+	}
+	a.stale = true
+	if err := a.setPins(t.Context()); err != nil || *calls != 2 {
+		t.Errorf("%d calls, %v", *calls, err)
+	}
+}
+
+// TestLaterVersionStays: a version that came while pins were set is not one that the daemon lacks.
+func TestLaterVersionStays(t *testing.T) {
+	old, later := string(digest.FromString("1")), string(digest.FromString("2"))
+	m := ready("r/a:1", old)
+	a := &agent{ready: true, stale: true, work: map[string]*model{"r/a:1": m}, poke: nil}
+	a.daemon, _ = daemon(t, func(api.FleetPin) bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		m.state.Pinned = []string{later, old}
+		return false
+	})
+	if err := a.setPins(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff([]string{later}, m.state.Pinned); d != "" || m.state.Phase != v1alpha1.PhaseReady {
+		t.Errorf("%s (-want +got):\n%s", m.state.Phase, d)
+	}
+}
+
+// TestReadyStaysReady while another version of a model is downloaded.
+func TestReadyStaysReady(t *testing.T) {
+	for want, m := range map[v1alpha1.Phase]*model{v1alpha1.PhaseReady: ready("r/a:1", "sha256:x"), v1alpha1.PhaseDownloading: {state: v1alpha1.ModelState{Phase: v1alpha1.PhasePending}}} {
+		m.events = map[digest.Digest]api.Event{}
+		(&agent{}).progress(m, api.Event{Status: api.StatusDownloading, Digest: "sha256:y", Total: 10})
+		if m.state.Phase != want {
+			t.Errorf("got %s, want %s", m.state.Phase, want)
+		}
+	}
+}
+
+// TestRefresh refuses an interval without which all agents would ask all the time.
+func TestRefresh(t *testing.T) {
+	c := root(io.Discard)
+	c.SetArgs([]string{"agent", "--refresh=0"})
+	if err := c.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "--refresh") {
+		t.Errorf("got %v", err)
+	}
+}

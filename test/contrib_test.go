@@ -32,6 +32,23 @@ func TestUnit(t *testing.T) {
 			t.Errorf("no %s in %q", want, lines["[Service]"])
 		}
 	}
+	for name, want := range map[string][]string{ // as contrib/docs/security.md says
+		"CapabilityBoundingSet":   {"CAP_SYS_ADMIN CAP_DAC_OVERRIDE CAP_CHOWN CAP_FOWNER"},
+		"RestrictAddressFamilies": {"AF_UNIX AF_INET AF_INET6 AF_NETLINK"},
+		"RestrictNamespaces":      {"yes"},
+		"RestrictSUIDSGID":        {"yes"},
+		"SystemCallFilter":        {"@system-service mount umount2 open_tree move_mount fchmodat2", "~@keyring @aio"},
+	} {
+		var got []string
+		for _, line := range lines["[Service]"] {
+			if value, ok := strings.CutPrefix(line, name+"="); ok {
+				got = append(got, value)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: got %q, want %q", name, got, want)
+		}
+	}
 	for _, line := range lines["[Service]"] {
 		for _, bad := range []string{"Private", "Protect", "ReadOnlyPaths", "InaccessiblePaths", "TemporaryFileSystem", "RootDirectory", "MountFlags", "UMask", "DevicePolicy"} {
 			if strings.HasPrefix(line, bad) {

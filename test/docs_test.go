@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"net/url"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -18,27 +19,30 @@ import (
 )
 
 var (
-	testName = regexp.MustCompile(`\b(Test|Fuzz)[A-Z][A-Za-z0-9]*\b`)
+	testName = regexp.MustCompile(`\b(?:([a-z0-9]+)\.)?((?:Test|Fuzz)[A-Z][A-Za-z0-9]*)\b`)
 	testFunc = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)[A-Z][A-Za-z0-9]*)\(`)
 )
 
-// testNames returns the tests that there are.
-func testNames(t *testing.T) map[string]bool {
+// testFolders returns the folders, from the root of the repository, that have a test, by its name.
+func testFolders(t *testing.T) map[string][]string {
 	t.Helper()
-	there := map[string]bool{}
-	err := filepath.WalkDir("..", func(path string, e fs.DirEntry, err error) error {
+	there := map[string][]string{}
+	err := filepath.WalkDir("..", func(file string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
 		if e.IsDir() && strings.HasPrefix(e.Name(), ".") && e.Name() != ".." {
 			return filepath.SkipDir
 		}
-		if !strings.HasSuffix(path, "_test.go") {
+		if !strings.HasSuffix(file, "_test.go") {
 			return nil
 		}
-		p, err := os.ReadFile(path)
+		folder := filepath.ToSlash(strings.TrimPrefix(filepath.Dir(file), "../"))
+		p, err := os.ReadFile(file)
 		for _, m := range testFunc.FindAllSubmatch(p, -1) {
-			there[string(m[1])] = true
+			if name := string(m[1]); !slices.Contains(there[name], folder) {
+				there[name] = append(there[name], folder)
+			}
 		}
 		return err
 	})
@@ -48,33 +52,55 @@ func testNames(t *testing.T) map[string]bool {
 	return there
 }
 
+// namedTests returns the tests that a text names, as folder and name: as TestX, or as package.TestX if several packages
+// have one.
+func namedTests(text string, there map[string][]string) (tests []string, err error) {
+	for _, m := range testName.FindAllStringSubmatch(text, -1) {
+		in := slices.DeleteFunc(slices.Clone(there[m[2]]), func(folder string) bool { return m[1] != "" && path.Base(folder) != m[1] })
+		switch {
+		case len(in) == 1:
+			tests = append(tests, in[0]+" "+m[2])
+		case m[2] == "TestX" || m[2] == "FuzzX":
+		case len(in) == 0:
+			err = errors.Join(err, fmt.Errorf("%s: there is no such test", m[0]))
+		default:
+			err = errors.Join(err, fmt.Errorf("%s is a test of %s: write package.%s", m[0], strings.Join(in, " and "), m[2]))
+		}
+	}
+	return tests, err
+}
+
 // TestNamedTests looks for the tests that pages name.
 func TestNamedTests(t *testing.T) {
-	there := testNames(t)
+	there := testFolders(t)
 	for _, page := range pages(t) {
-		for _, n := range testName.FindAllString(read(t, page), -1) {
-			if !there[n] && n != "TestX" && n != "FuzzX" {
-				t.Errorf("%s: %s: there is no such test", page, n)
-			}
+		if _, err := namedTests(read(t, page), there); err != nil {
+			t.Errorf("%s: %v", page, err)
 		}
 	}
 	if !testName.MatchString(read(t, "../contrib/docs/tested.md")) {
 		t.Error("the page about tests names none")
+	}
+	planted := map[string][]string{"TestA": {"store"}, "TestB": {"store", "test/e2e"}}
+	for text, want := range map[string]int{"`TestA` `e2e.TestB` TestX": 2, "TestB": -1, "TestC": -1, "e2e.TestA": -1, "lazy.TestB": -1} {
+		if got, err := namedTests(text, planted); err == nil != (want >= 0) || err == nil && len(got) != want {
+			t.Errorf("planted: %s: %q, %v", text, got, err)
+		}
 	}
 }
 
 // TestPromises compares the tests that the security model names with those that there are, and wants one
 // for each promise, and a mutant that it fails for.
 func TestPromises(t *testing.T) {
-	there := testNames(t)
+	there := testFolders(t)
 	_, rest, _ := strings.Cut(read(t, "../contrib/docs/security.md"), "## Promises\n")
 	promises, _, ok := strings.Cut(rest, "\n## ")
 	if !ok {
 		t.Fatal("the page has no section of promises")
 	}
-	mutants := map[int][]string{} // the tests that fail for them, by promise
+	mutants := map[int][]string{} // the tests that fail for them, as namedTests returns them, by promise
 	for _, m := range table.Mutants {
-		mutants[m.Promise] = append(mutants[m.Promise], m.Test)
+		mutants[m.Promise] = append(mutants[m.Promise], m.Pkg+" "+m.Test)
 	}
 	rows := 0
 	for line := range strings.Lines(promises) {
@@ -83,7 +109,10 @@ func TestPromises(t *testing.T) {
 			continue
 		}
 		rows++
-		names := testName.FindAllString(line, -1)
+		names, err := namedTests(line, there)
+		if err != nil {
+			t.Error(err)
+		}
 		for _, n := range mutants[number] {
 			if !slices.Contains(names, n) {
 				t.Errorf("%s fails for a mutant of promise %d, which does not name it", n, number)
@@ -95,11 +124,6 @@ func TestPromises(t *testing.T) {
 		delete(mutants, number)
 		if len(names) == 0 {
 			t.Errorf("no test holds this promise: %s", line)
-		}
-		for _, n := range names {
-			if !there[n] {
-				t.Errorf("%s: there is no such test", n)
-			}
 		}
 	}
 	if rows == 0 || len(mutants) > 0 {

@@ -392,19 +392,18 @@ func TestHostileMix(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	const manifests, tables, windows = 24, 6, 8
 	evil := &flood{blobs: map[digest.Digest][]byte{digest.FromBytes(modelConfig): modelConfig}}
-	small := map[string][]byte{}
-	evil.manifest = func(tag string) []byte {
-		if p, ok := small[tag]; ok {
-			return p
-		}
-		return largeManifest(tag, 38_000)
+	ready := map[string][]byte{} // manifests by tag
+	evil.manifest = func(tag string) []byte { return ready[tag] }
+	for i := range manifests { // before anybody waits for them
+		tag := fmt.Sprint("manifest", i)
+		ready[tag] = largeManifest(tag, 38_000)
 	}
 	for i := range tables {
 		blob, annotations := manyChunks(240_000, byte(i), 55<<20)
 		d := digest.FromBytes(blob)
 		evil.blobs[d] = blob
 		var err error
-		small[fmt.Sprint("table", i)], err = json.Marshal(ocispec.Manifest{
+		ready[fmt.Sprint("table", i)], err = json.Marshal(ocispec.Manifest{
 			Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, ArtifactType: "application/vnd.cncf.model.manifest.v1+json",
 			Config: ocispec.Descriptor{MediaType: "application/vnd.cncf.model.config.v1+json", Digest: digest.FromBytes(modelConfig), Size: int64(len(modelConfig))},
 			Layers: []ocispec.Descriptor{{MediaType: "application/vnd.cncf.model.weight.v1.tar+zstd", Digest: d, Size: int64(len(blob)), Annotations: annotations}},
@@ -437,7 +436,7 @@ func TestHostileMix(t *testing.T) {
 			evil.blobs[d] = p
 			slow[d] = true
 		}
-		small[fmt.Sprint("window", i)] = artifact.Manifest
+		ready[fmt.Sprint("window", i)] = artifact.Manifest
 	}
 	begun, end := make(chan struct{}, 100), make(chan struct{})
 	release := sync.OnceFunc(func() { close(end) })

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/http"
 	"net/url"
@@ -132,14 +133,39 @@ func noSecrets(t *testing.T, n *node.Node, secrets ...string) {
 	if err != nil {
 		t.Error(err)
 	}
-	for _, cmd := range [][]string{{"ls", "-o", "json"}, {"pin", "ls", "-o", "json"}, {"df", "-o", "json"}} {
-		out := n.Ballast(cmd...).Output() + n.Metrics()
+	shown := map[string]string{"/metrics": n.Metrics()}
+	for _, path := range []string{"/v1/health", "/v1/status", "/v1/images"} {
+		shown[path] = adminAnswer(t, n, path)
+	}
+	cmds := [][]string{{"ls", "-o", "json"}, {"pin", "ls", "-o", "json"}, {"df", "-o", "json"}}
+	for _, name := range strings.Fields(ballast(t, n, "ls", "-q")) {
+		cmds = append(cmds, []string{"inspect", "-o", "json", name})
+	}
+	for _, cmd := range cmds {
+		shown["ballast "+strings.Join(cmd, " ")] = n.Ballast(cmd...).Output()
+	}
+	for what, out := range shown {
 		for _, s := range secrets {
 			if strings.Contains(out, s) {
-				t.Errorf("ballast %v or the metrics have %s", cmd, s)
+				t.Errorf("%s has %s", what, s)
 			}
 		}
 	}
+}
+
+// adminAnswer returns what the admin socket answers.
+func adminAnswer(t *testing.T, n *node.Node, path string) string {
+	t.Helper()
+	resp, err := n.AdminClient().Get("http://admin" + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := io.ReadAll(resp.Body)
+	resp.Body.Close()
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s, %v", path, resp.Status, err)
+	}
+	return string(p)
 }
 
 // privateLazy pulls a private model with a pull secret and mounts it before it is complete.

@@ -87,6 +87,10 @@ func wantPrivate(t *testing.T, n *node.Node) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	sockets := []string{"ballastd.sock", "admin.sock", "holder.sock", "status/status.sock", "fleet/fleet.sock"}
+	for _, s := range sockets[3:] {
+		dirs = append(dirs, filepath.Join(n.Run(), filepath.Dir(s)))
+	}
 	for _, p := range append(dirs, n.Root()) {
 		info, err := os.Lstat(p)
 		if err != nil {
@@ -99,9 +103,9 @@ func wantPrivate(t *testing.T, n *node.Node) {
 			t.Errorf("nobody lists %s: %s", p, out)
 		}
 	}
-	for _, s := range []string{"ballastd.sock", "admin.sock", "holder.sock"} {
+	for _, s := range sockets {
 		info, err := os.Stat(filepath.Join(n.Run(), s))
-		if os.IsNotExist(err) {
+		if os.IsNotExist(err) && s == "holder.sock" {
 			continue
 		}
 		if err != nil || info.Mode().Perm() != 0o600 {

@@ -83,7 +83,7 @@ type Mirror struct {
 	URL        string   `toml:"url" comment:"Its address on this node, such as \"http://127.0.0.1:65001\" (Dragonfly) or \"http://127.0.0.1:30020\" (Spegel)."`
 	Kind       string   `toml:"kind" comment:"dragonfly or spegel."`
 	Registries []string `toml:"registries" comment:"Registry hosts that it is asked for; * stands for any characters. Default: all."`
-	Trust      string   `toml:"trust" comment:"none: it is asked only for what the registry gives to everybody. credentials (Dragonfly): it gets the\ncredentials of pulls, and may give private models to everybody in the cluster who knows a digest."`
+	Trust      string   `toml:"trust" comment:"none: it is asked only for what the registry gives to everybody. credentials (Dragonfly): it gets the\ncredentials of pulls and those of the node for the registry, and may give private models to everybody in the cluster who knows a digest."`
 }
 
 // The values of Mirror.Trust.

@@ -81,6 +81,21 @@ var access = []Mutant{
 		`mux := h.statusMux()`, `mux := h.statusMux()
 	mux.Handle("/", h.Routes())`,
 		"cmd/internal/admin", "TestFleetRoutes"},
+	{14, "who is not root sees private models", "cmd/internal/admin/public.go",
+		`return !slices.Contains(im.PrivateNames, name.Ref.Name())
+	})
+	if !public {
+		return api.Resolved{}, none
+	}
+	im, err := h.findOne(ctx, name)
+	if err != nil || slices.Contains(im.PrivateNames, name.Ref.Name()) {`, `return true
+	})
+	if !public {
+		return api.Resolved{}, none
+	}
+	im, err := h.findOne(ctx, name)
+	if err != nil {`,
+		"test/e2e", "TestResolve"},
 	{14, "other users can open the sockets", "cmd/internal/serve/serve.go",
 		`listen(path, 0, 0o600)`, `listen(path, 0, 0o666)`,
 		"test/e2e", "TestOtherUsers"},

@@ -83,10 +83,13 @@ var content = []Mutant{
 	{6, "peers are asked for what the registry gives only with credentials", "convert/remote/peers.go",
 		`case private && !e.peers.Trusted:`, `case private && len(d) == 0:`,
 		"convert/remote", "TestPeersGetNoPrivateModels"},
+	{6, "a registry may redirect to peers", "convert/remote/hosts.go",
+		`peers = append(peers, &c.opts.Peers[i])`, `peers, named = append(peers, &c.opts.Peers[i]), append(named, &url.URL{Scheme: h.Scheme, Host: h.Host})`,
+		"convert/remote", "TestNoRedirectToPeers"},
 	{6, "peers are asked for what the registry does not give", "convert/remote/peers.go",
 		`	case err != nil:
-		return as(`, `	case err != nil && len(d) == 0:
-		return as(`,
+		return fmt.Errorf(`, `	case err != nil && len(d) == 0:
+		return fmt.Errorf(`,
 		"convert/remote", "TestPeersGetNoPrivateModels"},
 	{12, "peers get credentials", "convert/remote/auth.go",
 		`asServer := e.server || e.peers != nil && e.peers.Trusted`, `asServer := e.server || e.peers != nil`,

@@ -268,11 +268,11 @@ func TestMirrorSpoilsNoSmallBlob(t *testing.T) {
 // they are not a mirror's to give.
 func TestUnverifiedIsOfRegistry(t *testing.T) {
 	t.Parallel()
-	mirror, server := newUpstream(t), newUpstream(t)
 	content := random(1000)
-	d := server.putBlob(content)
-	flipping(mirror, content)
 	for only, want := range map[bool]int{false: 0, true: 1} {
+		mirror, server := newUpstream(t), newUpstream(t)
+		d := server.putBlob(content)
+		flipping(mirror, content)
 		c := mirroredHost(t, server, mirror, remote.Options{MirrorOnly: func(string) bool { return only }})
 		r, err := repositoryOf(t, c, exampleRef(t, "x"), nil).Artifact(remote.Manifest{}).BlobAt(t.Context(), ocispec.Descriptor{Digest: d, Size: 1000})
 		if err != nil {

@@ -4,6 +4,8 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -23,14 +25,13 @@ func loginOf(config []byte, ref string) (user, password string, err error) {
 		return "", "", fmt.Errorf("its .dockerconfigjson cannot be read: %w", errdefs.ErrInvalidArgument) // without its content
 	}
 	host, _, _ := strings.Cut(ref, "/")
-	best, found := "", false
-	for server := range c.Auths {
-		p := serverPath(server)
-		if inside(ref, p) && (!found || len(p) > len(serverPath(best)) || len(p) == len(serverPath(best)) && server < best) {
-			best, found = server, true
+	best, path := "", "" // the entry, and its path
+	for _, server := range slices.Sorted(maps.Keys(c.Auths)) {
+		if p := serverPath(server); inside(ref, p) && len(p) > len(path) {
+			best, path = server, p
 		}
 	}
-	if !found {
+	if path == "" {
 		return "", "", fmt.Errorf("it has no entry for %s: %w", host, errdefs.ErrNotFound)
 	}
 	a := c.Auths[best]

@@ -158,11 +158,15 @@ func (h *Handler) ForHere(ctx context.Context, im store.Image) (store.Image, err
 func (h *Handler) resolve(ctx context.Context, ref remote.Ref, as caller) (*origin, error) {
 	var o origin
 	var err error
-	o.private, err = h.upstream(ctx, ref, as, func(r *remote.Repository) error {
-		if o.Origin, err = resolve.Read(ctx, r, ref); err == nil && o.Served.Unconfirmed && o.Format != mediatype.FormatImage && !h.knownPublic(&o) {
-			err = errUnconfirmed(ref)
+	o.private, err = h.upstream(ctx, ref, as, func(r *remote.Repository) (err error) {
+		o.Origin, err = resolve.Read(ctx, r, ref)
+		switch {
+		case err != nil:
+			return err
+		case o.Served.Unconfirmed && o.Format != mediatype.FormatImage && !h.knownPublic(&o):
+			return errUnconfirmed(ref)
 		}
-		return err
+		return nil
 	})
 	if err != nil {
 		return &o, err

@@ -2,7 +2,6 @@ package remote_test
 
 import (
 	"bytes"
-	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -296,16 +295,7 @@ func TestVerdictIsRemembered(t *testing.T) {
 	repositoryOf(t, c, exampleRef(t, "x"), nil)
 	lied := c.Mirrors()[0].For["registry.example"]
 	transfer.Convict(slog.New(slog.DiscardHandler), transfer.Source{}, []transfer.Source{{Endpoint: lied}})
-	for i := range remote.MaxHosts + 1 {
-		ref, err := remote.NewRef(fmt.Sprintf("h%d.example", i), "org/model", "latest")
-		if err != nil {
-			t.Fatal(err)
-		}
-		repositoryOf(t, c, ref, nil)
-	}
-	if n := remote.Hosts(c); n > remote.MaxHosts {
-		t.Errorf("%d hosts in the cache, want at most %d", n, remote.MaxHosts)
-	}
+	askOthers(t, c, remote.MaxHosts+1)
 	repositoryOf(t, c, exampleRef(t, "x"), nil)
 	if c.Mirrors()[0].For["registry.example"] != lied {
 		t.Error("the verdict is forgotten")

@@ -175,15 +175,10 @@ func TestReadSmall(t *testing.T) {
 	}
 }
 
-// TestHostCacheIsLimited checks that the cache of hosts has a limit, and that a host that was dropped
-// works again.
-func TestHostCacheIsLimited(t *testing.T) {
-	t.Parallel()
-	u := newUpstream(t)
-	u.manifests["latest"] = manifestBytes("x")
-	c := newClient(t, remote.Options{})
-	first := repositoryOf(t, c, u.ref(t, "latest"), nil)
-	for i := range 2 * remote.MaxHosts {
+// askOthers names n other hosts to c, of which it keeps no more than its limit.
+func askOthers(t *testing.T, c *remote.Client, n int) {
+	t.Helper()
+	for i := range n {
 		ref, err := remote.NewRef(fmt.Sprintf("h%d.example", i), "org/model", "latest")
 		if err != nil {
 			t.Fatal(err)
@@ -193,6 +188,17 @@ func TestHostCacheIsLimited(t *testing.T) {
 	if n := remote.Hosts(c); n > remote.MaxHosts {
 		t.Errorf("%d hosts in the cache, want at most %d", n, remote.MaxHosts)
 	}
+}
+
+// TestHostCacheIsLimited checks that the cache of hosts has a limit, and that a host that was dropped
+// works again.
+func TestHostCacheIsLimited(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	u.manifests["latest"] = manifestBytes("x")
+	c := newClient(t, remote.Options{})
+	first := repositoryOf(t, c, u.ref(t, "latest"), nil)
+	askOthers(t, c, 2*remote.MaxHosts)
 	for name, r := range map[string]*remote.Repository{"the old one": first, "a new one": repositoryOf(t, c, u.ref(t, "latest"), nil)} {
 		if _, err := r.Manifest(t.Context(), "latest"); err != nil {
 			t.Errorf("%s: %v", name, err)

@@ -134,7 +134,7 @@ func noSecrets(t *testing.T, n *node.Node, secrets ...string) {
 		t.Error(err)
 	}
 	shown := map[string]string{"/metrics": n.Metrics()}
-	for _, path := range []string{"/v1/health", "/v1/images"} {
+	for _, path := range []string{"/v1/health", "/v1/images", "/v1/status"} {
 		shown[path] = adminAnswer(t, n, path)
 	}
 	cmds := [][]string{{"ls", "-o", "json"}, {"pin", "ls", "-o", "json"}, {"df", "-o", "json"}}
@@ -147,7 +147,7 @@ func noSecrets(t *testing.T, n *node.Node, secrets ...string) {
 	for what, out := range shown {
 		for _, s := range secrets {
 			if strings.Contains(out, s) {
-				t.Errorf("%s has %s", what, s)
+				t.Errorf("%s has %s: %s", what, s, out)
 			}
 		}
 	}

@@ -18,8 +18,19 @@ import (
 const progressEvery = 200 * time.Millisecond
 
 func (h *Handler) verify(ctx context.Context, req api.VerifyRequest, out *lines) error {
-	progress, end := h.Verifying(api.KindVerify, req.Name)
-	res, err := h.check(ctx, req, func(e api.VerifyEvent) {
+	var name api.Name
+	if req.Name != "" {
+		var err error
+		if name, err = api.ParseName(req.Name); err != nil {
+			return err
+		}
+	}
+	label := name.String()
+	if name.Ref.URL != "" {
+		label = name.Ref.Name() // a query can be a signature
+	}
+	progress, end := h.Verifying(api.KindVerify, label)
+	res, err := h.check(ctx, name, req.Repair, func(e api.VerifyEvent) {
 		progress(e.Completed, e.Total)
 		_ = out.send(e)
 	})
@@ -30,16 +41,11 @@ func (h *Handler) verify(ctx context.Context, req api.VerifyRequest, out *lines)
 	return out.send(api.VerifyEvent{Status: api.StatusSuccess, Result: res})
 }
 
-// check verifies the objects that req names, and repairs them if req requests it. If a repair
+// check verifies the objects of a model, or all if name is zero, and repairs them if repair is set. If a repair
 // fails, it returns both the result and the error.
-func (h *Handler) check(ctx context.Context, req api.VerifyRequest, event func(api.VerifyEvent)) (*api.VerifyResult, error) {
-	var name api.Name
+func (h *Handler) check(ctx context.Context, name api.Name, repair bool, event func(api.VerifyEvent)) (*api.VerifyResult, error) {
 	var table digest.Digest
-	if req.Name != "" {
-		var err error
-		if name, err = api.ParseName(req.Name); err != nil {
-			return nil, err
-		}
+	if name != (api.Name{}) {
 		im, err := h.findOne(ctx, name)
 		if err != nil {
 			return nil, err
@@ -61,16 +67,16 @@ func (h *Handler) check(ctx context.Context, req api.VerifyRequest, event func(a
 	res.Bad = append(res.Bad, bad...)
 	res.Left = len(bad)
 	for _, b := range bad {
-		h.Log.Warn("object is damaged or missing", "digest", b.Digest, "problem", b.Problem, "repair", req.Repair)
+		h.Log.Warn("object is damaged or missing", "digest", b.Digest, "problem", b.Problem, "repair", repair)
 	}
 	if res.Snapshots, err = h.Snapshots(ctx, table); err != nil {
 		return nil, err
 	}
 	res.LeftSnapshots = len(res.Snapshots)
 	for _, p := range res.Snapshots {
-		h.Log.Warn("snapshot differs from its table", "snapshot", p.Snapshot, "table", p.Table, "path", p.Path, "problem", p.Problem, "repair", req.Repair)
+		h.Log.Warn("snapshot differs from its table", "snapshot", p.Snapshot, "table", p.Table, "path", p.Path, "problem", p.Problem, "repair", repair)
 	}
-	if !req.Repair || len(bad)+len(res.Snapshots) == 0 {
+	if !repair || len(bad)+len(res.Snapshots) == 0 {
 		return res, nil
 	}
 	if table == "" {

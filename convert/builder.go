@@ -201,7 +201,9 @@ func (b *Builder) readTars(ctx context.Context, a Artifact) error {
 		return err
 	}
 	for n, i := range layers {
-		members[b.manifest.Layers[i].Digest] = read[n]
+		d := b.manifest.Layers[i].Digest
+		members[d] = read[n]
+		b.blobs[b.at[d]].Index = filetable.IndexDigest(read[n])
 	}
 	for _, t := range b.tars {
 		d := b.manifest.Layers[t.layer].Digest

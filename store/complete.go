@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"slices"
 
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -9,6 +10,17 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
+
+// HeadersVerified reports whether the headers of the uncompressed tars of a table (filetable.Blob.Index) are known to be
+// right: true without such tars, false until all of them have been here. It returns errdefs.ErrInvalidArgument if they
+// are wrong.
+func (s *Store) HeadersVerified(ctx context.Context, table digest.Digest) (bool, error) {
+	t, err := s.Table(ctx, table)
+	if err != nil {
+		return false, err
+	}
+	return hydrate.Headers(s.db, t)
+}
 
 // completeTable records the objects of a table whose files are all known.
 func (s *Store) completeTable(d digest.Digest, t *filetable.Table) error {

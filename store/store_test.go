@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -567,6 +568,62 @@ func TestTarHeadersThatChangeAreCaught(t *testing.T) {
 	}
 	if _, err := s.Files(t.Context(), table); err == nil {
 		t.Error("files are shown")
+	}
+}
+
+// TestTarNames has a tar whose headers were others when the table was made, with the contents at the same places.
+func TestTarNames(t *testing.T) {
+	body := [][]byte{bytes.Repeat([]byte("a"), 700), bytes.Repeat([]byte("b"), 700), nil, nil}
+	headers := []tar.Header{{Name: "a", Mode: 0o644}, {Name: "b", Mode: 0o644}, {Name: "dir/", Typeflag: tar.TypeDir, Mode: 0o755}, {Name: "link", Typeflag: tar.TypeSymlink, Linkname: "a"}}
+	for name, lie := range map[string]func([]tar.Header){
+		"names exchanged":  func(h []tar.Header) { h[0].Name, h[1].Name = h[1].Name, h[0].Name },
+		"mode":             func(h []tar.Header) { h[0].Mode = 0o755 },
+		"target of a link": func(h []tar.Header) { h[3].Linkname = "b" },
+		"directory":        func(h []tar.Header) { h[2].Name = "other/" },
+	} {
+		for what, n := range map[string]int{"files": 0, "no files": 2} {
+			told := slices.Clone(headers)
+			if lie(told); slices.EqualFunc(told[n:], headers[n:], func(a, b tar.Header) bool {
+				return a.Name == b.Name && a.Mode == b.Mode && a.Linkname == b.Linkname
+			}) {
+				continue
+			}
+			t.Run(name+", "+what, func(t *testing.T) {
+				honest, lying := storetest.Tar(t, headers[n:], body[n:]), storetest.Tar(t, told[n:], body[n:])
+				s := storetest.Open(t, t.TempDir(), store.Options{})
+				b := storetest.NewBuilder("x").Tar(t, lying)
+				b.Table().Blobs[0].Digest = digest.FromBytes(honest)
+				for _, f := range b.Table().Files {
+					if f.Source != nil {
+						f.Source.Blob = digest.FromBytes(honest)
+					}
+				}
+				table := b.Put(t, s)
+				if known, err := s.HeadersVerified(t.Context(), table); known || err != nil {
+					t.Errorf("before: verified %v, %v", known, err)
+				}
+				if _, err := s.Files(t.Context(), table); !errdefs.IsUnavailable(err) {
+					t.Errorf("files before: %v", err)
+				}
+				from := store.HydrateOptions{Sources: storetest.From(storetest.NewFetcher(honest))}
+				if err := s.Hydrate(t.Context(), table, from); !errdefs.IsInvalidArgument(err) {
+					t.Errorf("got %v, want invalid argument", err)
+				}
+				if _, err := s.Files(t.Context(), table); !errdefs.IsInvalidArgument(err) {
+					t.Errorf("files: %v", err)
+				}
+				if _, err := s.HeadersVerified(t.Context(), table); !errdefs.IsInvalidArgument(err) {
+					t.Errorf("after: %v", err)
+				}
+				right := storetest.NewBuilder("y").Tar(t, honest).Put(t, s)
+				if err := s.Hydrate(t.Context(), right, from); err != nil {
+					t.Error(err)
+				}
+				if known, err := s.HeadersVerified(t.Context(), right); !known || err != nil {
+					t.Errorf("the right table: verified %v, %v", known, err)
+				}
+			})
+		}
 	}
 }
 

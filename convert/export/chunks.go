@@ -2,7 +2,9 @@ package export
 
 import (
 	"cmp"
+	"fmt"
 	"hash"
+	"io"
 	"math/bits"
 	"slices"
 
@@ -11,6 +13,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/safetensors"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/verify"
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -200,8 +203,9 @@ func (c *chunker) cut() (err error) {
 // ranges are the files in a blob whose chunks are computed, by offset.
 type ranges struct {
 	files  []span
-	whole  bool   // the blob is a file
-	header string // path of the file whose header is read; may be empty
+	whole  bool          // the blob is a file
+	header string        // path of the file whose header is read; may be empty
+	index  digest.Digest // of the members of a tar
 }
 
 // A span is a range of a blob, in bytes.
@@ -213,7 +217,7 @@ func newRanges(t *filetable.Table, b filetable.Blob) *ranges {
 	if b.Codec != filetable.CodecNone || b.Archive != filetable.ArchiveNone && b.Archive != filetable.ArchiveTar {
 		return nil
 	}
-	r := &ranges{whole: isFile(b)}
+	r := &ranges{whole: isFile(b), index: b.Index}
 	for _, f := range t.Files {
 		if f.Source == nil || f.Source.Blob != b.Digest || f.Size == 0 {
 			continue
@@ -241,6 +245,7 @@ type passage struct {
 	*ranges
 	chunkers []*chunker       // of files; nil before their first byte
 	header   *headers.Sniffer // nil if no header is read
+	members  *memberReader    // nil if it is no tar
 	off      int64
 }
 
@@ -253,6 +258,9 @@ func (r *ranges) pass() *passage {
 	if r.header != "" {
 		p.header = headers.NewSniffer(r.header, r.files[0].size)
 	}
+	if r.index != "" {
+		p.members = readMembers()
+	}
 	return p
 }
 
@@ -260,6 +268,9 @@ func (r *ranges) pass() *passage {
 func (p *passage) Write(b []byte) (int, error) {
 	if p.header != nil {
 		_, _ = p.header.Write(b) // never fails
+	}
+	if p.members != nil {
+		_, _ = p.members.Write(b) // it reports errors at the end
 	}
 	end := p.off + int64(len(b))
 	i, _ := slices.BinarySearchFunc(p.files, p.off, func(f span, off int64) int { return cmp.Compare(f.off+f.size, off+1) })
@@ -275,10 +286,28 @@ func (p *passage) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// close ends a passage, also one that did not get all bytes.
+func (p *passage) close() {
+	if p.members != nil {
+		_, _ = p.members.end()
+	}
+}
+
 // verify returns a *verify.Error if the blob is a file that was read completely and does not match
-// its digest.
+// its digest, and errdefs.ErrInvalidArgument if it is a tar with other members than in the table: their headers were read
+// before there was a digest to compare.
 func (p *passage) verify(d digest.Digest, size int64) error {
-	if !p.whole || p.off < size {
+	if p.off < size {
+		return nil
+	}
+	if p.members != nil {
+		members, err := p.members.end()
+		if err == nil && filetable.IndexDigest(members) != p.index {
+			err = fmt.Errorf("its headers are not those that the registry gave before: %w", errdefs.ErrInvalidArgument)
+		}
+		return err
+	}
+	if !p.whole {
 		return nil
 	}
 	got := verify.Empty
@@ -286,6 +315,35 @@ func (p *passage) verify(d digest.Digest, size int64) error {
 		got = c.whole.Digest()
 	}
 	return verify.Compare(d, got, size, p.off)
+}
+
+// A memberReader lists the members of a tar that is written to it.
+type memberReader struct {
+	*io.PipeWriter
+	done    chan struct{} // closed when the other fields are set
+	members []filetable.Member
+	err     error
+}
+
+func readMembers() *memberReader {
+	r, w := io.Pipe()
+	m := &memberReader{PipeWriter: w, done: make(chan struct{})}
+	go func() {
+		defer close(m.done)
+		m.err = filetable.WalkTar(r, func(x filetable.Member, _ io.Reader) error {
+			m.members = append(m.members, x)
+			return nil
+		})
+		r.CloseWithError(m.err) // what follows the last member
+	}()
+	return m
+}
+
+// end returns the members when all bytes are written.
+func (m *memberReader) end() ([]filetable.Member, error) {
+	m.Close()
+	<-m.done
+	return m.members, m.err
 }
 
 // note adds the results of the passage to a file of the blob.

@@ -10,6 +10,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/verify"
+	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
 )
@@ -151,7 +152,7 @@ func TestPassageOfTar(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	blob := filetable.Blob{Digest: digest.FromBytes(plain), Size: int64(len(plain)), Archive: filetable.ArchiveTar}
+	blob := filetable.Blob{Digest: digest.FromBytes(plain), Size: int64(len(plain)), Archive: filetable.ArchiveTar, Index: filetable.IndexDigest(members)}
 	table := &filetable.Table{Blobs: []filetable.Blob{blob}}
 	for _, m := range members {
 		table.Files = append(table.Files, filetable.File{Path: m.Path, Type: m.Type, Size: m.Size,
@@ -159,12 +160,18 @@ func TestPassageOfTar(t *testing.T) {
 	}
 	table.Files = append(table.Files, table.Files[2]) // a hard link
 	r := newRanges(table, blob)
-	var p *passage
-	for range 2 { // a second read, as after an error
-		p = r.pass()
-		for at := 0; at < len(plain); at += 1000 {
-			_, _ = p.Write(plain[at:min(at+1000, len(plain))])
+	read := func(n int) *passage {
+		p := r.pass()
+		t.Cleanup(p.close)
+		for at := 0; at < n; at += 1000 {
+			_, _ = p.Write(plain[at:min(at+1000, n)])
 		}
+		return p
+	}
+	read(len(plain) / 2) // until an error
+	p := read(len(plain))
+	if err := p.verify(blob.Digest, blob.Size); err != nil {
+		t.Error(err)
 	}
 	for i, want := range [][]byte{[]byte("about it"), {}, model, model} {
 		f := table.Files[i]
@@ -175,6 +182,11 @@ func TestPassageOfTar(t *testing.T) {
 		if diff := cmp.Diff(cutAll(t, want, max(len(want), 1)), f.Source.Chunks); diff != "" {
 			t.Errorf("%s: chunks (-want +got):\n%s", f.Path, diff)
 		}
+	}
+	members[0].Path = "LICENSE"
+	r.index = filetable.IndexDigest(members)
+	if err := read(len(plain)).verify(blob.Digest, blob.Size); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("another name in the table: %v", err)
 	}
 	table.Files[0].Size = 1 << 20
 	if newRanges(table, blob) != nil {

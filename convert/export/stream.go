@@ -99,6 +99,7 @@ func (a *ahead) produce(ctx context.Context, read chan<- piece) {
 // hash passes on what was read, and hashes it.
 func (a *ahead) hash(read <-chan piece, also *passage) {
 	defer close(a.full)
+	defer also.close()
 	for p := range read {
 		_, _ = also.Write(p.p) // never fails
 		if err := also.verify(a.stream.d, a.stream.size); err != nil {

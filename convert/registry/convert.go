@@ -189,9 +189,9 @@ func (h *Handler) knownPublic(o *origin) bool {
 		if kerr != nil {
 			return false
 		}
-		im, err = h.Store.ImageByOrigin(key)
+		return slices.ContainsFunc(h.madeFrom(key), func(im store.Image) bool { return isPublic(im, nameOf(o.Ref)) })
 	}
-	return err == nil && isPublic(im, nameOf(o.Ref))
+	return isPublic(im, nameOf(o.Ref))
 }
 
 func errUnconfirmed(ref remote.Ref) error {
@@ -245,21 +245,29 @@ func (h *Handler) convert(ctx context.Context, o *origin, as caller) (store.Imag
 	return h.used(ctx, im, o.source())
 }
 
-// known returns the image to which a model was converted before, or errdefs.ErrNotFound.
+// madeFrom returns the images that were converted from an origin: several if a registry lied about the headers of a tar.
+func (h *Handler) madeFrom(key filetable.Origin) []store.Image {
+	return slices.DeleteFunc(h.Store.ImagesByOrigin(key.Digest), func(im store.Image) bool { return im.Origin != key })
+}
+
+// known returns the image to which a model was converted before, or errdefs.ErrNotFound. Headers of tars that are not
+// verified count only for the name that they were read by: another registry can have lied.
 func (h *Handler) known(ctx context.Context, o *origin) (store.Image, filetable.Origin, error) {
 	key, err := h.Key(o.Origin)
 	if err != nil {
 		return store.Image{}, key, err
 	}
-	im, err := h.Store.ImageByOrigin(key)
-	if err == nil && !h.complete(im) {
-		err = errdefs.ErrNotFound
+	for _, im := range h.madeFrom(key) {
+		if !h.complete(im) {
+			continue
+		}
+		verified, err := h.Store.HeadersVerified(ctx, im.Table)
+		if err == nil && (verified || resolvedFrom(im, nameOf(o.Ref))) {
+			im, err = h.used(ctx, im, o.source())
+			return im, key, err
+		}
 	}
-	if err != nil {
-		return store.Image{}, key, err
-	}
-	im, err = h.used(ctx, im, o.source())
-	return im, key, err
+	return store.Image{}, key, errdefs.ErrNotFound
 }
 
 // shared is alone for an origin. If the manifest passes unchanged, it reads the forgotten documents

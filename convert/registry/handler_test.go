@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -471,6 +472,47 @@ func TestWrongBlob(t *testing.T) {
 	}
 	u.blobs[cfg.Digest] = good
 	f.get(t, u, "org/model", "v1") // and all is well
+}
+
+// TestLyingHeaders has a registry that gives other headers of a tar than its digest covers: that is nothing for those who
+// pull the same model from another one.
+func TestLyingHeaders(t *testing.T) {
+	t.Parallel()
+	good, evil := newUpstream(t), newUpstream(t)
+	files := []converttest.File{{Path: "model.gguf", Data: weights(3000)}}
+	b := converttest.ModelPackTar(files)
+	for _, u := range []*upstream{good, evil} {
+		u.push("org/model", "v1", b)
+	}
+	honest := converttest.Tar(files...)
+	evil.blobs[digest.FromBytes(honest)] = converttest.Tar(converttest.File{Path: "evil.gguf", Data: weights(3000)})
+	f := newFacade(t, remote.Options{})
+	lie := f.get(t, evil, "org/model", "v1")
+	first := f.get(t, good, "org/model", "v1")
+	if bytes.Equal(first.body, lie.body) {
+		t.Fatal("the names that another registry gave are used")
+	}
+	im, err := f.h.Store.Image(digest.FromBytes(first.body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.Sources(im, good.host()+"/org/model")}); err != nil {
+		t.Fatal(err)
+	}
+	list, err := f.h.Store.Files(t.Context(), im.Table)
+	if err != nil || !slices.ContainsFunc(list, func(f filetable.File) bool { return f.Path == "model.gguf" }) {
+		t.Errorf("files: %v, %v", list, err)
+	}
+	if got := f.get(t, evil, "org/model", "v1"); !bytes.Equal(got.body, first.body) {
+		t.Error("once the tar is here, its own headers are not used")
+	}
+	im, err = f.h.Store.Image(digest.FromBytes(lie.body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.h.Store.Files(t.Context(), im.Table); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("the model with names that are not in the tar: %v", err)
+	}
 }
 
 // TestDamaged has an image whose manifest object was moved out of the way: it is made again.

@@ -265,12 +265,13 @@ func (f *facade) kept(t *testing.T, u *upstream, b *converttest.Built, pending b
 }
 
 // TestSignedChunks allows chunks to be read only if a signature covers their digests: that of a manifest,
-// unless bytes can be read before any digest is compared. A signature of the files waits for the files.
+// unless bytes can be read before any digest is compared. A signature of the files waits for the files, and that of a
+// manifest for the headers of tars.
 func TestSignedChunks(t *testing.T) {
 	t.Parallel()
 	key, public := newKey(t)
 	files := converttest.Files(weights(300 << 10))
-	raw, chunks := converttest.ModelPackRaw(files), converttest.ModelPackChunked(files, converttest.ZstdChunkedPodman, 64<<10)
+	raw, tars, chunks := converttest.ModelPackRaw(files), converttest.ModelPackTar(files), converttest.ModelPackChunked(files, converttest.ZstdChunkedPodman, 64<<10)
 	for _, tt := range []struct {
 		name       string
 		kinds      []string
@@ -281,6 +282,7 @@ func TestSignedChunks(t *testing.T) {
 		{"oms, no chunks", []string{signature.TypeOMS}, raw, false, false},
 		{"oms, chunks", []string{signature.TypeOMS}, chunks, false, true},
 		{"cosign, chunks", []string{signature.TypeCosign}, chunks, false, false},
+		{"cosign, names in headers of tars", []string{signature.TypeCosign}, tars, false, true},
 		{"oms or cosign, chunks", []string{signature.TypeOMS, signature.TypeCosign}, chunks, false, false},
 		{"oms, no chunks, read unverified", []string{signature.TypeOMS}, raw, true, true},
 		{"cosign, no chunks, read unverified", []string{signature.TypeCosign}, raw, true, true},

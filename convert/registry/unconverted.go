@@ -223,7 +223,10 @@ func (h *Handler) made(ctx context.Context, d digest.Digest) (store.Image, error
 	all := h.Store.ImagesByOrigin(d)
 	for _, im := range all {
 		is := filetable.Origin{Format: im.Origin.Format, Digest: d, Mapping: convert.MappingVersion}
-		if im.Origin == is && im.Table != "" && !preconverted(im) && h.complete(im) {
+		if im.Origin != is || im.Table == "" || preconverted(im) || !h.complete(im) {
+			continue
+		}
+		if _, err := h.Store.HeadersVerified(ctx, im.Table); err == nil {
 			return im, nil
 		}
 	}

@@ -335,7 +335,7 @@ func (c *Checker) by(ctx context.Context, r *Rule, s Subject, ev *evidence) Resu
 	if res.State != Accepted {
 		return res
 	}
-	v.Policy = r.id
+	v.Policy, v.Whole = r.id, v.Whole || m.unread()
 	if err := c.Store.PutVerdict(s.about(), v); err != nil {
 		return fail(err)
 	}
@@ -357,6 +357,11 @@ func (m *model) pending() bool { return m.table != nil && !m.known && !m.all }
 // chunked reports whether the table has digests of parts of files: whoever wrote it chose them.
 func (m *model) chunked() bool {
 	return m.table != nil && slices.ContainsFunc(m.table.Files, func(f filetable.File) bool { return f.Source != nil && len(f.Source.Chunks) > 1 })
+}
+
+// unread reports whether names in the table are from the headers of tars that have not been here: no signature covers them.
+func (m *model) unread() bool {
+	return m.table != nil && !m.known && slices.ContainsFunc(m.table.Blobs, func(b filetable.Blob) bool { return b.Index != "" })
 }
 
 // model returns the known files of a subject.

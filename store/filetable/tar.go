@@ -3,6 +3,7 @@ package filetable
 import (
 	"archive/tar"
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -62,6 +63,20 @@ func TarIndexOf(r io.ReaderAt, size int64, n *atomic.Int64) ([]Member, error) {
 		return nil
 	})
 	return members, err
+}
+
+// IndexDigest identifies members, apart from the digests of their contents.
+func IndexDigest(members []Member) digest.Digest {
+	index := make([]Member, len(members))
+	for i, m := range members {
+		m.Digest = ""
+		index[i] = m
+	}
+	p, err := json.Marshal(index)
+	if err != nil {
+		panic("filetable: internal error: " + err.Error()) // strings, numbers and times that cleanTime returned
+	}
+	return digest.FromBytes(p)
 }
 
 // WalkTar calls fn for each member of a tar with a reader of its content. The reader is nil for

@@ -207,6 +207,7 @@ func (b *Builder) Tar(t testing.TB, p []byte) *Builder {
 	if err != nil {
 		t.Fatal(err)
 	}
+	b.t.Blobs[len(b.t.Blobs)-1].Index = filetable.IndexDigest(members)
 	for _, m := range members {
 		f := filetable.File{Path: m.Path, Type: m.Type, Mode: m.Mode, ModTime: m.ModTime, Size: m.Size, Target: m.Target}
 		if m.Type == filetable.TypeReg {

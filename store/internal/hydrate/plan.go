@@ -68,7 +68,7 @@ func (t *Target) Dirs() []string {
 // group that fetched them. Fragments of one blob go to different places for different files, so
 // each layout has its own directory.
 func (t *Target) archiveDir() string {
-	layout := string(t.Blob.Archive) + string(t.Blob.Codec) + staging.LayoutOf(t.pieces, nil)
+	layout := string(t.Blob.Archive) + string(t.Blob.Codec) + string(t.Blob.Index) + staging.LayoutOf(t.pieces, nil)
 	return staging.BlobDir(t.Blob.Digest, layout, t.group)
 }
 

@@ -15,9 +15,9 @@ import (
 // errdefs.ErrUnavailable, if some are unknown, it returns the known ones. It returns
 // errdefs.ErrInvalidArgument if layers have different content for one path.
 func Resolve(db *meta.DB, t *filetable.Table) ([]filetable.File, error) {
-	r := resolver{db: db, blobs: map[digest.Digest]filetable.Blob{}, chunked: chunkedBlobs(t), archives: map[digest.Digest]map[int64]filetable.Member{}}
-	for _, b := range t.Blobs {
-		r.blobs[b.Digest] = b
+	r, err := newResolver(db, t)
+	if err != nil {
+		return nil, err
 	}
 	for _, f := range t.Files {
 		if err := r.file(f); err != nil {
@@ -30,7 +30,6 @@ func Resolve(db *meta.DB, t *filetable.Table) ([]filetable.File, error) {
 		}
 	}
 	if t.Stacked {
-		var err error
 		if r.files, err = filetable.Stack(r.files); err != nil {
 			return nil, err
 		}
@@ -65,6 +64,13 @@ func missingBlob(d digest.Digest) error {
 	return fmt.Errorf("blob %s is not on the node: %w", d, errdefs.ErrUnavailable)
 }
 
+// Headers reports whether the headers of the uncompressed tars of a table are known to be those of the verified
+// blobs. It returns errdefs.ErrInvalidArgument if they are others.
+func Headers(db *meta.DB, t *filetable.Table) (known bool, err error) {
+	r, err := newResolver(db, t)
+	return err == nil && r.missing == nil, err
+}
+
 type resolver struct {
 	db       *meta.DB
 	blobs    map[digest.Digest]filetable.Blob
@@ -72,6 +78,20 @@ type resolver struct {
 	archives map[digest.Digest]map[int64]filetable.Member // members by offset
 	files    []filetable.File
 	missing  error
+}
+
+func newResolver(db *meta.DB, t *filetable.Table) (*resolver, error) {
+	r := &resolver{db: db, blobs: map[digest.Digest]filetable.Blob{}, chunked: chunkedBlobs(t), archives: map[digest.Digest]map[int64]filetable.Member{}}
+	for _, b := range t.Blobs {
+		r.blobs[b.Digest] = b
+		if b.Index == "" || r.chunked[b.Digest] {
+			continue
+		}
+		if err := r.tar(b); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
 }
 
 func (r *resolver) file(f filetable.File) error {
@@ -91,14 +111,7 @@ func (r *resolver) file(f filetable.File) error {
 		r.files = append(r.files, f)
 		return nil
 	}
-	members, ok := r.archives[f.Source.Blob]
-	if !ok {
-		var err error
-		if members, err = r.members(f.Source.Blob); err != nil {
-			return err
-		}
-	}
-	if members != nil {
+	if members := r.archives[f.Source.Blob]; members != nil {
 		c, ok := members[f.Source.Offset]
 		if !ok || c.Size != f.Size || f.Digest != "" && f.Digest != c.Digest {
 			return fmt.Errorf("file %q: layer %d (%s) has no such member at %d: %w", f.Path, r.blobs[f.Source.Blob].Layer, f.Source.Blob, f.Source.Offset, errdefs.ErrInvalidArgument)
@@ -109,15 +122,17 @@ func (r *resolver) file(f filetable.File) error {
 	return nil
 }
 
-// members returns the regular files of an uncompressed tar by offset, or nil if they are unknown.
-func (r *resolver) members(blob digest.Digest) (map[int64]filetable.Member, error) {
-	contents, err := r.db.Contents(blob)
+// tar reads the members of an uncompressed tar, which must be those of the table.
+func (r *resolver) tar(b filetable.Blob) error {
+	contents, err := r.db.Contents(b.Digest)
 	if errdefs.IsNotFound(err) {
-		r.missing = missingBlob(blob)
-		r.archives[blob] = nil
-		return nil, nil
+		r.missing = missingBlob(b.Digest)
+		return nil
 	} else if err != nil {
-		return nil, err
+		return err
+	}
+	if filetable.IndexDigest(contents) != b.Index {
+		return fmt.Errorf("layer %d (%s): %w", b.Layer, b.Digest, errHeaders)
 	}
 	members := make(map[int64]filetable.Member, len(contents))
 	for _, c := range contents {
@@ -125,8 +140,8 @@ func (r *resolver) members(blob digest.Digest) (map[int64]filetable.Member, erro
 			members[c.Offset] = c
 		}
 	}
-	r.archives[blob] = members
-	return members, nil
+	r.archives[b.Digest] = members
+	return nil
 }
 
 func (r *resolver) unpack(u filetable.Unpack) error {

@@ -115,8 +115,7 @@ func (t *tarSink) members(b []byte) error {
 	return err
 }
 
-// finish reads the headers again, from verified bytes: the members in the table were read from
-// unverified bytes.
+// finish reads the headers again, from verified bytes: those in the table may have been read from unverified bytes.
 func (t *tarSink) finish() error {
 	if err := t.verify(); err != nil {
 		return err
@@ -130,7 +129,7 @@ func (t *tarSink) finish() error {
 		return err
 	}
 	if staging.LayoutOf(pieces, nil) != staging.LayoutOf(t.p.Pieces, nil) {
-		return fmt.Errorf("tar headers differ from those read when the model was resolved; pull it again: %w", errdefs.ErrInvalidArgument)
+		return errHeaders
 	}
 	for i, m := range members {
 		if m.Type == filetable.TypeReg {
@@ -140,8 +139,15 @@ func (t *tarSink) finish() error {
 			}
 		}
 	}
-	return t.b.e.publishContents(t.b, t.p, members, func(c filetable.Member) string { return staging.MemberFile(c.Offset) })
+	err = t.b.e.publishContents(t.b, t.p, members, func(c filetable.Member) string { return staging.MemberFile(c.Offset) })
+	if err == nil && filetable.IndexDigest(members) != t.blob.Index {
+		err = errHeaders
+	}
+	return err
 }
+
+// errHeaders means that the headers of a tar in a table are not those of the verified tar.
+var errHeaders = fmt.Errorf("its headers are not those that the registry gave when the model was resolved; remove it (ballast rm) and pull it again: %w", errdefs.ErrInvalidArgument)
 
 // publishContents makes the staged members of an archive objects and records the contents of the
 // blob.

@@ -301,7 +301,7 @@ func digestServer(t *testing.T) node.Artifact {
 		t.Fatal(err)
 	}
 	delete(a.Blobs, manifest.Config.Digest)
-	config.Config.Entrypoint = []string{"/bin/sh", "-c", `sha256sum "$1"; trap exit TERM; while :; do sleep 1; done`} // --model FILE
+	config.Config.Entrypoint = []string{"/bin/sh", "-c", `sha256sum "$1"; trap exit TERM; sleep 1000000 & wait`} // --model FILE
 	p, err := json.Marshal(config)
 	if err != nil {
 		t.Fatal(err)

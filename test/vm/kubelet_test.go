@@ -41,7 +41,7 @@ func (m *machine) userPod(t *testing.T) {
 			"hostUsers": false, "terminationGracePeriodSeconds": 1,
 			"containers": []any{map[string]any{
 				"name": "main", "image": otherHost + "/busybox:1", "imagePullPolicy": "IfNotPresent",
-				"command":      []string{"sh", "-c", "read first host count </proc/self/uid_map; echo users $first $count; test $host -gt 0 && echo mapped; stat -c '%u:%g %n' /model/model.gguf /bin/busybox; sha256sum /model/model.gguf; echo end; trap exit TERM; while :; do sleep 1; done"},
+				"command":      []string{"sh", "-c", "read first host count </proc/self/uid_map; echo users $first $count; test $host -gt 0 && echo mapped; stat -c '%u:%g %n' /model/model.gguf /bin/busybox; sha256sum /model/model.gguf; echo end; trap exit TERM; sleep 1000000 & wait"},
 				"volumeMounts": []any{map[string]any{"name": "model", "mountPath": "/model"}},
 			}},
 			"volumes": []any{map[string]any{"name": "model", "image": map[string]any{"reference": want.ref}}},

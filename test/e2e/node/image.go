@@ -65,7 +65,7 @@ func BusyboxFor(t TB, architecture, path string) Artifact {
 		{Path: "data/dir/.wh..wh..opq"},
 		{Path: "data/dir/new", Mode: 0o640, Data: []byte("new\n")},
 	}
-	return imageFor(t, architecture, []string{"/bin/sh", "-c", "trap exit TERM; while :; do sleep 1; done"}, first, second)
+	return imageFor(t, architecture, []string{"/bin/sh", "-c", "trap exit TERM; sleep 1000000 & wait"}, first, second)
 }
 
 // Image returns an ordinary OCI image for linux/amd64 with a gzip layer for each list.

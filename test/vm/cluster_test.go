@@ -189,14 +189,19 @@ func (m *machine) ready(t *testing.T) {
 		}
 		return nil
 	})
-	m.healthy(t)
+	eventually(t, "healthy node", func() error {
+		if out := m.try("ballast doctor"); out.Err != nil {
+			return fmt.Errorf("%w: %s", out.Err, out.Output())
+		}
+		return nil
+	})
 }
 
 // podReads applies the example of a pod, and wants its container to read the model.
 func (m *machine) podReads(t *testing.T, want model) {
 	t.Helper()
 	m.admin(t, "kubectl apply -f contrib/kubernetes/pod.yaml")
-	if out := m.try("kubectl wait --for=condition=Ready pod/llama --timeout=8m"); out.Err != nil {
+	if out := m.try("kubectl wait --for=condition=Ready pod/llama --timeout=" + (patience / 2).String()); out.Err != nil {
 		t.Fatalf("%v\n%s\n%s", out.Err, out.Output(), m.try("kubectl describe pod llama; kubectl get events -A; kubectl get nodes --show-labels; journalctl -u kubelet -u containerd --no-pager -o cat | tail -n 60").Output())
 	}
 	eventually(t, "digest of the model in the log of the pod", func() error {

@@ -20,7 +20,7 @@ import (
 
 // patience is how long a test waits for a condition, pause the time between two checks.
 const (
-	patience = 10 * time.Minute
+	patience = 20 * time.Minute
 	pause    = 300 * time.Millisecond
 )
 

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -37,7 +38,8 @@ type machine struct {
 	health  api.Health
 	mounts  []api.Mount
 	keys    *facadetls.Keys
-	stop    func() // the daemon
+	hangs   atomic.Bool // the facade
+	stop    func()      // the daemon
 }
 
 func newNode(t *testing.T) *machine {
@@ -102,7 +104,11 @@ func (n *machine) serveFacade(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg.Facade.Listen = l.Addr().String()
-	server := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0)}
+	server := &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if n.hangs.Load() {
+			<-r.Context().Done()
+		}
+	}), ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0)}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -286,6 +292,8 @@ func TestFaults(t *testing.T) {
 			}
 			n.edit(t, "certs.d/ghcr.io/hosts.toml", "/root/tls/", "/tls/")
 		}, "hosts.toml", node.Fail, "unknown authority", "ballast config hosts ghcr.io --write --force"},
+		{"facade hangs", func(_ *testing.T, n *machine) { n.hangs.Store(true) },
+			"hosts.toml", node.Fail, "did not answer within", "load of the node"},
 		{"root other than configured", func(_ *testing.T, n *machine) {
 			n.health.Dirs["root"] = api.Dir{Path: n.dir, Device: n.health.Dirs["root"].Device}
 		}, "root", node.Fail, "its configuration has root", "restart ballastd"},

@@ -147,7 +147,12 @@ func (d *Doctor) checkKeys(ctx context.Context, health *api.Health, facade docke
 	if health == nil || health.FacadeHealth.Error != "" { // reported by other checks
 		return true
 	}
-	if err := d.ask(ctx, facade); err != nil {
+	err := d.ask(ctx, facade)
+	if errors.Is(err, context.DeadlineExceeded) {
+		d.Fail(check, "look at the load of the node and at journalctl -u ballastd, and run ballast doctor again", "%s: the facade did not answer within %v", file, facadeTimeout)
+		return false
+	}
+	if err != nil {
 		d.Fail(check, rewrite, "%s: the facade does not answer requests with the keys of this file: %v", file, err)
 		return false
 	}

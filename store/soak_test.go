@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -12,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -155,21 +157,27 @@ func soakChild(dir string) error {
 	}
 	for deadline := time.Now().Add(stuck); ; time.Sleep(10 * time.Millisecond) {
 		g, d := runtime.NumGoroutine(), descriptorsOpen()
-		if g <= goroutines && d <= descriptors {
+		if g <= goroutines && len(d) <= len(descriptors) {
 			return err
 		}
 		if time.Now().After(deadline) {
-			return errors.Join(err, fmt.Errorf("%d goroutines, %d before; %d descriptors, %d before", g, goroutines, d, descriptors))
+			return errors.Join(err, fmt.Errorf("%d goroutines, %d before; descriptors %q, before %q", g, goroutines, d, descriptors))
 		}
 	}
 }
 
-func descriptorsOpen() int {
+// descriptorsOpen returns what the open descriptors are.
+func descriptorsOpen() (list []string) {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
-		return -1
+		return nil
 	}
-	return len(entries)
+	for _, e := range entries {
+		name, err := os.Readlink("/proc/self/fd/" + e.Name())
+		list = append(list, cmp.Or(name, fmt.Sprint(err)))
+	}
+	slices.Sort(list)
+	return list
 }
 
 // soakStep runs one operation. It returns unexpected errors.

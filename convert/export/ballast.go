@@ -56,7 +56,12 @@ func watchedImage(model *convert.Model, all []*item) (documents, error) {
 		}
 	}
 	m, said := *model, headers.Describe(sniffers)
-	m.Table.Files = slices.Clone(m.Table.Files)
+	m.Table.Files, m.Table.Blobs = slices.Clone(m.Table.Files), slices.Clone(m.Table.Blobs)
+	for i, b := range m.Table.Blobs {
+		if p := seen[b.Digest]; p != nil && p.off == b.Size {
+			m.Table.Blobs[i].Index = "" // its headers were compared
+		}
+	}
 	for i, f := range m.Table.Files {
 		if f.Source == nil || f.Source.Blob == "" {
 			continue

@@ -90,8 +90,8 @@ type Blob struct {
 	// blobs without codec, where it equals Digest.
 	DiffID digest.Digest `json:"diffID,omitempty"`
 
-	// Index is the digest of the members of an uncompressed tar (IndexDigest). Whoever made the table may have read
-	// the headers before the digest of the blob was verified. Then the members must be those of the verified blob.
+	// Index is the digest of the members of an uncompressed tar (IndexDigest) whose headers were read before the digest
+	// of the blob was verified: the members of the verified blob must have it.
 	Index digest.Digest `json:"index,omitempty"`
 
 	// Layer is the position in the origin manifest, from 0. It is used in messages.

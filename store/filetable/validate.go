@@ -94,10 +94,10 @@ func (t *Table) validateBlobs() (map[digest.Digest]Blob, error) {
 				return nil, bad("not compressed, but its diffID %s is another digest", b.DiffID)
 			}
 		}
-		switch plain := b.Archive == ArchiveTar && b.Codec == CodecNone; {
-		case !plain && b.Index != "":
-			return nil, bad("an index of members, but it is no uncompressed tar")
-		case plain:
+		if b.Index != "" {
+			if b.Archive != ArchiveTar || b.Codec != CodecNone {
+				return nil, bad("an index of members, but it is no uncompressed tar")
+			}
 			if _, err := verify.ParseDigest(string(b.Index)); err != nil {
 				return nil, fmt.Errorf("layer %d (%s): index of members: %w", b.Layer, b.Digest, err)
 			}

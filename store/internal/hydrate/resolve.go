@@ -84,7 +84,7 @@ func newResolver(db *meta.DB, t *filetable.Table) (*resolver, error) {
 	r := &resolver{db: db, blobs: map[digest.Digest]filetable.Blob{}, chunked: chunkedBlobs(t), archives: map[digest.Digest]map[int64]filetable.Member{}}
 	for _, b := range t.Blobs {
 		r.blobs[b.Digest] = b
-		if b.Index == "" || r.chunked[b.Digest] {
+		if !plainTar(b) || r.chunked[b.Digest] {
 			continue
 		}
 		if err := r.tar(b); err != nil {
@@ -131,7 +131,7 @@ func (r *resolver) tar(b filetable.Blob) error {
 	} else if err != nil {
 		return err
 	}
-	if filetable.IndexDigest(contents) != b.Index {
+	if !hasIndex(b, contents) {
 		return fmt.Errorf("layer %d (%s): %w", b.Layer, b.Digest, errHeaders)
 	}
 	members := make(map[int64]filetable.Member, len(contents))

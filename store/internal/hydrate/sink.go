@@ -140,10 +140,15 @@ func (t *tarSink) finish() error {
 		}
 	}
 	err = t.b.e.publishContents(t.b, t.p, members, func(c filetable.Member) string { return staging.MemberFile(c.Offset) })
-	if err == nil && filetable.IndexDigest(members) != t.blob.Index {
+	if err == nil && !hasIndex(t.blob, members) {
 		err = errHeaders
 	}
 	return err
+}
+
+// hasIndex reports whether the members of an uncompressed tar are those that the table names, if it does.
+func hasIndex(b filetable.Blob, members []filetable.Member) bool {
+	return b.Index == "" || filetable.IndexDigest(members) == b.Index
 }
 
 // errHeaders means that the headers of a tar in a table are not those of the verified tar.

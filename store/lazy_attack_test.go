@@ -266,7 +266,7 @@ func openFiles(t *testing.T, dir string) (n int) {
 	return n
 }
 
-// Reads of many files do not keep all of them open.
+// Reads of many files do not keep all of them open, and a closed store keeps none.
 func TestOpenFilesAreBounded(t *testing.T) {
 	const files = 300
 	s := storetest.Open(t, t.TempDir(), store.Options{})
@@ -287,6 +287,12 @@ func TestOpenFilesAreBounded(t *testing.T) {
 	}
 	if n := openFiles(t, s.Dir()); n > files {
 		t.Errorf("%d files are open after a read of each of %d", n, files)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := openFiles(t, s.Dir()); n > 0 {
+		t.Errorf("%d files are open after Close", n)
 	}
 }
 

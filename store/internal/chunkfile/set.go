@@ -3,6 +3,7 @@ package chunkfile
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"os"
 	"slices"
 	"sync"
@@ -153,13 +154,17 @@ func (s *Set) end(f *File) {
 	s.work.Done()
 }
 
-// Close cancels all work and waits for its end.
+// Close cancels all work, waits for its end, and closes the files, which can still have users.
 func (s *Set) Close() {
 	s.mu.Lock()
 	s.closed = true
-	for _, f := range s.files {
+	files := slices.Collect(maps.Values(s.files))
+	for _, f := range files {
 		f.cancel(nil)
 	}
 	s.mu.Unlock()
 	s.work.Wait()
+	for _, f := range files {
+		f.drop()
+	}
 }

@@ -23,6 +23,7 @@ import (
 // withPeers returns a client for registry.example, which is server, with peers.
 func withPeers(t *testing.T, server *upstream, url string, kind remote.PeerKind, trusted bool) *remote.Client {
 	return newClient(t, remote.Options{
+		Stall:    10 * time.Minute, // on a busy machine, peers that are slow are not slow enough to go to the registry
 		HostsDir: hostsDir(t, "registry.example", "server = \""+server.URL+"\"\n"),
 		Peers:    []remote.Peers{{URL: url, Kind: kind, Trusted: trusted, For: func(host string) bool { return host == "registry.example" }}},
 	})

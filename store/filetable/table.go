@@ -98,6 +98,9 @@ type Blob struct {
 	Layer int `json:"layer"`
 }
 
+// PlainTar reports whether b is an uncompressed tar.
+func (b Blob) PlainTar() bool { return b.Archive == ArchiveTar && b.Codec == CodecNone }
+
 // The types of a File.
 const (
 	TypeReg     = "reg"

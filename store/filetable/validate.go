@@ -95,7 +95,7 @@ func (t *Table) validateBlobs() (map[digest.Digest]Blob, error) {
 			}
 		}
 		if b.Index != "" {
-			if b.Archive != ArchiveTar || b.Codec != CodecNone {
+			if !b.PlainTar() {
 				return nil, bad("an index of members, but it is no uncompressed tar")
 			}
 			if _, err := verify.ParseDigest(string(b.Index)); err != nil {

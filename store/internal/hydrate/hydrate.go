@@ -477,15 +477,11 @@ func piecesOf(b filetable.Blob, members []filetable.Member, fragments []staging.
 	switch {
 	case b.Archive == filetable.ArchiveFragments:
 		return fragments, nil
-	case plainTar(b):
+	case b.PlainTar():
 		return staging.TarPieces(members, b.Size)
 	default:
 		return staging.RawPieces(b.Size), nil
 	}
-}
-
-func plainTar(b filetable.Blob) bool {
-	return b.Archive == filetable.ArchiveTar && b.Codec == filetable.CodecNone
 }
 
 func membersByBlob(t *filetable.Table) map[digest.Digest][]filetable.Member {

@@ -67,8 +67,34 @@ func missingBlob(d digest.Digest) error {
 // Headers reports whether the headers of the uncompressed tars of a table are known to be those of the verified
 // blobs. It returns errdefs.ErrInvalidArgument if they are others.
 func Headers(db *meta.DB, t *filetable.Table) (known bool, err error) {
-	r, err := newResolver(db, t)
-	return err == nil && r.missing == nil, err
+	known = true
+	for _, b := range t.Blobs {
+		if b.Index == "" {
+			continue
+		}
+		switch _, err := verifiedMembers(db, b); {
+		case errdefs.IsUnavailable(err):
+			known = false
+		case err != nil:
+			return false, err
+		}
+	}
+	return known, nil
+}
+
+// verifiedMembers returns the members of an uncompressed tar, which must be those of the table. It returns
+// errdefs.ErrUnavailable if the tar is not on the node.
+func verifiedMembers(db *meta.DB, b filetable.Blob) ([]filetable.Member, error) {
+	members, err := db.Contents(b.Digest)
+	switch {
+	case errdefs.IsNotFound(err):
+		return nil, missingBlob(b.Digest)
+	case err != nil:
+		return nil, err
+	case b.Index != "" && b.Index != filetable.IndexDigest(members):
+		return nil, fmt.Errorf("layer %d (%s): %w", b.Layer, b.Digest, errHeaders)
+	}
+	return members, nil
 }
 
 type resolver struct {
@@ -84,7 +110,7 @@ func newResolver(db *meta.DB, t *filetable.Table) (*resolver, error) {
 	r := &resolver{db: db, blobs: map[digest.Digest]filetable.Blob{}, chunked: chunkedBlobs(t), archives: map[digest.Digest]map[int64]filetable.Member{}}
 	for _, b := range t.Blobs {
 		r.blobs[b.Digest] = b
-		if !plainTar(b) || r.chunked[b.Digest] {
+		if !b.PlainTar() || r.chunked[b.Digest] {
 			continue
 		}
 		if err := r.tar(b); err != nil {
@@ -122,17 +148,14 @@ func (r *resolver) file(f filetable.File) error {
 	return nil
 }
 
-// tar reads the members of an uncompressed tar, which must be those of the table.
+// tar reads the members of an uncompressed tar.
 func (r *resolver) tar(b filetable.Blob) error {
-	contents, err := r.db.Contents(b.Digest)
-	if errdefs.IsNotFound(err) {
-		r.missing = missingBlob(b.Digest)
+	contents, err := verifiedMembers(r.db, b)
+	if errdefs.IsUnavailable(err) {
+		r.missing = err
 		return nil
 	} else if err != nil {
 		return err
-	}
-	if !hasIndex(b, contents) {
-		return fmt.Errorf("layer %d (%s): %w", b.Layer, b.Digest, errHeaders)
 	}
 	members := make(map[int64]filetable.Member, len(contents))
 	for _, c := range contents {

@@ -189,6 +189,7 @@ func (m *machine) ready(t *testing.T) {
 		}
 		return nil
 	})
+	m.answers(t)
 	eventually(t, "healthy node", func() error {
 		if out := m.try("ballast doctor"); out.Err != nil {
 			return fmt.Errorf("%w: %s", out.Err, out.Output())

@@ -2,7 +2,6 @@ package admin
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -84,7 +83,18 @@ func (h *Handler) check(ctx context.Context, name api.Name, repair bool, event f
 			h.Log.Warn("records of snapshots that do not exist stay in containerd", "err", err)
 		}
 	}
-	err = h.repair(ctx, name.Ref, table, res, event)
+	err = h.repair(ctx, name.Ref, func(t digest.Digest) bool { return table == "" || t == table }, res, event)
+	res.Left = 0
+	for _, b := range bad {
+		if !h.has(b.Digest) {
+			res.Left++
+		}
+	}
+	left, failed := h.Snapshots(ctx, table)
+	res.LeftSnapshots = len(left)
+	if err == nil {
+		err = failed
+	}
 	return res, err
 }
 
@@ -98,8 +108,8 @@ func (h *Handler) Scrub(ctx context.Context, interval time.Duration, rate int64)
 			tables, err := h.needing(ctx, bad[0])
 			_, end := h.Verifying(api.KindScrub, h.namesOf(tables))
 			res := &api.VerifyResult{Bad: bad[:1]}
-			for _, t := range tables {
-				err = errors.Join(err, h.repair(ctx, remote.Ref{}, t, res, func(api.VerifyEvent) {}))
+			if err == nil {
+				err = h.repair(ctx, remote.Ref{}, func(t digest.Digest) bool { return slices.Contains(tables, t) }, res, func(api.VerifyEvent) {})
 			}
 			if err != nil {
 				end(fmt.Errorf("%s is damaged or missing, and cannot be downloaded: %w", bad[0].Digest, err))
@@ -144,21 +154,21 @@ func (h *Handler) namesOf(tables []digest.Digest) string {
 	return strings.Join(names, " ")
 }
 
-// repair restores missing documents of images, repairs snapshots, and downloads what tables lack:
-// all of them, or only one. It continues after an error and returns the first.
-func (h *Handler) repair(ctx context.Context, ref remote.Ref, only digest.Digest, res *api.VerifyResult, event func(api.VerifyEvent)) error {
-	resolved, first := h.resolveAgain(ctx, only)
+// repair restores missing documents of the images whose table is in a set, repairs the snapshots of res, and downloads
+// what tables of the set lack. It continues after an error and returns the first.
+func (h *Handler) repair(ctx context.Context, ref remote.Ref, in func(table digest.Digest) bool, res *api.VerifyResult, event func(api.VerifyEvent)) error {
+	resolved, first := h.resolveAgain(ctx, in)
 	res.Repaired = append(res.Repaired, resolved...)
 	tables, err := h.showAgain(ctx, res)
 	if err != nil {
 		return err
 	}
 	if len(res.Bad) > 0 {
-		damaged, err := h.damaged(ctx, only, res.Bad)
+		lacking, err := h.lacking(ctx, in, res.Bad)
 		if err != nil {
 			return err
 		}
-		tables = append(tables, damaged...)
+		tables = append(tables, lacking...)
 		slices.Sort(tables)
 		tables = slices.Compact(tables)
 	}
@@ -181,17 +191,6 @@ func (h *Handler) repair(ctx context.Context, ref remote.Ref, only digest.Digest
 	}
 	slices.Sort(res.Repaired)
 	res.Repaired = slices.Compact(res.Repaired)
-	left, err := h.Snapshots(ctx, only)
-	if err != nil && first == nil {
-		first = err
-	}
-	res.LeftSnapshots = len(left)
-	res.Left = 0
-	for _, b := range res.Bad {
-		if !h.has(b.Digest) {
-			res.Left++
-		}
-	}
 	return first
 }
 
@@ -205,12 +204,12 @@ func (h *Handler) has(d digest.Digest) bool {
 	return true
 }
 
-// resolveAgain restores missing documents of images: of those with the table only, or of all if
-// only is empty. It returns the references of the restored images, and the first error.
-func (h *Handler) resolveAgain(ctx context.Context, only digest.Digest) (names []string, first error) {
+// resolveAgain restores missing documents of the images whose table is in a set; that of an index is empty. It returns
+// the references of the restored images, and the first error.
+func (h *Handler) resolveAgain(ctx context.Context, in func(table digest.Digest) bool) (names []string, first error) {
 	images := h.Store.Images()
 	for _, im := range images {
-		if only != "" && im.Table != only || h.documented(im) {
+		if !in(im.Table) || h.documented(im) {
 			continue
 		}
 		err := h.Resolve(ctx, im)
@@ -254,19 +253,17 @@ func (h *Handler) showAgain(ctx context.Context, res *api.VerifyResult) (lacking
 	return lacking, nil
 }
 
-// damaged returns the tables that need an object of bad: only, if it is not empty, otherwise those
-// with a reference and those of images. Objects of an evicted model are not missing.
-func (h *Handler) damaged(ctx context.Context, only digest.Digest, bad []store.CheckResult) ([]digest.Digest, error) {
-	if only != "" {
-		return []digest.Digest{only}, nil
-	}
+// lacking returns the tables of a set that lack something: those with a reference that need an object of bad, and those of
+// images. Objects of an evicted model are not missing.
+func (h *Handler) lacking(ctx context.Context, in func(table digest.Digest) bool, bad []store.CheckResult) ([]digest.Digest, error) {
 	var tables []digest.Digest
 	for _, b := range bad {
 		tables = append(tables, b.Tables...)
 	}
+	tables = slices.DeleteFunc(tables, func(t digest.Digest) bool { return !in(t) })
 	images := h.Store.Images()
 	for _, im := range images {
-		if isIndex(im) {
+		if isIndex(im) || !in(im.Table) {
 			continue
 		}
 		missing, err := h.Store.Missing(ctx, im.Table)

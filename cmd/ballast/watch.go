@@ -32,6 +32,9 @@ const (
 	leaveScreen = "\x1b[?25h\x1b[?1049l"
 )
 
+// quietFor is how long ballastd may take for an answer before the screen says so.
+const quietFor = 3 * time.Second
+
 // repeat calls show every second, as often as times, or with 0 until ctx ends, which is not an error. The first
 // error of show is returned if it is that of the first call; later ones are shown until a call succeeds. On a
 // terminal, output without an end is on the alternate screen, cut to its size.
@@ -43,6 +46,22 @@ func (a *app) repeat(ctx context.Context, times int, show func() error) error {
 	defer func() { a.stdout = stdout }()
 	_, _, terminal := terminalSize(stdout)
 	terminal = terminal && times == 0
+	entered := false
+	defer func() {
+		if entered {
+			_, _ = io.WriteString(stdout, leaveScreen)
+		}
+	}()
+	draw := func(text string) error {
+		if terminal {
+			columns, rows, _ := terminalSize(stdout)
+			if text = fitScreen(text, columns, rows); !entered {
+				text, entered = enterScreen+text, true
+			}
+		}
+		_, err := io.WriteString(stdout, text)
+		return err
+	}
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	var lost time.Time // since when show fails
@@ -50,7 +69,21 @@ func (a *app) repeat(ctx context.Context, times int, show func() error) error {
 	for n := 1; ; n++ {
 		var b bytes.Buffer
 		a.stdout = &b
-		err := show()
+		asked, answer := time.Now(), make(chan error, 1)
+		go func() { answer <- show() }()
+		var err error
+		for waits := true; waits; {
+			select {
+			case err = <-answer: // also when ctx ends
+				waits = false
+			case <-tick.C:
+				if since := time.Since(asked); terminal && since > quietFor {
+					if err := draw(fmt.Sprintf("no answer from ballastd for %s; ballast doctor looks for the reason\n\n%s", took(since), last)); err != nil {
+						return err
+					}
+				}
+			}
+		}
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -74,15 +107,7 @@ func (a *app) repeat(ctx context.Context, times int, show func() error) error {
 		default:
 			b.Reset()
 		}
-		text := b.String()
-		if terminal {
-			columns, rows, _ := terminalSize(stdout)
-			if text = fitScreen(text, columns, rows); n == 1 {
-				text = enterScreen + text
-				defer func() { _, _ = io.WriteString(stdout, leaveScreen) }()
-			}
-		}
-		if _, err := io.WriteString(stdout, text); err != nil || n == times {
+		if err := draw(b.String()); err != nil || n == times {
 			return err
 		}
 		select {

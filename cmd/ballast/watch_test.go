@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"strings"
@@ -116,6 +117,14 @@ func TestTop(t *testing.T) {
 			waitUntil(t, "the loss of the daemon on the screen", func() bool {
 				return strings.HasPrefix(screen(), "trying again for ") && strings.Contains(screen(), ref)
 			})
+			hung, err := net.Listen("unix", s.address) // nobody accepts
+			if err != nil {
+				t.Fatal(err)
+			}
+			waitUntil(t, "the silence of a daemon that hangs on the screen", func() bool {
+				return strings.HasPrefix(screen(), "no answer from ballastd for ") && strings.Contains(screen(), ref)
+			})
+			hung.Close()
 			s.start(t, 1)
 			s.ok(t, "prefetch", "--detach", ref)
 			waitUntil(t, "the new daemon on the screen", func() bool {

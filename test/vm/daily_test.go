@@ -152,9 +152,35 @@ func (m *machine) firstPull(t *testing.T, want model) {
 			t.Errorf("%s is not among %q", name, got)
 		}
 	}
-	if sum := m.sh(t, "sha256sum /mnt/model.gguf; ctr images unmount --snapshotter ballast --rm /mnt >/dev/null"); !strings.HasPrefix(sum, want.sum) {
+	if sum := m.sh(t, "sha256sum /mnt/model.gguf"); !strings.HasPrefix(sum, want.sum) {
 		t.Errorf("the weights have the digest %q, want %s", sum, want.sum)
 	}
+	m.lookAround(t, want)
+}
+
+// lookAround follows the README after the first pull, up to the removal of the model, and pulls it again.
+func (m *machine) lookAround(t *testing.T, want model) {
+	t.Helper()
+	commands := typed(t, "README.md", "## Look around")
+	if len(commands) != 5 || commands[2] != "sudo ballast top" {
+		t.Fatalf("the page has other commands than this test knows: %q", commands)
+	}
+	commands[2] = "timeout --preserve-status --signal INT 5 " + commands[2]
+	var outs []string
+	for _, c := range commands {
+		outs = append(outs, m.sh(t, "ref="+want.ref+"\n"+c))
+	}
+	for i, words := range [][]string{{want.ref, "complete"}, {want.ref, "ctr images rm --sync " + want.ref, "/mnt"}, {"REGISTRY"}} {
+		for _, w := range words {
+			if !strings.Contains(outs[i], w) {
+				t.Errorf("%q is not in the output of %s:\n%s", w, commands[i], outs[i])
+			}
+		}
+	}
+	if out := m.sh(t, "ballast ls"); strings.Contains(out, want.ref) {
+		t.Errorf("after the removal there is\n%s", out)
+	}
+	m.mustPull(t, want.ref)
 }
 
 // changeTo goes to a release under a running container, with a command.

@@ -372,3 +372,39 @@ func TestScrubRepairsWhatIsDamaged(t *testing.T) {
 		t.Errorf("the file is wrong: %v", err)
 	}
 }
+
+// TestScrubDownloadsNoEvicted restores the damaged manifest of an image, and does not download its files, which are not there.
+func TestScrubDownloadsNoEvicted(t *testing.T) {
+	r := newRig(t)
+	r.handler.Log = slog.New(slog.DiscardHandler)
+	manifest := filepath.Join(r.store.ObjectsDir(), store.ObjectName(r.image.Manifest))
+	want, err := os.ReadFile(manifest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(manifest, 1); err != nil {
+		t.Fatal(err)
+	}
+	r.handler.Sources = func(context.Context, digest.Digest, remote.Ref) ([]transfer.Source, error) {
+		t.Error("files of an evicted model are downloaded")
+		return storetest.From(r.fetcher), nil
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	r.handler.Verifying = func(_ api.Kind, name string) (func(int64, int64), func(error)) {
+		return func(int64, int64) {}, func(err error) {
+			if err != nil {
+				t.Errorf("%q: %v", name, err)
+			}
+			if name == "" { // the scrub
+				stop()
+			}
+		}
+	}
+	if err := r.handler.Scrub(ctx, time.Nanosecond, 1<<40); err != nil {
+		t.Error(err)
+	}
+	if got, err := os.ReadFile(manifest); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("the manifest is %q, %v", got, err)
+	}
+}

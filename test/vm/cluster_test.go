@@ -123,7 +123,7 @@ func TestCluster(t *testing.T) {
 func (m *machine) installByHand(t *testing.T, before map[string]string, llama model) {
 	t.Helper()
 	const page = "contrib/docs/install.md"
-	if n := blocks(t, page); n != 8 {
+	if n := blocks(t, page); n != 9 {
 		t.Errorf("%s has %d blocks of commands", page, n)
 	}
 	kubeadm := typed(t, page, "### Plain, and kubeadm")

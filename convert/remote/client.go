@@ -134,6 +134,7 @@ type Client struct {
 	repos map[repoKey]*Repository // guarded by mu; at most maxRepositories
 
 	counts map[string]*transfer.Counts // guarded by mu; by address of the mirrors that the operator configured
+	origin transfer.Counts             // of all registries together: clients of the facade choose their names
 }
 
 type repoKey struct {

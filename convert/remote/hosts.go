@@ -143,7 +143,11 @@ func (c *Client) know(endpoints []*endpoint, old *hostSet) {
 				}
 			}
 		}
-		if name := e.state.Name; e.state.Mirror {
+		switch name := e.state.Name; {
+		case e.state.Counts != nil: // it is in use
+		case !e.state.Mirror:
+			e.state.Counts = &c.origin
+		default:
 			if c.counts[name] == nil {
 				c.counts[name] = &transfer.Counts{}
 			}
@@ -177,6 +181,9 @@ func (c *Client) Mirrors() []Mirror {
 	}
 	return out
 }
+
+// ReceivedDirectly returns the bytes of blobs that registries themselves have sent, and not mirrors.
+func (c *Client) ReceivedDirectly() int64 { return c.origin.Bytes.Load() }
 
 // Direct reports whether any other client can use a host in the same way: it has no dialect, no
 // hosts.toml and no shared credentials of the node.

@@ -26,7 +26,7 @@ type Endpoint struct {
 	// what is needed.
 	Piece int64
 
-	// Counts count what happens at it, and perhaps at others; required for a mirror.
+	// Counts count what happens at it, and perhaps at others; required for a mirror. Of an origin only the bytes are counted.
 	Counts *Counts
 
 	mu      sync.Mutex // guards the following
@@ -38,7 +38,7 @@ type Endpoint struct {
 	tried   time.Time // when a transfer was last given to it to learn its rate
 }
 
-// Counts count what happens at mirrors.
+// Counts count what happens at endpoints.
 type Counts struct {
 	Bytes    atomic.Int64 // received
 	Failures atomic.Int64 // ranges that were asked for and had to come from elsewhere
@@ -164,7 +164,7 @@ func (e *Endpoint) received(n int64, d time.Duration) {
 
 // count counts received bytes.
 func (e *Endpoint) count(n int) {
-	if e.isMirror() {
+	if e != nil && e.Counts != nil {
 		e.Counts.Bytes.Add(int64(n))
 	}
 }

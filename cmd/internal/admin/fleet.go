@@ -27,6 +27,11 @@ func (h *Handler) FleetRoutes() http.Handler {
 	mux := h.statusMux()
 	mux.Handle("POST /v1/fleet/pull", stream(h.fleetPull))
 	mux.Handle("PUT /v1/fleet/pins", request(h.setFleetPins))
+	mux.Handle("GET /v1/fleet/node", query(func(context.Context) (v api.FleetNode, err error) {
+		v.Direct, v.Mirrors = h.Received()
+		v.Usage, err = h.Store.Usage()
+		return v, err
+	}))
 	return mux
 }
 

@@ -101,6 +101,9 @@ type Handler struct {
 	// Health returns facts for "ballast doctor".
 	Health func(context.Context) (api.Health, error)
 
+	// Received returns the bytes that registries themselves have sent, and the mirrors that were used.
+	Received func() (direct int64, mirrors []api.Mirror)
+
 	// RotateCA replaces the keys with which containerd and the facade authenticate each other.
 	RotateCA func(context.Context) error
 

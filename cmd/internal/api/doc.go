@@ -24,8 +24,9 @@
 //	POST   /v1/gc                 store.GCOptions → store.GCResult
 //	POST   /v1/verify             VerifyRequest → a stream of VerifyEvent
 //	GET    /v1/df                 store.Usage
-//	POST   /v1/fleet/pull         FleetPullRequest → a stream of Event. At the socket of the agent, with the next one
+//	POST   /v1/fleet/pull         FleetPullRequest → a stream of Event. At the socket of the agent, with the next two
 //	PUT    /v1/fleet/pins         FleetPins → FleetPins
+//	GET    /v1/fleet/node         FleetNode
 //	GET    /metrics
 //	GET    /debug/pprof/
 //

@@ -32,6 +32,18 @@ type FleetPins struct {
 	Pins []FleetPin `json:"pins"`
 }
 
+// FleetNode is what models take on this node, and where their bytes came from since the daemon was started.
+type FleetNode struct {
+	Usage   store.Usage `json:"usage"`
+	Direct  int64       `json:"direct"` // bytes from registries themselves
+	Mirrors []Mirror    `json:"mirrors,omitempty"`
+}
+
+// FleetNode returns what the cluster shows of this node.
+func (c *Client) FleetNode(ctx context.Context) (v FleetNode, err error) {
+	return v, c.call(ctx, http.MethodGet, "/v1/fleet/node", nil, &v)
+}
+
 // FleetPull downloads a model, has containerd pull it, and calls event for each line but the last. If ctx ends, a
 // download without credentials continues; see Prefetch.
 func (c *Client) FleetPull(ctx context.Context, r FleetPullRequest, event func(Event)) (store.Image, error) {

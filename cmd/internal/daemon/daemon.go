@@ -112,7 +112,7 @@ func (d *Daemon) buildFacade() (err error) {
 	if d.remote, err = remote.New(upstream.Options(c, d.version.Agent(), d.log)); err != nil {
 		return err
 	}
-	d.metrics.WatchMirrors(d.mirrors)
+	d.metrics.WatchSources(d.remote.ReceivedDirectly, d.mirrors)
 	resolver := upstream.Resolver(c, d.remote, d.log)
 	if err := os.MkdirAll(resolver.Settings.TempDir, 0o700); err != nil {
 		return err

@@ -30,7 +30,7 @@ func (d *Daemon) admin() *admin.Handler {
 		ImportArchive: d.jobs.ImportArchive, Models: filepath.Join(filepath.Dir(d.config.Address), dirs.Models),
 		Convert: d.jobs.Convert, Mount: d.mounts.Prepare, Mounts: d.mounts.List, Unmounted: d.mounts.Release,
 		Sources: d.jobs.Sources.Wanted, Resolve: d.jobs.Restore, Settle: d.settle, Repaired: d.snapshotter.Refresh, Forget: d.forgetMissing, Holders: d.holders, Eager: d.eager, Snapshots: d.verifySnapshots, CheckSignatures: d.checkSignatures, Signers: d.signers,
-		Health: d.health, RotateCA: d.port.Rotate, Metrics: d.metrics.Handler(), Log: d.log,
+		Health: d.health, Received: func() (int64, []api.Mirror) { return d.remote.ReceivedDirectly(), d.mirrors() }, RotateCA: d.port.Rotate, Metrics: d.metrics.Handler(), Log: d.log,
 	}
 }
 

@@ -240,8 +240,12 @@ func (m *Metrics) WatchLazy(mount func() *lazy.Mount, unverified bool) {
 	gauge("ballast_lazy_unverified", "1 if lazy.verify = \"after\" lets unverified bytes be read.", func() float64 { return number(unverified) })
 }
 
-// WatchMirrors adds the metrics of mirrors, as the function returns them.
-func (m *Metrics) WatchMirrors(all func() []api.Mirror) { m.MustRegister(mirrorCollector(all)) }
+// WatchSources adds the metrics of registries and mirrors, as the functions return them.
+func (m *Metrics) WatchSources(direct func() int64, mirrors func() []api.Mirror) {
+	m.MustRegister(mirrorCollector(mirrors), prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "ballast_registry_bytes_total", Help: "Bytes of blobs received from registries themselves, and not from mirrors.",
+	}, func() float64 { return float64(direct()) }))
+}
 
 // A mirrorCollector collects the metrics of mirrors.
 type mirrorCollector func() []api.Mirror

@@ -30,13 +30,13 @@ func TestFormatLabel(t *testing.T) {
 // TestMirrorMetrics reads the metrics of a mirror.
 func TestMirrorMetrics(t *testing.T) {
 	m := New(storetest.Open(t, t.TempDir(), store.Options{}), api.Version{}, slog.New(slog.DiscardHandler))
-	m.WatchMirrors(func() []api.Mirror {
+	m.WatchSources(func() int64 { return 7 }, func() []api.Mirror {
 		return []api.Mirror{{Address: "http://a/v2", Bytes: 5, Failures: 2, Wrong: 1}, {Address: "http://b/v2"}}
 	})
 	got := httptest.NewRecorder()
 	m.Handler().ServeHTTP(got, httptest.NewRequest("GET", "/metrics", nil))
 	for _, want := range []string{
-		`ballast_mirror_bytes_total{mirror="http://a/v2"} 5`, `ballast_mirror_failures_total{mirror="http://a/v2"} 2`,
+		`ballast_registry_bytes_total 7`, `ballast_mirror_bytes_total{mirror="http://a/v2"} 5`, `ballast_mirror_failures_total{mirror="http://a/v2"} 2`,
 		`ballast_mirror_wrong_total{mirror="http://a/v2"} 1`, `ballast_mirror_wrong_total{mirror="http://b/v2"} 0`,
 	} {
 		if !strings.Contains(got.Body.String(), want+"\n") {

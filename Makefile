@@ -134,6 +134,7 @@ kubelet: build tools ## Tests of pods with a real kubelet, which is built first;
 .PHONY: cluster
 cluster: build fleet tools test-images ## Tests with a real control plane, which is built first; RUN and BALLAST_KEEP as for e2e
 	@test/kubernetes/build.sh --all
+	@test/install.sh chromium
 	cd test && ./disk.sh go test -count=1 -timeout 1h -parallel 2 -run '$(value RUN)' ./cluster
 
 .PHONY: vm

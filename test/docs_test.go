@@ -338,8 +338,10 @@ func TestPagesNameWhatExists(t *testing.T) {
 		t.Fatal(err)
 	}
 	metrics, checks := "", ""
-	for _, f := range append(glob(t, "../cmd/internal/metrics/*.go"), glob(t, "../cmd/internal/facadeport/*.go")...) {
-		metrics += read(t, f)
+	for _, dir := range []string{"internal/metrics", "internal/facadeport", "ballast-fleet"} {
+		for _, f := range glob(t, "../cmd/"+dir+"/*.go") {
+			metrics += read(t, f)
+		}
 	}
 	for _, f := range append(glob(t, "../cmd/internal/doctor/*.go"), glob(t, "../cmd/internal/node/*.go")...) {
 		checks += read(t, f)

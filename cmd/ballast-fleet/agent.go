@@ -16,6 +16,7 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
+	"github.com/prometheus/client_golang/prometheus"
 	core "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,13 +27,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
-// lookDaemon is the interval between checks of the daemon, and answerWithin how long it may take for a short answer.
+// lookDaemon is the interval between checks of the daemon, lookUsage that between looks at its disk and mirrors, and answerWithin
+// how long it may take for a short answer.
 const (
 	lookDaemon   = 5 * time.Second
+	lookUsage    = 5 * time.Minute
 	answerWithin = 30 * time.Second
 )
 
@@ -53,9 +57,11 @@ type agent struct {
 	poke   chan event.GenericEvent
 
 	loaded  types.UID // of the node whose ModelNode is known; what follows is that
-	written []v1alpha1.ModelState
+	written v1alpha1.ModelNodeStatus
 	at      time.Time // of the last write
 	pinned  []api.FleetPin
+	usage   v1alpha1.ModelNodeStatus // Disk and Received
+	looked  time.Time                // when usage was had
 
 	mu    sync.Mutex        // guards the fields below
 	ready bool              // the daemon
@@ -93,6 +99,9 @@ func (a *agent) setup(mgr ctrl.Manager) error {
 	all := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
 		return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: a.node}}}
 	})
+	if err := metrics.Registry.Register(nodeModels); err != nil {
+		return err
+	}
 	b := ctrl.NewControllerManagedBy(mgr).Named("agent").Watches(&core.Node{}, all).WatchesRawSource(source.Channel(a.poke, all))
 	if a.models {
 		b = b.Watches(&v1alpha1.ModelSet{}, all)
@@ -168,6 +177,9 @@ func (a *agent) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.R
 	states, ready := a.states()
 	var unwritten error
 	if a.models {
+		if ready {
+			again = min(again, a.look(ctx))
+		}
 		wait, err := a.write(ctx, states)
 		again, unwritten = min(again, wait), err
 	}
@@ -199,7 +211,7 @@ func (a *agent) load(ctx context.Context, node *core.Node) error {
 	if err != nil {
 		return err
 	}
-	a.loaded, a.written = node.UID, is.Status.List
+	a.loaded, a.written, a.usage = node.UID, is.Status, is.Status
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, s := range is.Status.List {
@@ -321,13 +333,22 @@ func (m *model) enter(p v1alpha1.Phase) {
 	}
 }
 
+// nodeModels counts the models of a node.
+var nodeModels = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+	Name: "ballast_fleet_models", Help: "Models of ModelSets on this node, by phase.",
+}, []string{"phase"})
+
 // states returns the states of all models, and whether the daemon is ready.
 func (a *agent) states() ([]v1alpha1.ModelState, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	all := map[string]v1alpha1.ModelState{}
+	all, count := map[string]v1alpha1.ModelState{}, map[v1alpha1.Phase]float64{}
 	for ref, m := range a.work {
 		all[ref] = m.state
+		count[m.state.Phase]++
+	}
+	for _, p := range []v1alpha1.Phase{v1alpha1.PhasePending, v1alpha1.PhaseDownloading, v1alpha1.PhaseReady, v1alpha1.PhaseFailed} {
+		nodeModels.WithLabelValues(string(p)).Set(count[p])
 	}
 	return plan.Sorted(all), a.ready
 }
@@ -375,9 +396,27 @@ func (a *agent) setPins(ctx context.Context) error {
 	return nil
 }
 
+// look looks at the disk and the mirrors of the node if it is time, and returns when it is time again.
+func (a *agent) look(ctx context.Context) time.Duration {
+	if wait := time.Until(a.looked.Add(lookUsage)); wait > 0 {
+		return wait
+	}
+	a.looked = time.Now() // an error too: the daemon may be slow
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	n, err := a.daemon.FleetNode(ctx)
+	if err != nil {
+		a.log.Warn("the disk of the node is not known", "err", api.Text(err))
+		return lookUsage
+	}
+	a.usage = plan.Usage(n)
+	return lookUsage
+}
+
 // write writes the ModelNode if it is time, and otherwise returns when it is.
 func (a *agent) write(ctx context.Context, states []v1alpha1.ModelState) (time.Duration, error) {
-	after, changed := plan.WriteAfter(a.written, states)
+	is := v1alpha1.ModelNodeStatus{Models: plan.Count(states), List: states, Disk: a.usage.Disk, Received: a.usage.Received}
+	after, changed := plan.WriteAfter(a.written, is)
 	if !changed {
 		return plan.WriteEvery, nil
 	}
@@ -385,18 +424,18 @@ func (a *agent) write(ctx context.Context, states []v1alpha1.ModelState) (time.D
 		return wait, nil
 	}
 	// Without a version: the agent is the only one who writes it. An empty list replaces an earlier one.
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{"models": plan.Count(states), "list": states}})
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"models": is.Models, "list": states, "disk": is.Disk, "received": is.Received}})
 	if err != nil {
 		return 0, err
 	}
-	is := v1alpha1.ModelNode{ObjectMeta: metav1.ObjectMeta{Name: a.node}}
-	if err := a.client.Status().Patch(ctx, &is, client.RawPatch(types.MergePatchType, patch)); err != nil {
+	node := v1alpha1.ModelNode{ObjectMeta: metav1.ObjectMeta{Name: a.node}}
+	if err := a.client.Status().Patch(ctx, &node, client.RawPatch(types.MergePatchType, patch)); err != nil {
 		if apierrors.IsNotFound(err) { // its node was another one of the same name, or an administrator removed it
 			a.loaded = ""
 		}
 		return 0, err
 	}
-	a.written, a.at = states, time.Now()
+	a.written, a.at = is, time.Now()
 	return plan.WriteEvery, nil
 }
 

@@ -2,14 +2,21 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/ballast-dev/ballast/cmd/ballast-fleet/page"
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/plan"
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
+	"github.com/prometheus/client_golang/prometheus"
 	core "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -20,6 +27,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
@@ -42,6 +51,9 @@ func nodeList() *metav1.PartialObjectMetadataList {
 
 func (c *controller) setup(mgr ctrl.Manager) error {
 	c.client, c.recorder = mgr.GetClient(), mgr.GetEventRecorder("ballast-fleet")
+	if err := metrics.Registry.Register(setNodes); err != nil {
+		return err
+	}
 	node := &metav1.PartialObjectMetadata{}
 	node.SetGroupVersionKind(core.SchemeGroupVersion.WithKind("Node"))
 	return ctrl.NewControllerManagedBy(mgr).Named("modelset").For(&v1alpha1.ModelSet{}).
@@ -73,15 +85,30 @@ func (c *controller) allSets() handler.EventHandler {
 	}
 }
 
+// setNodes counts the nodes of each set. A set that is gone has no value.
+var setNodes = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+	Name: "ballast_fleet_set_nodes", Help: "Nodes of a ModelSet: selected, with all its models, where one cannot be had, or not ready by its deadline.",
+}, []string{"set", "state"})
+
 // Reconcile counts the nodes of a set.
 func (c *controller) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var set v1alpha1.ModelSet
 	if err := c.client.Get(ctx, req.NamespacedName, &set); err != nil {
+		if apierrors.IsNotFound(err) {
+			setNodes.DeletePartialMatch(prometheus.Labels{"set": req.Name})
+		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	t, err := c.tally(ctx, &set)
 	if err != nil {
 		return reconcile.Result{}, err
+	}
+	late := int32(0)
+	if set.Spec.Deadline != nil {
+		late = t.Late
+	}
+	for state, n := range map[string]int32{"desired": t.Desired, "ready": t.Ready, "failed": t.Failed, "late": late} {
+		setNodes.WithLabelValues(set.Name, state).Set(float64(n))
 	}
 	is := set.DeepCopy()
 	is.Status.ObservedGeneration = set.Generation
@@ -106,6 +133,33 @@ func (c *controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{RequeueAfter: time.Until(at)}, nil
 	}
 	return reconcile.Result{}, nil
+}
+
+// look returns what the page shows, from the watches.
+func (c *controller) look(r *http.Request) (v page.Cluster, err error) {
+	var sets v1alpha1.ModelSetList
+	var states v1alpha1.ModelNodeList
+	nodes := nodeList()
+	if err := errors.Join(c.client.List(r.Context(), &sets), c.client.List(r.Context(), &states), c.client.List(r.Context(), nodes, client.MatchingLabelsSelector{Selector: c.nodes})); err != nil {
+		return v, err
+	}
+	v.Sets, v.States = sets.Items, states.Items
+	for _, n := range nodes.Items {
+		v.Nodes = append(v.Nodes, page.Node{Name: n.Name, Labels: n.Labels})
+	}
+	return v, nil
+}
+
+// servePage adds the page to a manager, at an address.
+func (c *controller) servePage(mgr ctrl.Manager, address string) error {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return fmt.Errorf("--page: %w", err)
+	}
+	local := l.Addr().(*net.TCPAddr).IP.IsLoopback()
+	return mgr.Add(&manager.Server{Name: "page", Listener: l, Server: &http.Server{
+		Handler: page.Handler(c.look, local), ReadHeaderTimeout: 10 * time.Second, WriteTimeout: time.Minute, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+	}})
 }
 
 // tally counts the nodes that a set selects.

@@ -153,10 +153,10 @@ func nodeFlags(c *cobra.Command, node *string, m *marks) {
 }
 
 func (a *app) controllerCommand() *cobra.Command {
-	var namespace, nodes, metrics string
+	var namespace, nodes, metrics, page string
 	c := &cobra.Command{
 		Use:   "controller",
-		Short: "count the nodes of ModelSets; runs until SIGTERM",
+		Short: "count the nodes of ModelSets, and show them; runs until SIGTERM",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			selector, err := labels.Parse(nodes)
@@ -170,8 +170,14 @@ func (a *app) controllerCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := (&controller{nodes: selector}).setup(mgr); err != nil {
+			c := &controller{nodes: selector}
+			if err := c.setup(mgr); err != nil {
 				return err
+			}
+			if page != "" {
+				if err := c.servePage(mgr, page); err != nil {
+					return err
+				}
 			}
 			return mgr.Start(cmd.Context())
 		},
@@ -179,6 +185,7 @@ func (a *app) controllerCommand() *cobra.Command {
 	f := c.Flags()
 	f.StringVar(&namespace, "namespace", "ballast-system", "`namespace` of the lease of the leader")
 	f.StringVar(&nodes, "nodes", "", "label `selector` of the nodes with agents (default: all)")
-	f.StringVar(&metrics, "metrics", "0", "`address` for metrics, such as :8080; 0: none")
+	f.StringVar(&metrics, "metrics", "0", "`address` for metrics, such as :9759; 0: none")
+	f.StringVar(&page, "page", "", "`address` for the page with all sets, such as 127.0.0.1:8080, without authentication (default: none)")
 	return c
 }

@@ -50,9 +50,10 @@ type cluster struct {
 // A clusterNode is a node with its agent.
 type clusterNode struct {
 	*node.Node
-	cri   *node.CRI
-	name  string
-	agent *node.Process
+	cri     *node.CRI
+	name    string
+	agent   *node.Process
+	metrics string // address
 }
 
 func startCluster(t *testing.T, o plane.Options) *cluster {
@@ -181,8 +182,8 @@ func (c *cluster) join(t *testing.T, name string, r *node.Registry) *clusterNode
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kubernetes.io/os": "linux", "kubernetes.io/hostname": name}},
 		Spec:       core.NodeSpec{Taints: []core.Taint{{Key: taint, Effect: core.TaintEffectNoSchedule}, {Key: "example.com/gpu", Effect: core.TaintEffectNoSchedule}}},
 	})
-	cn := &clusterNode{Node: n, cri: n.CRI(c.whole), name: name}
-	cn.agent = c.start(t, "agent-"+name, "ballast", name, "agent", "--name="+name, "--label="+label, "--taint="+taint, "--models", "--refresh=2s",
+	cn := &clusterNode{Node: n, cri: n.CRI(c.whole), name: name, metrics: node.FreeAddress(t)}
+	cn.agent = c.start(t, "agent-"+name, "ballast", name, "agent", "--name="+name, "--label="+label, "--taint="+taint, "--models", "--refresh=2s", "--metrics="+cn.metrics,
 		"--socket="+filepath.Join(n.Run(), "fleet", "fleet.sock"))
 	c.nodes[name] = cn
 	return cn

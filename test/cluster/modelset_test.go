@@ -116,6 +116,15 @@ func (c *cluster) allHave(t *testing.T, llama string) {
 		if pins := n.pins(t); len(pins) != 1 || !strings.HasPrefix(pins[0], "fleet/"+llama+"@sha256:") {
 			t.Errorf("%s: pins %q", name, pins)
 		}
+		recorded(t, n.metrics, "agent.prom", `ballast_fleet_models{phase="Ready"} 1`)
+		eventually(t, "disk and received bytes of "+name, func() error {
+			var is v1alpha1.ModelNode
+			err := c.admin.Get(t.Context(), client.ObjectKey{Name: name}, &is)
+			if d, r := is.Status.Disk, is.Status.Received; d == nil || r == nil || d.Free == 0 {
+				return fmt.Errorf("%w: %+v", err, is.Status)
+			}
+			return nil
+		})
 		s := c.modelNode(t, name)[llama]
 		if s.Phase != v1alpha1.PhaseReady || s.Total < 4<<20 || s.Completed != s.Total || len(s.Pinned) != 1 {
 			t.Errorf("%s: %+v", name, s)

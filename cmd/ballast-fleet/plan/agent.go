@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -8,6 +9,8 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/labels"
 )
 
@@ -103,11 +106,12 @@ func Retry(failures int) time.Duration {
 }
 
 // WriteAfter returns when the state of a node is written, in relation to the last write: at once if more than the progress of
-// downloads has changed. It returns false if nothing has changed.
-func WriteAfter(was, is []v1alpha1.ModelState) (time.Duration, bool) {
-	progress, other := len(was) != len(is), len(was) != len(is)
-	for i := range min(len(was), len(is)) {
-		a, b := was[i], is[i]
+// downloads, the disk and the received bytes has changed. It returns false if nothing has changed.
+func WriteAfter(was, is v1alpha1.ModelNodeStatus) (time.Duration, bool) {
+	progress := !equality.Semantic.DeepEqual(was.Disk, is.Disk) || !equality.Semantic.DeepEqual(was.Received, is.Received)
+	other := len(was.List) != len(is.List)
+	for i := range min(len(was.List), len(is.List)) {
+		a, b := was.List[i], is.List[i]
 		other = other || a.Ref != b.Ref || a.Phase != b.Phase || a.Error != b.Error || !slices.Equal(a.Pinned, b.Pinned)
 		progress = progress || a.Total != b.Total || a.Completed != b.Completed || a.Rate != b.Rate
 	}
@@ -118,6 +122,21 @@ func WriteAfter(was, is []v1alpha1.ModelState) (time.Duration, bool) {
 		return WriteEvery, true
 	}
 	return 0, false
+}
+
+// Usage returns what a ModelNode says about the disk and the sources of a node: of its mirrors those with the most bytes, and
+// gigabytes of the free disk, which otherwise changes all the time.
+func Usage(n api.FleetNode) v1alpha1.ModelNodeStatus {
+	const maxMirrors, maxAddress = 16, 512 // of the schema
+	r := &v1alpha1.ReceivedState{Registries: n.Direct}
+	for _, m := range slices.SortedFunc(slices.Values(n.Mirrors), func(a, b api.Mirror) int { return cmp.Compare(b.Bytes, a.Bytes) }) {
+		if len(r.Mirrors) < maxMirrors && len(m.Address) <= maxAddress {
+			r.Mirrors = append(r.Mirrors, v1alpha1.MirrorState{Address: m.Address, Bytes: m.Bytes, Wrong: m.Wrong})
+		}
+	}
+	return v1alpha1.ModelNodeStatus{
+		Disk: &v1alpha1.DiskState{Models: n.Usage.Unique, Saved: n.Usage.Saved, Free: n.Usage.Free / 1e9 * 1e9}, Received: r,
+	}
 }
 
 // Count returns "ready/all".

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/store"
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -85,6 +87,9 @@ func TestRetry(t *testing.T) {
 
 func TestWriteAfter(t *testing.T) {
 	base := state("r/a:1", v1alpha1.PhaseDownloading, 10, 1, 1)
+	of := func(list ...v1alpha1.ModelState) v1alpha1.ModelNodeStatus {
+		return v1alpha1.ModelNodeStatus{List: list}
+	}
 	for name, tt := range map[string]struct {
 		change  func(*v1alpha1.ModelState)
 		after   time.Duration
@@ -100,12 +105,22 @@ func TestWriteAfter(t *testing.T) {
 	} {
 		is := base
 		tt.change(&is)
-		if after, changed := WriteAfter([]v1alpha1.ModelState{base}, []v1alpha1.ModelState{is}); after != tt.after || changed != tt.changed {
+		if after, changed := WriteAfter(of(base), of(is)); after != tt.after || changed != tt.changed {
 			t.Errorf("%s: %v, %t", name, after, changed)
 		}
 	}
-	if after, changed := WriteAfter([]v1alpha1.ModelState{base}, nil); after != 0 || !changed {
+	if after, changed := WriteAfter(of(base), of()); after != 0 || !changed {
 		t.Errorf("none left: %v, %t", after, changed)
+	}
+	used := of(base)
+	used.Disk = &v1alpha1.DiskState{Models: 1}
+	if after, changed := WriteAfter(of(base), used); after != WriteEvery || !changed {
+		t.Errorf("the disk: %v, %t", after, changed)
+	}
+	again := of(base)
+	again.Disk = &v1alpha1.DiskState{Models: 1}
+	if _, changed := WriteAfter(used, again); changed {
+		t.Error("the same disk is a change")
 	}
 }
 
@@ -192,6 +207,22 @@ func TestWarning(t *testing.T) {
 	s.Spec.Deadline = at(101 * time.Minute)
 	if w := Warning(&s, late, begin.Add(90*time.Minute)); w == "" {
 		t.Error("no warning for another deadline")
+	}
+}
+
+// TestUsage has the mirrors with the most bytes, at most as many as the schema, and whole gigabytes of the free disk.
+func TestUsage(t *testing.T) {
+	n := api.FleetNode{Usage: store.Usage{Unique: 3, Saved: 2, Free: 7_999_999_999}, Direct: 5}
+	for i := range 20 {
+		n.Mirrors = append(n.Mirrors, api.Mirror{Address: fmt.Sprint(i), Bytes: int64(i), Wrong: 1})
+	}
+	n.Mirrors = append(n.Mirrors, api.Mirror{Address: strings.Repeat("x", 513), Bytes: 100})
+	got := Usage(n)
+	if d := cmp.Diff(&v1alpha1.DiskState{Models: 3, Saved: 2, Free: 7e9}, got.Disk); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	if r := got.Received; r.Registries != 5 || len(r.Mirrors) != 16 || r.Mirrors[0] != (v1alpha1.MirrorState{Address: "19", Bytes: 19, Wrong: 1}) {
+		t.Errorf("%+v", got.Received)
 	}
 }
 

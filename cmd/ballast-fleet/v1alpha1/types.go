@@ -141,6 +141,39 @@ type ModelNodeStatus struct {
 	// +listType=map
 	// +listMapKey=ref
 	List []ModelState `json:"list,omitempty"`
+
+	// Disk is what models take on the node, and Received where their bytes came from; not newer than some minutes.
+	// +optional
+	Disk *DiskState `json:"disk,omitempty"`
+	// +optional
+	Received *ReceivedState `json:"received,omitempty"`
+}
+
+// DiskState is the disk of a node, in bytes.
+type DiskState struct {
+	Models int64 `json:"models"` // files of models, each once
+	Saved  int64 `json:"saved"`  // what they would take in addition without sharing
+	Free   int64 `json:"free"`   // whole gigabytes
+}
+
+// ReceivedState are the bytes that a node has received since its daemon was started.
+type ReceivedState struct {
+	Registries int64 `json:"registries"` // from registries themselves
+	// +optional
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=map
+	// +listMapKey=address
+	Mirrors []MirrorState `json:"mirrors,omitempty"`
+}
+
+// MirrorState is a mirror of a node.
+type MirrorState struct {
+	// +kubebuilder:validation:MaxLength=512
+	Address string `json:"address"`
+	Bytes   int64  `json:"bytes"`
+	// Wrong are files and chunks with wrong bytes: the mirror is not asked for an hour after each.
+	// +optional
+	Wrong int64 `json:"wrong,omitempty"`
 }
 
 // A Phase is how far a model is on a node.

@@ -1,0 +1,305 @@
+package page
+
+import (
+	"cmp"
+	_ "embed"
+	"fmt"
+	"html/template"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/ballast-fleet/plan"
+	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
+	"github.com/dustin/go-humanize"
+)
+
+// A Node is a node of the cluster that has an agent.
+type Node struct {
+	Name   string
+	Labels map[string]string
+}
+
+// A Cluster is what the page shows.
+type Cluster struct {
+	Sets   []v1alpha1.ModelSet
+	Nodes  []Node
+	States []v1alpha1.ModelNode // the states of the nodes
+}
+
+// Refresh is how often a browser loads the page again.
+const Refresh = 10 * time.Second
+
+//go:embed page.html
+var source string
+
+var page = template.Must(template.New("page").Funcs(template.FuncMap{"size": func(n int64) string { return humanize.Bytes(uint64(max(n, 0))) }, "percent": percent}).Parse(source))
+
+// Write writes the page. The order of nodes and sets of c does not matter.
+func Write(w io.Writer, c Cluster, now time.Time) error {
+	return page.Execute(w, viewOf(c, now))
+}
+
+// Handler returns a handler that shows what look returns. Local says that only this machine reaches it: then it answers only
+// requests for an address of loopback, because a web site can give its own name that address.
+func Handler(look func(*http.Request) (Cluster, error), local bool) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
+		if local && !loopback(r.Host) {
+			http.Error(w, "use http://127.0.0.1 or http://localhost", http.StatusForbidden)
+			return
+		}
+		c, err := look(r)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		h := w.Header()
+		h.Set("Content-Type", "text/html; charset=utf-8")
+		h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Cache-Control", "no-store")
+		_ = Write(w, c, time.Now()) // the client has gone
+	})
+	return mux
+}
+
+// loopback reports whether the host of a request is this machine.
+func loopback(host string) bool {
+	name := host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		name = h
+	}
+	ip := net.ParseIP(strings.Trim(name, "[]"))
+	return name == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// A view is the data of the template.
+type view struct {
+	Now     string
+	Refresh int // seconds
+	Nodes   int
+	Silent  int // nodes without a state
+	Sets    []set
+	Stuck   []trouble
+	More    int // troubles that are not in Stuck
+	Disk    v1alpha1.DiskState
+	Sources []bytesFrom // most bytes first
+}
+
+// A set is one ModelSet.
+type set struct {
+	Name     string
+	Tally    plan.Tally
+	Deadline string // with what is late
+	Late     bool
+	Models   []row
+}
+
+// A row is a model of a set on its nodes.
+type row struct {
+	Ref     string
+	Counts  []count
+	Rate    int64
+	Picture picture
+}
+
+// A count is the number of nodes in a phase.
+type count struct {
+	Phase v1alpha1.Phase
+	N     int
+}
+
+// bytesFrom are bytes that nodes have received from a registry or a mirror.
+type bytesFrom struct {
+	Name  string
+	Bytes int64
+	Share float64 // of all
+	Wrong int64
+}
+
+// maxTroubles limits the list of what is stuck.
+const maxTroubles = 40
+
+func viewOf(c Cluster, now time.Time) view {
+	nodes, sets := slices.Clone(c.Nodes), slices.Clone(c.Sets)
+	slices.SortFunc(nodes, func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(sets, func(a, b v1alpha1.ModelSet) int { return strings.Compare(a.Name, b.Name) })
+	states := make(map[string]map[string]v1alpha1.ModelState, len(c.States)) // by node and reference
+	v := view{Now: now.UTC().Format(time.DateTime), Refresh: int(Refresh.Seconds()), Nodes: len(nodes)}
+	from := map[string]*bytesFrom{}
+	add := func(name string, bytes, wrong int64) {
+		if from[name] == nil {
+			from[name] = &bytesFrom{Name: name}
+		}
+		from[name].Bytes, from[name].Wrong = from[name].Bytes+bytes, from[name].Wrong+wrong
+	}
+	for _, s := range c.States {
+		by := make(map[string]v1alpha1.ModelState, len(s.Status.List))
+		for _, m := range s.Status.List {
+			by[m.Ref] = m
+		}
+		states[s.Name] = by
+		if d := s.Status.Disk; d != nil {
+			v.Disk.Models, v.Disk.Saved, v.Disk.Free = v.Disk.Models+d.Models, v.Disk.Saved+d.Saved, v.Disk.Free+d.Free
+		}
+		if r := s.Status.Received; r != nil {
+			add("registries", r.Registries, 0)
+			for _, m := range r.Mirrors {
+				add(m.Address, m.Bytes, m.Wrong)
+			}
+		}
+	}
+	for _, n := range nodes {
+		if states[n.Name] == nil {
+			v.Silent++
+		}
+	}
+	stuck := troubles{}
+	for _, s := range sets {
+		v.Sets = append(v.Sets, setOf(&s, nodes, states, now, stuck))
+	}
+	v.Stuck, v.More = stuck.first(maxTroubles)
+	total := int64(0)
+	for _, b := range from {
+		total += b.Bytes
+		v.Sources = append(v.Sources, *b)
+	}
+	slices.SortFunc(v.Sources, func(a, b bytesFrom) int {
+		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), strings.Compare(a.Name, b.Name))
+	})
+	for i := range v.Sources {
+		v.Sources[i].Share = percent(v.Sources[i].Bytes, total)
+	}
+	return v
+}
+
+// setOf returns a set on the nodes that it selects, which are sorted, and adds what is stuck.
+func setOf(s *v1alpha1.ModelSet, nodes []Node, states map[string]map[string]v1alpha1.ModelState, now time.Time, stuck troubles) set {
+	out := set{Name: s.Name}
+	left := time.Hour // not used without a deadline
+	if s.Spec.Deadline != nil {
+		left = s.Spec.Deadline.Sub(now)
+	}
+	var names []string
+	for _, n := range nodes {
+		if !plan.Selects(s, n.Labels) {
+			continue
+		}
+		names = append(names, n.Name)
+		list := make([]v1alpha1.ModelState, 0, len(s.Spec.Models))
+		for _, ref := range s.Spec.Models {
+			if m, ok := states[n.Name][ref]; ok {
+				list = append(list, m)
+			}
+		}
+		out.Tally.Add(s, n.Name, list, left)
+	}
+	if s.Spec.Deadline != nil {
+		out.Late = out.Tally.Late > 0
+		out.Deadline = s.Spec.Deadline.UTC().Format(time.DateTime)
+	}
+	for _, ref := range s.Spec.Models {
+		out.Models = append(out.Models, rowOf(ref, names, states, now, stuck))
+	}
+	return out
+}
+
+// rowOf returns the row of a model.
+func rowOf(ref string, names []string, states map[string]map[string]v1alpha1.ModelState, now time.Time, stuck troubles) row {
+	out, counts := row{Ref: ref}, map[v1alpha1.Phase]int{}
+	squares := make([]square, 0, len(names))
+	for _, name := range names {
+		m, ok := states[name][ref]
+		if !ok {
+			m.Phase = v1alpha1.PhasePending
+		}
+		counts[m.Phase]++
+		out.Rate += m.Rate
+		squares = append(squares, square{name, m.Phase, percent(m.Completed, m.Total)})
+		if why := whyStuck(m, states[name] != nil, now); why != "" {
+			stuck.add(ref, why, name)
+		}
+	}
+	for _, p := range []v1alpha1.Phase{v1alpha1.PhaseReady, v1alpha1.PhaseDownloading, v1alpha1.PhasePending, v1alpha1.PhaseFailed} {
+		if counts[p] > 0 {
+			out.Counts = append(out.Counts, count{p, counts[p]})
+		}
+	}
+	out.Picture = draw(squares)
+	return out
+}
+
+// percent returns the percentage of a part, which is 100 only for all.
+func percent(part, all int64) float64 {
+	if all <= 0 {
+		return 0
+	}
+	return min(100, 100*float64(part)/float64(all))
+}
+
+// stuckAfter is how long a model may have no bytes or not be begun before it is called stuck.
+const stuckAfter = 2 * time.Minute
+
+// whyStuck returns why a model does not become ready on a node; empty if it does.
+func whyStuck(m v1alpha1.ModelState, reported bool, now time.Time) string {
+	age := now.Sub(m.Since.Time)
+	switch {
+	case m.Phase == v1alpha1.PhaseReady:
+		return ""
+	case m.Phase == v1alpha1.PhaseFailed:
+		return cmp.Or(m.Error, "it failed")
+	case !reported:
+		return "the agent of the node has not written a ModelNode"
+	case m.Phase == v1alpha1.PhaseDownloading && m.Rate == 0 && age > stuckAfter:
+		return "no bytes arrive"
+	case m.Phase == v1alpha1.PhasePending && !m.Since.IsZero() && age > stuckAfter:
+		return "not begun: ballastd of the node is not ready, or other models come first"
+	}
+	return ""
+}
+
+// A trouble is a reason why nodes do not have a model.
+type trouble struct {
+	Ref, Why string
+	Nodes    []string
+}
+
+// Names are the first nodes, and how many there are besides.
+func (t trouble) Names() string {
+	const shown = 4
+	text := strings.Join(t.Nodes[:min(len(t.Nodes), shown)], ", ")
+	if n := len(t.Nodes) - shown; n > 0 {
+		text += fmt.Sprintf(" and %d more", n)
+	}
+	return text
+}
+
+// troubles are reasons with the nodes that have them.
+type troubles map[[2]string]*trouble
+
+func (t troubles) add(ref, why, node string) {
+	key := [2]string{ref, why}
+	if t[key] == nil {
+		t[key] = &trouble{Ref: ref, Why: why}
+	}
+	if !slices.Contains(t[key].Nodes, node) { // two sets can have a model
+		t[key].Nodes = append(t[key].Nodes, node)
+	}
+}
+
+// first returns the n troubles of most nodes, and how many there are besides.
+func (t troubles) first(n int) ([]trouble, int) {
+	all := make([]trouble, 0, len(t))
+	for _, x := range t {
+		all = append(all, *x)
+	}
+	slices.SortFunc(all, func(a, b trouble) int {
+		return cmp.Or(cmp.Compare(len(b.Nodes), len(a.Nodes)), strings.Compare(a.Ref, b.Ref), strings.Compare(a.Why, b.Why))
+	})
+	return all[:min(n, len(all))], max(0, len(all)-n)
+}

@@ -1,0 +1,144 @@
+package page
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
+	"golang.org/x/net/html"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+var now = time.Date(2026, 12, 1, 7, 0, 0, 0, time.UTC)
+
+func ago(d time.Duration) metav1.Time { return metav1.Time{Time: now.Add(-d)} }
+
+func setNamed(name string, models ...string) v1alpha1.ModelSet {
+	return v1alpha1.ModelSet{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: ago(time.Hour)}, Spec: v1alpha1.ModelSetSpec{Models: models}}
+}
+
+func stateOf(name string, list ...v1alpha1.ModelState) v1alpha1.ModelNode {
+	return v1alpha1.ModelNode{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: v1alpha1.ModelNodeStatus{List: list}}
+}
+
+// text returns a page, which must be HTML with balanced elements, as a reader sees it.
+func text(t *testing.T, c Cluster) (page, seen string) {
+	t.Helper()
+	var b bytes.Buffer
+	if err := Write(&b, c, now); err != nil {
+		t.Fatal(err)
+	}
+	page = b.String()
+	if _, err := html.Parse(strings.NewReader(page)); err != nil {
+		t.Error(err)
+	}
+	_, body, _ := strings.Cut(page, "<body>")
+	seen = html.UnescapeString(regexp.MustCompile(`<[^>]*>`).ReplaceAllString(body, " "))
+	return page, strings.Join(strings.Fields(seen), " ")
+}
+
+// TestPage shows each state of a model, what is stuck, the traffic and the disks. A node that no set selects is not in a row.
+func TestPage(t *testing.T) {
+	ready := v1alpha1.ModelState{Ref: "r/a:1", Phase: v1alpha1.PhaseReady, Total: 100, Completed: 100, Since: ago(time.Hour)}
+	half := v1alpha1.ModelState{Ref: "r/a:1", Phase: v1alpha1.PhaseDownloading, Total: 100, Completed: 50, Rate: 1e6, Since: ago(time.Hour)}
+	silent := v1alpha1.ModelState{Ref: "r/a:1", Phase: v1alpha1.PhaseDownloading, Total: 100, Completed: 10, Since: ago(time.Hour)}
+	failed := v1alpha1.ModelState{Ref: "r/a:1", Phase: v1alpha1.PhaseFailed, Error: "<b>no such model</b>", Since: ago(time.Second)}
+	pending := v1alpha1.ModelState{Ref: "r/a:1", Phase: v1alpha1.PhasePending, Since: ago(time.Hour)}
+	gpu := map[string]string{"gpu": "true"}
+	c := Cluster{Nodes: []Node{{"n7", nil}}}
+	for i, m := range []v1alpha1.ModelState{ready, half, silent, failed, failed, pending} {
+		name := fmt.Sprintf("n%d", 6-i)
+		c.Nodes = append(c.Nodes, Node{name, gpu})
+		c.States = append(c.States, stateOf(name, m))
+	}
+	c.Nodes = append(c.Nodes, Node{"n0", gpu}) // without a state
+	c.States[0].Status.Disk = &v1alpha1.DiskState{Models: 3e9, Saved: 1e9, Free: 7e9}
+	c.States[0].Status.Received = &v1alpha1.ReceivedState{Registries: 1e9, Mirrors: []v1alpha1.MirrorState{{Address: "http://mirror", Bytes: 3e9, Wrong: 2}}}
+	s := setNamed("chat", "r/a:1")
+	s.Spec.NodeSelector = gpu
+	s.Spec.Deadline = &metav1.Time{Time: now.Add(time.Minute)}
+	c.Sets = []v1alpha1.ModelSet{s, setNamed("b"), setNamed("a", "r/b:1")}
+	page, seen := text(t, c)
+	for _, want := range []string{
+		"Models on 8 nodes", "2 nodes have not reported", "chat 1/7 nodes have all models", "by 2026-12-01 07:01:00 UTC 5 nodes will be late",
+		"r/a:1 1 Ready 2 Downloading 2 Pending 2 Failed 1.0 MB/s", "n5: Downloading 50 % n6: Ready",
+		"2 r/a:1 <b>no such model</b> n2, n3", "1 r/a:1 no bytes arrive n4", "1 r/a:1 not begun: ballastd", "1 r/a:1 the agent of the node has not written a ModelNode n0",
+		"http://mirror 3.0 GB 75 % 2 wrong files or chunks registries 1.0 GB 25 %", "3.0 GB of models on all nodes. Sharing files between them saves 1.0 GB more; 7.0 GB are free.",
+	} {
+		if !strings.Contains(seen, want) {
+			t.Errorf("%q is not on the page:\n%s", want, seen)
+		}
+	}
+	if strings.Contains(page, "<b>no such") || strings.Contains(page, "<script") || strings.Count(page, "<section") != 3 {
+		t.Errorf("errors are text, there are no scripts, and three sets:\n%s", page)
+	}
+	if strings.Index(page, "set-a") > strings.Index(page, "set-b") || strings.Index(page, "set-b") > strings.Index(page, "set-chat") {
+		t.Error("sets are not sorted")
+	}
+	if _, seen := text(t, Cluster{}); !strings.Contains(seen, "There is no ModelSet") || !strings.Contains(seen, "not known yet") {
+		t.Errorf("an empty cluster:\n%s", seen)
+	}
+}
+
+// TestLargePage: the pictures of many nodes have no texts, what is stuck has a limit, and the page stays small.
+func TestLargePage(t *testing.T) {
+	c := Large(1000)
+	page, seen := text(t, c)
+	if len(page) > 400<<10 || strings.Contains(page, "<title>node") || !strings.Contains(seen, "Models on 1000 nodes") {
+		t.Errorf("%d bytes", len(page))
+	}
+	if !strings.Contains(seen, " more: kubectl get modelnodes") || strings.Count(page, "<tr>") > maxTroubles+10 {
+		t.Errorf("what is stuck has no limit:\n%s", seen)
+	}
+	again, _ := text(t, c)
+	if again != page {
+		t.Error("two pages of one state differ")
+	}
+}
+
+// TestHandler answers at loopback only for its names, and says why it cannot.
+func TestHandler(t *testing.T) {
+	look := func(*http.Request) (Cluster, error) { return Large(3), nil }
+	get := func(h http.Handler, host, path string) *httptest.ResponseRecorder {
+		r := httptest.NewRequest(http.MethodGet, path, nil)
+		r.Host = host
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w
+	}
+	for _, tt := range []struct {
+		host, path string
+		local      bool
+		code       int
+	}{
+		{"127.0.0.1:8080", "/", true, 200}, {"localhost:8080", "/", true, 200}, {"[::1]:8080", "/", true, 200}, {"localhost", "/", true, 200},
+		{"evil.example:8080", "/", true, 403}, {"localhost.evil.example", "/", true, 403}, {"", "/", true, 403}, {"fleet.example", "/", false, 200},
+		{"localhost", "/x", true, 404},
+	} {
+		if w := get(Handler(look, tt.local), tt.host, tt.path); w.Code != tt.code {
+			t.Errorf("%+v: %d", tt, w.Code)
+		} else if csp := w.Header().Get("Content-Security-Policy"); w.Code == 200 && !strings.HasPrefix(csp, "default-src 'none'") {
+			t.Errorf("policy %q", csp)
+		}
+	}
+	w := get(Handler(func(*http.Request) (Cluster, error) { return Cluster{}, errors.New("no cache") }, true), "localhost", "/")
+	if w.Code != 503 || !strings.Contains(w.Body.String(), "no cache") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+func BenchmarkLargePage(b *testing.B) {
+	c := Large(1000)
+	for b.Loop() {
+		if err := Write(&bytes.Buffer{}, c, now); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

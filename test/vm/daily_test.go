@@ -170,7 +170,7 @@ func (m *machine) lookAround(t *testing.T, want model) {
 	for _, c := range commands {
 		outs = append(outs, m.sh(t, "ref="+want.ref+"\n"+c))
 	}
-	for i, words := range [][]string{{want.ref, "complete"}, {want.ref, "ctr images rm --sync " + want.ref, "/mnt"}, {"REGISTRY"}} {
+	for i, words := range [][]string{{want.ref, "complete"}, {want.ref, "images rm --sync " + want.ref, "/mnt"}, {"REGISTRY"}} {
 		for _, w := range words {
 			if !strings.Contains(outs[i], w) {
 				t.Errorf("%q is not in the output of %s:\n%s", w, commands[i], outs[i])

@@ -332,6 +332,26 @@ func TestEmptyLists(t *testing.T) {
 	}
 }
 
+// scrub scrubs once. Neither the scrub nor a repair may fail.
+func (r *rig) scrub(t *testing.T) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	r.handler.Verifying = func(_ api.Kind, name string) (func(int64, int64), func(error)) {
+		return func(int64, int64) {}, func(err error) {
+			if err != nil {
+				t.Errorf("%q: %v", name, err)
+			}
+			if name == "" { // the scrub
+				stop()
+			}
+		}
+	}
+	if err := r.handler.Scrub(ctx, time.Nanosecond, 1<<40); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestScrubRepairsWhatIsDamaged: of an image without a pin too, and nothing of another one that lacks files.
 func TestScrubRepairsWhatIsDamaged(t *testing.T) {
 	r := newRig(t)
@@ -350,21 +370,7 @@ func TestScrubRepairsWhatIsDamaged(t *testing.T) {
 		asked = append(asked, table)
 		return storetest.From(r.fetcher), nil
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	r.handler.Verifying = func(_ api.Kind, name string) (func(int64, int64), func(error)) {
-		return func(int64, int64) {}, func(err error) {
-			if err != nil {
-				t.Errorf("%q: %v", name, err)
-			}
-			if name == "" { // the scrub
-				stop()
-			}
-		}
-	}
-	if err := r.handler.Scrub(ctx, time.Nanosecond, 1<<40); err != nil {
-		t.Error(err)
-	}
+	r.scrub(t)
 	if d := cmp.Diff([]digest.Digest{r.image.Table}, asked); d != "" {
 		t.Errorf("downloaded tables (-want +got):\n%s", d)
 	}
@@ -389,21 +395,7 @@ func TestScrubDownloadsNoEvicted(t *testing.T) {
 		t.Error("files of an evicted model are downloaded")
 		return storetest.From(r.fetcher), nil
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	r.handler.Verifying = func(_ api.Kind, name string) (func(int64, int64), func(error)) {
-		return func(int64, int64) {}, func(err error) {
-			if err != nil {
-				t.Errorf("%q: %v", name, err)
-			}
-			if name == "" { // the scrub
-				stop()
-			}
-		}
-	}
-	if err := r.handler.Scrub(ctx, time.Nanosecond, 1<<40); err != nil {
-		t.Error(err)
-	}
+	r.scrub(t)
 	if got, err := os.ReadFile(manifest); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("the manifest is %q, %v", got, err)
 	}

@@ -91,8 +91,9 @@ func (h *Handler) check(ctx context.Context, name api.Name, repair bool, event f
 		}
 	}
 	left, failed := h.Snapshots(ctx, table)
-	res.LeftSnapshots = len(left)
-	if err == nil {
+	if failed == nil {
+		res.LeftSnapshots = len(left)
+	} else if err == nil {
 		err = failed
 	}
 	return res, err

@@ -347,7 +347,7 @@ func (a *agent) states() ([]v1alpha1.ModelState, bool) {
 		all[ref] = m.state
 		count[m.state.Phase]++
 	}
-	for _, p := range []v1alpha1.Phase{v1alpha1.PhasePending, v1alpha1.PhaseDownloading, v1alpha1.PhaseReady, v1alpha1.PhaseFailed} {
+	for _, p := range v1alpha1.Phases {
 		nodeModels.WithLabelValues(string(p)).Set(count[p])
 	}
 	return plan.Sorted(all), a.ready

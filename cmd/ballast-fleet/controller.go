@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -138,16 +137,31 @@ func (c *controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 // look returns what the page shows, from the watches.
 func (c *controller) look(r *http.Request) (v page.Cluster, err error) {
 	var sets v1alpha1.ModelSetList
-	var states v1alpha1.ModelNodeList
-	nodes := nodeList()
-	if err := errors.Join(c.client.List(r.Context(), &sets), c.client.List(r.Context(), &states), c.client.List(r.Context(), nodes, client.MatchingLabelsSelector{Selector: c.nodes})); err != nil {
+	if err := c.client.List(r.Context(), &sets); err != nil {
 		return v, err
 	}
-	v.Sets, v.States = sets.Items, states.Items
-	for _, n := range nodes.Items {
+	nodes, states, err := c.list(r.Context())
+	if err != nil {
+		return v, err
+	}
+	v.Sets, v.States = sets.Items, states
+	for _, n := range nodes {
 		v.Nodes = append(v.Nodes, page.Node{Name: n.Name, Labels: n.Labels})
 	}
 	return v, nil
+}
+
+// list returns the nodes with agents and all states.
+func (c *controller) list(ctx context.Context) ([]metav1.PartialObjectMetadata, []v1alpha1.ModelNode, error) {
+	nodes := nodeList()
+	if err := c.client.List(ctx, nodes, client.MatchingLabelsSelector{Selector: c.nodes}); err != nil {
+		return nil, nil, err
+	}
+	var states v1alpha1.ModelNodeList
+	if err := c.client.List(ctx, &states); err != nil {
+		return nil, nil, err
+	}
+	return nodes.Items, states.Items, nil
 }
 
 // servePage adds the page to a manager, at an address.
@@ -164,24 +178,17 @@ func (c *controller) servePage(mgr ctrl.Manager, address string) error {
 
 // tally counts the nodes that a set selects.
 func (c *controller) tally(ctx context.Context, set *v1alpha1.ModelSet) (t plan.Tally, err error) {
-	nodes := nodeList()
-	if err := c.client.List(ctx, nodes, client.MatchingLabelsSelector{Selector: c.nodes}); err != nil {
+	nodes, states, err := c.list(ctx)
+	if err != nil {
 		return t, err
 	}
-	var states v1alpha1.ModelNodeList
-	if err := c.client.List(ctx, &states); err != nil {
-		return t, err
-	}
-	by := make(map[string][]v1alpha1.ModelState, len(states.Items))
-	for _, s := range states.Items {
+	by := make(map[string][]v1alpha1.ModelState, len(states))
+	for _, s := range states {
 		by[s.Name] = s.Status.List
 	}
-	slices.SortFunc(nodes.Items, func(a, b metav1.PartialObjectMetadata) int { return strings.Compare(a.Name, b.Name) })
-	left := time.Hour // not used without a deadline
-	if set.Spec.Deadline != nil {
-		left = time.Until(set.Spec.Deadline.Time)
-	}
-	for _, n := range nodes.Items {
+	slices.SortFunc(nodes, func(a, b metav1.PartialObjectMetadata) int { return strings.Compare(a.Name, b.Name) })
+	left := plan.Left(set, time.Now())
+	for _, n := range nodes {
 		if plan.Selects(set, n.Labels) {
 			t.Add(set, n.Name, by[n.Name], left)
 		}

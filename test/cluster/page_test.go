@@ -35,9 +35,8 @@ func TestPage(t *testing.T) {
 	for _, n := range []int{3, 1000} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			c.fill(t, n)
-			var shot image.Image
 			eventually(t, "page with all nodes", func() error {
-				shot = screenshot(t, "http://"+address, fmt.Sprintf("page-%d.png", n))
+				shot := screenshot(t, "http://"+address, fmt.Sprintf("page-%d.png", n))
 				// Each node is a square in three rows, and all but a few are ready.
 				green, red := count(shot, isGreen), count(shot, isRed)
 				side := map[int]int{3: 16, 1000: 7}[n]

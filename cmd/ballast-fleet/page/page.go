@@ -181,10 +181,7 @@ func viewOf(c Cluster, now time.Time) view {
 // setOf returns a set on the nodes that it selects, which are sorted, and adds what is stuck.
 func setOf(s *v1alpha1.ModelSet, nodes []Node, states map[string]map[string]v1alpha1.ModelState, now time.Time, stuck troubles) set {
 	out := set{Name: s.Name}
-	left := time.Hour // not used without a deadline
-	if s.Spec.Deadline != nil {
-		left = s.Spec.Deadline.Sub(now)
-	}
+	left := plan.Left(s, now)
 	var names []string
 	for _, n := range nodes {
 		if !plan.Selects(s, n.Labels) {
@@ -225,7 +222,7 @@ func rowOf(ref string, names []string, states map[string]map[string]v1alpha1.Mod
 			stuck.add(ref, why, name)
 		}
 	}
-	for _, p := range []v1alpha1.Phase{v1alpha1.PhaseReady, v1alpha1.PhaseDownloading, v1alpha1.PhasePending, v1alpha1.PhaseFailed} {
+	for _, p := range v1alpha1.Phases {
 		if counts[p] > 0 {
 			out.Counts = append(out.Counts, count{p, counts[p]})
 		}
@@ -267,6 +264,7 @@ func whyStuck(m v1alpha1.ModelState, reported bool, now time.Time) string {
 type trouble struct {
 	Ref, Why string
 	Nodes    []string
+	has      map[string]bool // the same nodes
 }
 
 // Names are the first nodes, and how many there are besides.
@@ -285,10 +283,10 @@ type troubles map[[2]string]*trouble
 func (t troubles) add(ref, why, node string) {
 	key := [2]string{ref, why}
 	if t[key] == nil {
-		t[key] = &trouble{Ref: ref, Why: why}
+		t[key] = &trouble{Ref: ref, Why: why, has: map[string]bool{}}
 	}
-	if !slices.Contains(t[key].Nodes, node) { // two sets can have a model
-		t[key].Nodes = append(t[key].Nodes, node)
+	if x := t[key]; !x.has[node] { // two sets can have a model
+		x.Nodes, x.has[node] = append(x.Nodes, node), true
 	}
 }
 

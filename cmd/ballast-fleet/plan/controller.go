@@ -36,6 +36,14 @@ func (t Tally) Progress() string {
 	return fmt.Sprintf("%d%%", min(99, 100*t.Completed/t.Total))
 }
 
+// Left returns the time until the deadline of a set, for Tally.Add; an hour, which nothing uses, if it has none.
+func Left(s *v1alpha1.ModelSet, now time.Time) time.Duration {
+	if s.Spec.Deadline == nil {
+		return time.Hour
+	}
+	return s.Spec.Deadline.Sub(now)
+}
+
 // Add counts a node with its name and the states of its models; left is the time until the deadline.
 func (t *Tally) Add(s *v1alpha1.ModelSet, node string, states []v1alpha1.ModelState, left time.Duration) {
 	t.Desired++

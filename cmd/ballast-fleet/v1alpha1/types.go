@@ -189,6 +189,9 @@ const (
 	PhaseFailed      Phase = "Failed" // it is tried again
 )
 
+// Phases are all phases.
+var Phases = []Phase{PhaseReady, PhaseDownloading, PhasePending, PhaseFailed}
+
 // ModelState is one model on a node.
 type ModelState struct {
 	// +kubebuilder:validation:MaxLength=512

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/export"
 	"github.com/ballast-dev/ballast/convert/layout"
@@ -66,6 +67,11 @@ func (a *app) fetchCommand(c *cobra.Command) (_ *cobra.Command, r *api.PrefetchR
 	listFlag(c, &list)
 	detachFlag(c, &detach)
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "show what would be downloaded")
+	c.Flags().Func("limit-rate", "`size` a second, such as 50MiB, that the downloads may have together", func(s string) error {
+		n, err := config.ParseSize(s)
+		r.Rate = int64(n)
+		return err
+	})
 	c.Flags().BoolVar(&refer, "referrer", false, "then write the converted image of each model beside it, as \"ballast convert REF --referrer\" does")
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
 		parsed, err := a.references(cmd, args, list)

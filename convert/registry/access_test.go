@@ -274,6 +274,45 @@ func TestNodeCredentials(t *testing.T) {
 	}
 }
 
+// TestConvertAs has the node ask with a pull secret, and asks what a pull without credentials would be served.
+func TestConvertAs(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	for _, name := range []string{"team/model", "ops/model", "open/model"} {
+		u.push(name, "v1", converttest.ModelPackRaw(converttest.Files(weights(5000+len(name)))))
+	}
+	u.users["team/model"] = "alice:s3cr3t-value"
+	u.users["ops/model"] = "node:secret-of-the-node"
+	f := newFacade(t, remote.Options{Credentials: nodeSecret})
+	ref := u.ref(t, "team/model", "v1")
+	if _, err := f.h.ConvertAs(t.Context(), ref, remote.Credentials{Username: "eve", Secret: "guess"}); !errdefs.IsUnauthorized(err) {
+		t.Errorf("a wrong secret: %v, want unauthorized", err)
+	}
+	if n := len(f.h.Sources(store.Image{}, ref.Name())); n != 1 {
+		t.Errorf("%d sources after a wrong secret, want the one without a secret", n)
+	}
+	im, err := f.h.ConvertAs(t.Context(), ref, remote.Credentials{Username: "alice", Secret: "s3cr3t-value"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.Sources(im, ref.Name())}); err != nil {
+		t.Errorf("the download: %v", err)
+	}
+	if err := f.h.ServedToAll(t.Context(), ref, im); !errdefs.IsUnauthorized(err) {
+		t.Errorf("a pull of alice's model without her secret: %v, want unauthorized", err)
+	}
+	for name, served := range map[string]bool{"ops/model": false, "open/model": true} {
+		ref := u.ref(t, name, "v1")
+		im, err := f.h.Convert(t.Context(), ref)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := f.h.ServedToAll(t.Context(), ref, im); (err == nil) != served || err != nil && !errdefs.IsUnauthorized(err) {
+			t.Errorf("a pull of %s without credentials: %v; served should be %v", name, err, served)
+		}
+	}
+}
+
 // TestSharedCredentials has a host for which the node lets everybody use its credentials.
 func TestSharedCredentials(t *testing.T) {
 	t.Parallel()
@@ -285,6 +324,11 @@ func TestSharedCredentials(t *testing.T) {
 	im := onlyImage(t, f)
 	if err := f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.Sources(im, registry.Names(im)...)}); err != nil {
 		t.Errorf("fetch: %v", err)
+	}
+	if im, err := f.h.Convert(t.Context(), u.ref(t, "ops/model", "v1")); err != nil {
+		t.Error(err)
+	} else if err := f.h.ServedToAll(t.Context(), u.ref(t, "ops/model", "v1"), im); err != nil {
+		t.Errorf("a pull without credentials: %v", err)
 	}
 }
 

@@ -80,6 +80,23 @@ func (h *Handler) Convert(ctx context.Context, ref remote.Ref) (im store.Image, 
 	return h.ForHere(ctx, im)
 }
 
+// ConvertAs is Convert with the credentials of a caller, as for a pull. Sources has them afterwards.
+func (h *Handler) ConvertAs(ctx context.Context, ref remote.Ref, creds remote.Credentials) (im store.Image, err error) {
+	defer func() { h.count(err) }()
+	if im, err = h.convertAs(ctx, ref, with(creds)); err != nil {
+		return store.Image{}, err
+	}
+	if _, err := h.admit(ctx, ref, im, h.givers); err != nil {
+		return store.Image{}, err
+	}
+	return h.ForHere(ctx, im)
+}
+
+// ServedToAll returns nil if a pull of im by ref is served without credentials, otherwise the error of the registry.
+func (h *Handler) ServedToAll(ctx context.Context, ref remote.Ref, im store.Image) error {
+	return h.authorize(ctx, im, ref, caller{})
+}
+
 // convertRef is Convert without the signature check. It returns an index as such.
 func (h *Handler) convertRef(ctx context.Context, ref remote.Ref) (store.Image, error) {
 	if ref.URL != "" {

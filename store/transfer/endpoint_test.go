@@ -112,6 +112,9 @@ func TestMirrorMisses(t *testing.T) {
 		if failures, bytes := m.endpoint.Counts.Failures.Load(), m.endpoint.Counts.Bytes.Load(); failures != 1 || bytes != 19<<20 {
 			t.Errorf("counted %d failures and %d bytes", failures, bytes)
 		}
+		if direct, mirrors := m.fetch.Flow.Received(); direct != 1<<20 || mirrors != 19<<20 {
+			t.Errorf("the work received %d bytes from the registry and %d from the mirror", direct, mirrors)
+		}
 	})
 }
 

@@ -13,7 +13,6 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
-	"golang.org/x/time/rate"
 )
 
 // Retries of a range without progress: about 20 seconds in total.
@@ -166,6 +165,7 @@ func (r *rangeFetch) once(ctx context.Context, src Source) error {
 	}
 	n, err := get(ctx, src, r.buf[have:], r.off+int64(have))
 	if n > 0 {
+		r.Flow.count(src.Endpoint, n)
 		r.have, r.from = have+n, src
 		r.most = max(r.most, r.have)
 	}
@@ -213,8 +213,8 @@ func (f Fetch) read(ctx context.Context, body io.Reader, p []byte, slots ...*Slo
 	for n < len(p) {
 		want := min(len(p)-n, step)
 		background := f.Flow.Class() == Background
-		if burst := f.Scheduler.limit.Burst(); background && burst > 0 {
-			want = min(want, burst)
+		if background {
+			want = f.Flow.step(want)
 		}
 		m, err := body.Read(p[n : n+want])
 		n += m
@@ -241,18 +241,20 @@ func (f Fetch) read(ctx context.Context, body io.Reader, p []byte, slots ...*Slo
 
 // paced reports whether the work is slowed down by the rate limit.
 func (f Fetch) paced() bool {
-	return f.Scheduler.limit.Limit() != rate.Inf && f.Flow.Class() == Background
+	return slices.ContainsFunc(f.Flow.whole().limits, (*Limiter).active) && f.Flow.Class() == Background
 }
 
-// spend waits until background work may read on after n bytes, at most a burst. It polls, because
+// spend waits until background work may read on after n bytes. It polls, because
 // the rate may change and the work may be promoted.
 func (f Fetch) spend(ctx context.Context, n int) error {
 	defer f.Flow.Enter(Paced)()
-	for !f.Scheduler.limit.AllowN(time.Now(), n) && f.Flow.Class() == Background {
-		select {
-		case <-time.After(10 * time.Millisecond):
-		case <-ctx.Done():
-			return context.Cause(ctx)
+	for _, limit := range f.Flow.whole().limits {
+		for left := n - limit.spend(n); left > 0 && f.Flow.Class() == Background; left -= limit.spend(left) {
+			select {
+			case <-time.After(10 * time.Millisecond):
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
 		}
 	}
 	return nil

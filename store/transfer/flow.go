@@ -2,6 +2,7 @@ package transfer
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -22,7 +23,10 @@ type Flow struct {
 	of    *Flow // the work that it belongs to, or nil
 	class Class // guarded by Scheduler.mu
 
-	slots map[*Slot]bool // of the whole work, waiting and held; guarded by Scheduler.mu
+	slots  map[*Slot]bool // of the whole work, waiting and held; guarded by Scheduler.mu
+	limits []*Limiter     // of the whole work
+
+	registries, mirrors atomic.Int64 // bytes, of the whole work
 
 	began time.Time
 	mu    sync.Mutex // guards spent; the last lock
@@ -50,7 +54,24 @@ type clock struct{ n, sum time.Duration }
 
 // NewFlow returns a Flow.
 func (s *Scheduler) NewFlow(c Class) *Flow {
-	return &Flow{s: s, class: c, slots: map[*Slot]bool{}, began: time.Now()}
+	return &Flow{s: s, class: c, slots: map[*Slot]bool{}, limits: []*Limiter{s.limit}, began: time.Now()}
+}
+
+// Limit limits the rate of the work while it is Background, beside Scheduler.SetRate. It must be called before the Flow is used;
+// nil is no limit.
+func (f *Flow) Limit(l *Limiter) *Flow {
+	if l != nil {
+		f.limits = append(f.limits, l)
+	}
+	return f
+}
+
+// step returns how many bytes the work may read at once while it is Background, at most n.
+func (f *Flow) step(n int) int {
+	for _, l := range f.whole().limits {
+		n = l.step(n)
+	}
+	return n
 }
 
 // Enter records that the caller spends time on the whole work, until leave is called.
@@ -75,6 +96,18 @@ func (f *Flow) Spent() (all Spent) {
 		all[s] = c.sum + c.n*now
 	}
 	return all
+}
+
+// Received returns the bytes that the work has received from registries themselves, and from mirrors.
+func (f *Flow) Received() (registries, mirrors int64) { return f.registries.Load(), f.mirrors.Load() }
+
+// count records that n bytes came from an endpoint.
+func (f *Flow) count(e *Endpoint, n int) {
+	of := &f.whole().registries
+	if e.isMirror() {
+		of = &f.whole().mirrors
+	}
+	of.Add(int64(n))
 }
 
 // Part returns a Flow that is as urgent as f, and can be promoted separately.

@@ -253,8 +253,8 @@ type dropped struct {
 // Read implements io.Reader.
 func (d *dropped) Read(b []byte) (int, error) {
 	background := d.f.Flow.Class() == Background
-	if burst := d.f.Scheduler.limit.Burst(); background && burst > 0 {
-		b = b[:min(len(b), burst)]
+	if background {
+		b = b[:d.f.Flow.step(len(b))]
 	}
 	n, err := d.Reader.Read(b)
 	d.place.Progress(n)

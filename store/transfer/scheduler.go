@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store/offheap"
-	"golang.org/x/time/rate"
 )
 
 // Times of a Scheduler. See Pool.
@@ -41,7 +40,7 @@ type Scheduler struct {
 	Buffers   *Pool
 	Unpackers *Pool
 
-	limit  *rate.Limiter // of background work, in bytes
+	limit  *Limiter
 	pieces pieces
 
 	mu     sync.Mutex // guards the following, and all pools and flows
@@ -59,7 +58,7 @@ type Options struct {
 
 // NewScheduler returns a Scheduler. It starts nothing.
 func NewScheduler(o Options) *Scheduler {
-	s := &Scheduler{limit: rate.NewLimiter(rate.Inf, 0), slow: map[string]bool{}}
+	s := &Scheduler{limit: NewLimiter(0), slow: map[string]bool{}}
 	s.Places = &Pool{s: s, size: o.Connections, urgent: o.Connections, background: o.Connections, quiet: true}
 	s.Buffers = &Pool{s: s, size: 2 * o.Connections, urgent: o.Readers, background: max(2, o.Connections/2), memory: offheap.New(o.Chunk)}
 	s.Unpackers = &Pool{s: s, size: o.Unpackers, urgent: o.Unpackers, background: o.Unpackers, first: o.Unpackers, costly: true}
@@ -99,14 +98,7 @@ func (s *Scheduler) Paused() bool {
 }
 
 // SetRate limits the total rate of background work in bytes a second; 0 is no limit.
-func (s *Scheduler) SetRate(bytes int64) {
-	if bytes <= 0 {
-		s.limit.SetLimit(rate.Inf)
-		return
-	}
-	s.limit.SetBurst(int(max(4<<10, bytes/10))) // a tenth of a second: the longest wait of promoted work
-	s.limit.SetLimit(rate.Limit(bytes))
-}
+func (s *Scheduler) SetRate(bytes int64) { s.limit.Set(bytes) }
 
 // A Pool is a number of slots that sources share.
 //

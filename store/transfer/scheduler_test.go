@@ -562,23 +562,49 @@ func TestRange(t *testing.T) {
 	}
 }
 
-// The rate limits background transfers only.
+// TestRate checks that the rates of the scheduler and of the work limit background transfers only, until these are promoted, and
+// that a rate may become lower while bytes arrive.
 func TestRate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := schedule()
-		s.SetRate(1 << 20)
-		for class, want := range map[Class][2]time.Duration{Background: {3500 * time.Millisecond, 5 * time.Second}, Soon: {0, time.Second}} {
-			var from Sources
-			var received atomic.Int64
-			from.Set("a", []Source{{Name: "a/b", Fetcher: &server{bytes: 1 << 20, every: time.Millisecond}}, {Name: "c/d", Fetcher: &server{}}})
-			f := Fetch{Scheduler: s, Size: 8 << 20, From: &from, Flow: s.NewFlow(class), Received: &received}
-			start := time.Now()
-			if _, err := f.Range(t.Context(), nil, make([]byte, 4<<20), 0); err != nil {
-				t.Error(err)
-			}
-			if d := time.Since(start); d < want[0] || d > want[1] {
-				t.Errorf("class %d: %v", class, d)
-			}
-		}
-	})
+	const mebi = 1 << 20
+	fast, slow := [2]time.Duration{0, time.Second}, [2]time.Duration{3500 * time.Millisecond, 5 * time.Second}
+	for name, tt := range map[string]struct {
+		class    Class
+		all, own int64
+		during   func(s *Scheduler, f *Flow) // after 3 ms
+		took     [2]time.Duration
+	}{
+		"all":             {class: Background, all: mebi, took: slow},
+		"all, awaited":    {class: Soon, all: mebi, took: fast},
+		"own":             {class: Background, own: mebi, took: slow},
+		"own, awaited":    {class: Soon, own: mebi, took: fast},
+		"own is lower":    {class: Background, all: 16 * mebi, own: mebi, took: slow},
+		"all is lower":    {class: Background, all: mebi, own: 16 * mebi, took: slow},
+		"becomes lower":   {class: Background, during: func(s *Scheduler, _ *Flow) { s.SetRate(mebi) }, took: slow},
+		"becomes awaited": {class: Background, own: mebi, during: func(_ *Scheduler, f *Flow) { f.Promote(Soon) }, took: fast},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := schedule()
+				s.SetRate(tt.all)
+				flow := s.NewFlow(tt.class)
+				if tt.own > 0 {
+					flow.Limit(NewLimiter(tt.own))
+				}
+				var from Sources
+				var received atomic.Int64
+				from.Set("a", []Source{{Name: "a/b", Fetcher: &server{bytes: 1 << 17, every: time.Millisecond}}, {Name: "c/d", Fetcher: &server{}}})
+				f := Fetch{Scheduler: s, Size: 8 << 20, From: &from, Flow: flow.Part(), Received: &received}
+				if tt.during != nil {
+					time.AfterFunc(3*time.Millisecond, func() { tt.during(s, flow) })
+				}
+				start := time.Now()
+				if _, err := f.Range(t.Context(), nil, make([]byte, 4<<20), 0); err != nil {
+					t.Error(err)
+				}
+				if d := time.Since(start); d < tt.took[0] || d > tt.took[1] {
+					t.Errorf("took %v", d)
+				}
+			})
+		})
+	}
 }

@@ -108,6 +108,7 @@ func (w *whole) try(ctx context.Context, src Source, hold *Slot, buf []byte, off
 	m, err := w.read(hold.Context, w.body, buf, hold)
 	w.at += int64(m)
 	src.Endpoint.count(m)
+	w.Flow.count(src.Endpoint, m)
 	return err
 }
 

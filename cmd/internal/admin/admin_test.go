@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -177,13 +178,39 @@ func TestFleetRoutes(t *testing.T) {
 	if _, err := fleet.Unpin(ctx, testRef); !errdefs.IsNotImplemented(err) {
 		t.Errorf("unpin: %v", err)
 	}
-	q := api.FleetPullRequest{Ref: testRef, Handler: "ballast", Username: "u", Password: "p"}
+	var asked jobs.Request
+	var refusal error
+	r.handler.Prefetch = func(_ context.Context, _ remote.Ref, req jobs.Request, _ func([]api.Event) error) (store.Image, error) {
+		asked = req
+		return r.image, refusal
+	}
+	q := api.FleetPullRequest{Ref: testRef, Handler: "ballast", Username: "u", Password: "p", Rate: 7, Set: "chat"}
 	im, err := fleet.FleetPull(ctx, q, func(api.Event) {})
 	if err != nil || im.Manifest != r.image.Manifest {
 		t.Fatalf("pull: %v, %v", im.Manifest, err)
 	}
 	if d := cmp.Diff([]api.FleetPullRequest{q}, pulled); d != "" {
 		t.Errorf("pulls by containerd (-want +got):\n%s", d)
+	}
+	want := jobs.Request{PrefetchRequest: api.PrefetchRequest{Ref: testRef, NoPin: true, Rate: 7, List: "fleet/chat"}, ForPods: true, Credentials: &remote.Credentials{Username: "u", Secret: "p"}}
+	if d := cmp.Diff(want, asked); d != "" {
+		t.Errorf("download (-want +got):\n%s", d)
+	}
+	refusal = fmt.Errorf("%w: %w", jobs.ErrNodeOnly, errdefs.ErrUnauthenticated)
+	if _, err := fleet.FleetPull(ctx, api.FleetPullRequest{Ref: testRef}, func(api.Event) {}); err != nil || len(pulled) != 2 {
+		t.Errorf("a model for which containerd has credentials of its own: %v, %d pulls", err, len(pulled))
+	}
+	cri := r.handler.CRIPull
+	r.handler.CRIPull = func(context.Context, api.FleetPullRequest) error { return errors.New("401") }
+	if _, err := fleet.FleetPull(ctx, api.FleetPullRequest{Ref: testRef}, func(api.Event) {}); !errdefs.IsUnauthorized(err) || !strings.Contains(err.Error(), jobs.ErrNodeOnly.Error()) {
+		t.Errorf("a model for which only the node has credentials: %v", err)
+	}
+	r.handler.CRIPull, refusal = cri, errdefs.ErrNotFound
+	if _, err := fleet.FleetPull(ctx, api.FleetPullRequest{Ref: testRef}, func(api.Event) {}); !errdefs.IsNotFound(err) || len(pulled) != 2 {
+		t.Errorf("a model that is not there: %v, %d pulls", err, len(pulled))
+	}
+	if _, err := fleet.FleetPull(ctx, api.FleetPullRequest{Ref: testRef, Rate: -1}, func(api.Event) {}); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("a negative rate: %v", err)
 	}
 	if _, err := r.client.Pin(ctx, api.PinRequest{Name: testRef}); err != nil {
 		t.Fatal(err)
@@ -216,6 +243,16 @@ func TestFleetRoutes(t *testing.T) {
 	}
 	if _, err := fleet.SetFleetPins(ctx, api.FleetPins{Pins: make([]api.FleetPin, 1<<10+1)}); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("too many pins: %v", err)
+	}
+	running := api.Job{Kind: api.KindContainerd, Table: r.image.Table, Total: 9, Completed: 4, Rate: 2}
+	ended, resolving, prefetch := running, running, running
+	ended.Ended, resolving.Total, prefetch.Kind = time.Now(), 0, api.KindPrefetch
+	r.handler.Status = func(context.Context) api.Status {
+		return api.Status{Jobs: []api.Job{ended, resolving, prefetch, running}}
+	}
+	waits, err := fleet.FleetPulls(ctx)
+	if d := cmp.Diff([]api.Pull{{Refs: r.image.Refs, Total: 9, Completed: 4, Rate: 2}}, waits); d != "" || err != nil {
+		t.Errorf("pulls: %v (-want +got):\n%s", err, d)
 	}
 }
 
@@ -536,7 +573,7 @@ func fileErrors(t *testing.T) []error {
 func TestErrorCategories(t *testing.T) {
 	var send error
 	r := newRig(t)
-	r.handler.Prefetch = func(context.Context, remote.Ref, api.PrefetchRequest, func([]api.Event) error) (store.Image, error) {
+	r.handler.Prefetch = func(context.Context, remote.Ref, jobs.Request, func([]api.Event) error) (store.Image, error) {
 		return store.Image{}, fmt.Errorf("prefetch: %w", send)
 	}
 	r.handler.Health = func(context.Context) (api.Health, error) { return api.Health{}, fmt.Errorf("prefetch: %w", send) }
@@ -580,9 +617,9 @@ func TestErrorCategories(t *testing.T) {
 
 func TestPrefetchStream(t *testing.T) {
 	r := newRig(t)
-	var got api.PrefetchRequest
+	var got jobs.Request
 	var parsed remote.Ref
-	r.handler.Prefetch = func(_ context.Context, ref remote.Ref, req api.PrefetchRequest, event func([]api.Event) error) (store.Image, error) {
+	r.handler.Prefetch = func(_ context.Context, ref remote.Ref, req jobs.Request, event func([]api.Event) error) (store.Image, error) {
 		got, parsed = req, ref
 		return r.image, event([]api.Event{{Status: "resolving"}, {Status: "downloading", Total: 10, Completed: 5}})
 	}
@@ -602,7 +639,7 @@ func TestPrefetchStream(t *testing.T) {
 	if want := "reg.example/team/model:latest"; parsed.String() != want || got.TTL != time.Minute {
 		t.Errorf("request: got %s, %+v, want %s", parsed, got, want)
 	}
-	for _, bad := range []api.PrefetchRequest{{Ref: "model"}, {Ref: ""}, {Ref: testRef, TTL: -1}} {
+	for _, bad := range []api.PrefetchRequest{{Ref: "model"}, {Ref: ""}, {Ref: testRef, TTL: -1}, {Ref: testRef, Rate: -1}} {
 		if _, err := r.client.Prefetch(t.Context(), bad, func(api.Event) {}); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%+v: got %v, want ErrInvalidArgument", bad, err)
 		}

@@ -1,13 +1,16 @@
 package admin
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/jobs"
+	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/containerd/errdefs"
 )
@@ -18,15 +21,13 @@ const fleetPin = api.PinPrefix + "fleet/"
 // maxFleetPins limits the pins of the cluster.
 const maxFleetPins = 1 << 10
 
-// lookEvery is the interval between two looks at the download of a pull.
-const lookEvery = time.Second
-
 // FleetRoutes returns the handler for the agent of a cluster. It downloads models, and changes only the pins that it
 // has made itself.
 func (h *Handler) FleetRoutes() http.Handler {
 	mux := h.statusMux()
 	mux.Handle("POST /v1/fleet/pull", stream(h.fleetPull))
 	mux.Handle("PUT /v1/fleet/pins", request(h.setFleetPins))
+	mux.Handle("GET /v1/fleet/pulls", query(func(ctx context.Context) ([]api.Pull, error) { return h.pulls(ctx), nil }))
 	mux.Handle("GET /v1/fleet/node", query(func(context.Context) (v api.FleetNode, err error) {
 		v.Direct, v.Mirrors = h.Received()
 		v.Usage, err = h.Store.Usage()
@@ -35,26 +36,32 @@ func (h *Handler) FleetRoutes() http.Handler {
 	return mux
 }
 
-// fleetPull downloads a model and has containerd pull it. Without credentials it downloads first, as a prefetch does, which
-// has no time limit: the pull that follows finds all files.
+// fleetPull downloads a model, as a prefetch does, which has no time limit, and has containerd pull it, which finds all files.
 func (h *Handler) fleetPull(ctx context.Context, r api.FleetPullRequest, out *lines) error {
 	ref, err := resolve.ParseRef(r.Ref)
 	if err != nil {
 		return err
 	}
-	name := api.Name{Ref: ref}
-	if r.Username == "" && r.Password == "" {
-		_, err = h.Prefetch(ctx, ref, api.PrefetchRequest{Ref: r.Ref, NoPin: true}, out.events)
-	}
-	if err == nil {
-		err = h.watched(ref.Recorded(), out, func() error { return h.CRIPull(ctx, r) })
-	}
-	if err != nil {
+	if err := checkRate(r.Rate); err != nil {
 		return err
 	}
-	im, err := h.findOne(ctx, name)
+	req := jobs.Request{PrefetchRequest: api.PrefetchRequest{Ref: r.Ref, NoPin: true, Rate: r.Rate}, ForPods: true}
+	if r.Rate > 0 {
+		req.List = "fleet/" + r.Set
+	}
+	if r.Username != "" || r.Password != "" {
+		req.Credentials = &remote.Credentials{Username: r.Username, Secret: r.Password}
+	}
+	_, refused := h.Prefetch(ctx, ref, req, out.events)
+	if refused != nil && !errors.Is(refused, jobs.ErrNodeOnly) {
+		return refused
+	}
+	if err := h.CRIPull(ctx, r); err != nil { // after ErrNodeOnly too: the configuration of containerd may have credentials
+		return cmp.Or(refused, err)
+	}
+	im, err := h.findOne(ctx, api.Name{Ref: ref}) // another one if the tag has moved meanwhile
 	if err == nil {
-		if _, lacking := h.Store.Files(ctx, im.Table); lacking != nil { // it is read before it is complete
+		if _, lacking := h.Store.Files(ctx, im.Table); lacking != nil {
 			err = h.Hydrate(ctx, im, ref, true, out.events)
 		}
 	}
@@ -64,25 +71,28 @@ func (h *Handler) fleetPull(ctx context.Context, r api.FleetPullRequest, out *li
 	return out.send(api.Event{Status: api.StatusSuccess, Ref: ref.Recorded(), Image: &im})
 }
 
-// watched calls pull and sends the progress of the download that it waits for.
-func (h *Handler) watched(ref string, out *lines, pull func() error) error {
-	done := make(chan error, 1)
-	go func() { done <- pull() }()
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case err := <-done:
-			return err
-		case <-tick.C:
+// pulls returns the downloads that pulls of containerd wait for.
+func (h *Handler) pulls(ctx context.Context) []api.Pull {
+	all := []api.Pull{}
+	for _, j := range h.Status(ctx).Jobs {
+		if j.Kind != api.KindContainerd || !j.Ended.IsZero() || j.Total == 0 {
+			continue
 		}
-		for _, j := range h.Status(context.Background()).Jobs {
-			if j.Kind == api.KindContainerd && j.Ref == ref && j.Ended.IsZero() && j.Total > 0 {
-				// An error is that of a client that has gone, which ends the pull.
-				_ = out.send(api.Event{Status: api.StatusDownloading, Ref: ref, Digest: j.Table, Total: j.Total, Completed: j.Completed, Rate: j.Rate})
-			}
+		p := api.Pull{Total: j.Total, Completed: j.Completed, Rate: j.Rate}
+		for _, im := range h.Store.ImagesByTable(j.Table) {
+			p.Refs = append(p.Refs, im.Refs...)
 		}
+		all = append(all, p)
 	}
+	return all
+}
+
+// checkRate checks the rate of a request.
+func checkRate(rate int64) error {
+	if rate < 0 {
+		return fmt.Errorf("rate %d is negative: %w", rate, errdefs.ErrInvalidArgument)
+	}
+	return nil
 }
 
 // setFleetPins replaces the pins of the cluster. Those of others stay.

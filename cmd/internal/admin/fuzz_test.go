@@ -15,6 +15,7 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/jobs"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
@@ -35,8 +36,8 @@ func FuzzRequest(f *testing.F) {
 	f.Cleanup(func() { s.Close(); os.RemoveAll(dir) })
 	h := (&admin.Handler{
 		Store: s, Metrics: http.NotFoundHandler(), Status: func(context.Context) api.Status { return api.Status{} },
-		Prefetch: func(_ context.Context, ref remote.Ref, r api.PrefetchRequest, _ func([]api.Event) error) (store.Image, error) {
-			if _, err := remote.ParseRef(ref.String()); err != nil || r.TTL < 0 {
+		Prefetch: func(_ context.Context, ref remote.Ref, r jobs.Request, _ func([]api.Event) error) (store.Image, error) {
+			if _, err := remote.ParseRef(ref.String()); err != nil || r.TTL < 0 || r.Rate < 0 {
 				panic("a request that is not valid came through: " + r.Ref)
 			}
 			return store.Image{}, nil

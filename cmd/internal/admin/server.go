@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/jobs"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/convert/signature"
@@ -28,7 +29,7 @@ type Handler struct {
 
 	// Prefetch downloads a model and calls event with the changes, until it is complete or ctx
 	// ends. The work continues when ctx ends or event returns an error.
-	Prefetch func(ctx context.Context, ref remote.Ref, r api.PrefetchRequest, event func([]api.Event) error) (store.Image, error)
+	Prefetch func(ctx context.Context, ref remote.Ref, r jobs.Request, event func([]api.Event) error) (store.Image, error)
 
 	// CRIPull has containerd pull an image as for a kubelet.
 	CRIPull func(ctx context.Context, r api.FleetPullRequest) error
@@ -278,7 +279,10 @@ func (h *Handler) prefetch(ctx context.Context, r api.PrefetchRequest, out *line
 	if err := checkTTL(r.TTL); err != nil {
 		return err
 	}
-	im, err := h.Prefetch(ctx, ref, r, out.events)
+	if err := checkRate(r.Rate); err != nil {
+		return err
+	}
+	im, err := h.Prefetch(ctx, ref, jobs.Request{PrefetchRequest: r}, out.events)
 	if err != nil {
 		return out.send(api.Event{Status: api.StatusError, Ref: ref.String(), Error: api.Wrap(err)})
 	}

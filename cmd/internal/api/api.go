@@ -150,6 +150,10 @@ type PrefetchRequest struct {
 	// List is a name for the requests of one list of models, of which the daemon downloads several
 	// at the same time, and the others afterwards. Without it, the download begins at once.
 	List string `json:"list,omitempty"`
+
+	// Rate limits the downloads of the list, or of this model without a list, in bytes per second; 0: no limit. The limit ends
+	// when somebody else waits for the model.
+	Rate int64 `json:"rate,omitempty"`
 }
 
 // An EventStatus is the subject of an Event or a VerifyEvent.
@@ -182,6 +186,10 @@ type Event struct {
 	File      string        `json:"file,omitempty"`
 	Rate      int64         `json:"rate,omitempty"` // bytes per second
 	Ref       string        `json:"ref,omitempty"`
+
+	// Registries and Mirrors are bytes that came from there.
+	Registries int64 `json:"registries,omitempty"`
+	Mirrors    int64 `json:"mirrors,omitempty"`
 
 	Image *store.Image `json:"image,omitempty"` // last line, on success
 	Error *Error       `json:"error,omitempty"` // last line, on failure
@@ -230,7 +238,7 @@ type Job struct {
 	Waiting   int           `json:"waiting,omitempty"` // the number of waiting clients, without readers of files
 	Reads     int64         `json:"reads,omitempty"`   // the number of reads of its files that wait
 
-	// Limit is what limits the rate: "network", "rate" (lazy.rate), "hash" or "disk". Empty if nothing is transferred.
+	// Limit is what limits the rate: "network", "rate" (lazy.rate, or that of a request), "hash" or "disk". Empty if nothing is transferred.
 	Limit store.Limit `json:"limit,omitempty"`
 
 	// Ends is when a job of KindAbandoned stops unless a client waits for it before.

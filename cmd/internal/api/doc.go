@@ -24,9 +24,10 @@
 //	POST   /v1/gc                 store.GCOptions → store.GCResult
 //	POST   /v1/verify             VerifyRequest → a stream of VerifyEvent
 //	GET    /v1/df                 store.Usage
-//	POST   /v1/fleet/pull         FleetPullRequest → a stream of Event. At the socket of the agent, with the next two
+//	POST   /v1/fleet/pull         FleetPullRequest → a stream of Event. At the socket of the agent, with the next three
 //	PUT    /v1/fleet/pins         FleetPins → FleetPins
 //	GET    /v1/fleet/node         FleetNode
+//	GET    /v1/fleet/pulls        []Pull
 //	GET    /metrics
 //	GET    /debug/pprof/
 //

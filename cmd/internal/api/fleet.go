@@ -16,7 +16,11 @@ type FleetPullRequest struct {
 	// Handler is the runtime handler of the pods; empty means the default.
 	Handler string `json:"handler,omitempty"`
 
-	// Username and Password are those of a pull secret. Without them, the credentials of the node are used.
+	// Rate limits the downloads of all models of a Set, in bytes per second; 0: no limit. See PrefetchRequest.
+	Rate int64  `json:"rate,omitempty"`
+	Set  string `json:"set,omitempty"`
+
+	// Username and Password are those of a pull secret. Without them, the model must be public.
 	Username string `json:"username,omitempty"`
 	Password string `json:"password,omitempty"`
 }
@@ -39,13 +43,26 @@ type FleetNode struct {
 	Mirrors []Mirror    `json:"mirrors,omitempty"`
 }
 
+// A Pull is a download that a pull of containerd waits for.
+type Pull struct {
+	Refs      []string `json:"refs"` // all references of the model
+	Total     int64    `json:"total"`
+	Completed int64    `json:"completed"`
+	Rate      int64    `json:"rate"` // bytes per second
+}
+
+// FleetPulls returns the downloads that pulls of containerd wait for.
+func (c *Client) FleetPulls(ctx context.Context) (v []Pull, err error) {
+	return v, c.call(ctx, http.MethodGet, "/v1/fleet/pulls", nil, &v)
+}
+
 // FleetNode returns what the cluster shows of this node.
 func (c *Client) FleetNode(ctx context.Context) (v FleetNode, err error) {
 	return v, c.call(ctx, http.MethodGet, "/v1/fleet/node", nil, &v)
 }
 
-// FleetPull downloads a model, has containerd pull it, and calls event for each line but the last. If ctx ends, a
-// download without credentials continues; see Prefetch.
+// FleetPull downloads a model, has containerd pull it, and calls event for each line but the last. If ctx ends, the
+// download continues; see Prefetch.
 func (c *Client) FleetPull(ctx context.Context, r FleetPullRequest, event func(Event)) (store.Image, error) {
 	last, err := readStream(ctx, c, "/v1/fleet/pull", r, event, Event.end)
 	if err != nil {

@@ -58,7 +58,7 @@ func (js *Jobs) ImportArchive(ctx context.Context, r api.ArchiveRequest, stream 
 	if r.Private {
 		name += ", private"
 	}
-	j, err := js.join(ctx, api.KindImport, name, pinFor(false, r.TTL), func(ctx context.Context, j *job) (_ store.Image, err error) {
+	j, err := js.join(ctx, api.KindImport, name, "", pinFor(false, r.TTL), func(ctx context.Context, j *job) (_ store.Image, err error) {
 		defer func() { err = errors.Join(err, remove()) }()
 		return js.importLayout(ctx, j, dir, r)
 	})

@@ -33,7 +33,7 @@ func (js *Jobs) Hydrate(ctx context.Context, im store.Image, ref remote.Ref, wai
 		kind = api.KindBackground
 	}
 	// Clients that use other names of the model join the same job.
-	j, err := js.join(ctx, kind, api.Label(im, remote.Ref{}), pinWish{}, func(ctx context.Context, j *job) (store.Image, error) {
+	j, err := js.join(ctx, kind, api.Label(im, remote.Ref{}), "", pinWish{}, func(ctx context.Context, j *job) (store.Image, error) {
 		return im, js.hydrate(ctx, j, im.Table, store.HydrateOptions{Sources: sources, Background: !wait})
 	})
 	if err != nil || !wait {
@@ -55,7 +55,7 @@ func (js *Jobs) Heal(ctx context.Context, im store.Image) {
 		return
 	}
 	js.Log.Warn("files of a complete model are missing or damaged; downloading them again", "table", im.Table, "files", len(missing))
-	_, err = js.join(ctx, api.KindBackground, api.Label(im, remote.Ref{}), pinWish{}, func(ctx context.Context, j *job) (store.Image, error) {
+	_, err = js.join(ctx, api.KindBackground, api.Label(im, remote.Ref{}), "", pinWish{}, func(ctx context.Context, j *job) (store.Image, error) {
 		sources, err := js.Sources.recorded(ctx, im.Table, false)
 		if err != nil {
 			return im, err

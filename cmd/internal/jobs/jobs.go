@@ -30,8 +30,11 @@ var errStopping = fmt.Errorf("ballastd stops, what it fetched is kept: %w", errd
 // A Facade converts models and returns their sources: a *registry.Handler.
 type Facade interface {
 	Convert(ctx context.Context, ref remote.Ref) (store.Image, error)
+	ConvertAs(ctx context.Context, ref remote.Ref, as remote.Credentials) (store.Image, error)
+	ServedToAll(ctx context.Context, ref remote.Ref, im store.Image) error
 	Restore(ctx context.Context, ref remote.Ref, im store.Image) error
 	Import(ctx context.Context, ref remote.Ref, blobs registry.Blobs, desc ocispec.Descriptor, o registry.ImportOptions) (*registry.Import, error)
+	Sources(im store.Image, names ...string) []transfer.Source
 	NodeSources(im store.Image, names ...string) []transfer.Source
 	Admit(ctx context.Context, c registry.Candidate) (pending bool, err error)
 }
@@ -115,20 +118,48 @@ func (js *Jobs) Run(ctx context.Context) error {
 	return nil
 }
 
+// ErrNodeOnly is the error of Request.ForPods.
+var ErrNodeOnly = errors.New("only the node has credentials for the model, not its pods")
+
+// A Request requests a model.
+type Request struct {
+	api.PrefetchRequest
+
+	// ForPods refuses a model with ErrNodeOnly, before its download, if a pull without credentials is not served. It has no effect
+	// with Credentials.
+	ForPods bool
+
+	// Credentials are those of a pull secret; nil: those of the node.
+	Credentials *remote.Credentials
+}
+
+// key distinguishes requests for the same model that are not one job.
+func (r *Request) key() string {
+	key := ""
+	if r.Credentials != nil {
+		key += " as " + digest.FromString(r.Credentials.Username+"\x00"+r.Credentials.Secret).String()
+	}
+	if r.Rate > 0 {
+		key += " in list " + r.List
+	}
+	return key
+}
+
 // Prefetch downloads the model of a reference, or joins the job that does, and calls event with the
 // changes until the job ends, ctx ends or event returns an error. The job continues in any case.
-func (js *Jobs) Prefetch(ctx context.Context, ref remote.Ref, r api.PrefetchRequest, event func([]api.Event) error) (store.Image, error) {
+func (js *Jobs) Prefetch(ctx context.Context, ref remote.Ref, r Request, event func([]api.Event) error) (store.Image, error) {
 	name := ref.String()
 	if ref.URL != "" {
 		name = ref.Name() // for logs, pins and the list of jobs
 	}
-	j, err := js.join(ctx, api.KindPrefetch, name, pinFor(r.NoPin, r.TTL), func(ctx context.Context, j *job) (store.Image, error) {
-		done, err := js.turn(ctx, j, r.List)
+	js.setRate(r.List, r.Rate)
+	j, err := js.join(ctx, api.KindPrefetch, name, r.key(), pinFor(r.NoPin, r.TTL), func(ctx context.Context, j *job) (store.Image, error) {
+		limit, done, err := js.turn(ctx, j, r.List, r.Rate)
 		if err != nil {
 			return store.Image{}, err
 		}
 		defer done()
-		return js.prefetch(ctx, j, ref)
+		return js.prefetch(ctx, j, ref, &r, limit)
 	})
 	if err != nil {
 		return store.Image{}, err
@@ -142,14 +173,28 @@ const maxPrefetches = 4
 
 // A list is a list of models that were requested together. The mutex of Jobs guards users.
 type list struct {
-	turns chan struct{} // has an element for each model that is being downloaded
-	users int           // models that are being downloaded, or wait for that
+	turns chan struct{}     // has an element for each model that is being downloaded
+	users int               // models that are being downloaded, or wait for that
+	limit *transfer.Limiter // with the rate of the last request that has one; or nil
 }
 
-// turn waits until a model of the list called name can be downloaded, until done.
-func (js *Jobs) turn(ctx context.Context, j *job, name string) (done func(), err error) {
+// setRate changes the rate of a list whose models are being downloaded with one.
+func (js *Jobs) setRate(name string, rate int64) {
+	js.mu.Lock()
+	defer js.mu.Unlock()
+	if l := js.lists[name]; l != nil && l.limit != nil && rate > 0 {
+		l.limit.Set(rate)
+	}
+}
+
+// turn waits until a model of the list called name can be downloaded, until done. limit is for a rate that is not zero, which
+// the models of a list share.
+func (js *Jobs) turn(ctx context.Context, j *job, name string, rate int64) (limit *transfer.Limiter, done func(), err error) {
+	if rate > 0 {
+		limit = transfer.NewLimiter(rate)
+	}
 	if name == "" {
-		return func() {}, nil
+		return limit, func() {}, nil
 	}
 	js.mu.Lock()
 	l := js.lists[name]
@@ -161,6 +206,12 @@ func (js *Jobs) turn(ctx context.Context, j *job, name string) (done func(), err
 		js.lists[name] = l
 	}
 	l.users++
+	if limit != nil {
+		if l.limit == nil {
+			l.limit = limit
+		}
+		limit = l.limit
+	}
 	j.Queued = len(l.turns) == cap(l.turns)
 	js.mu.Unlock()
 	leave := func() {
@@ -174,13 +225,13 @@ func (js *Jobs) turn(ctx context.Context, j *job, name string) (done func(), err
 	case l.turns <- struct{}{}:
 	case <-ctx.Done():
 		leave()
-		return nil, ctx.Err()
+		return nil, nil, ctx.Err()
 	}
 	js.mu.Lock()
 	defer js.mu.Unlock()
 	j.Queued = false
 	j.announce()
-	return func() { <-l.turns; leave() }, nil
+	return limit, func() { <-l.turns; leave() }, nil
 }
 
 // follow calls event with the changes of a job.
@@ -230,15 +281,15 @@ func (j *job) news(sent map[digest.Digest]api.Event) []api.Event {
 	return out
 }
 
-// join returns the job of a kind for the model called name. If there is none, join starts one that
+// join returns the job of a kind for the model called name, and a key. If there is none, join starts one that
 // runs work.
-func (js *Jobs) join(ctx context.Context, kind api.Kind, name string, pin pinWish, work func(context.Context, *job) (store.Image, error)) (*job, error) {
+func (js *Jobs) join(ctx context.Context, kind api.Kind, name, key string, pin pinWish, work func(context.Context, *job) (store.Image, error)) (*job, error) {
 	js.mu.Lock()
 	defer js.mu.Unlock()
 	if js.stopping {
 		return nil, errStopping
 	}
-	key := string(kind) + " " + name
+	key = string(kind) + " " + name + key
 	if j := js.running[key]; j != nil {
 		j.pin.add(pin)
 		return j, nil
@@ -265,12 +316,24 @@ func (js *Jobs) join(ctx context.Context, kind api.Kind, name string, pin pinWis
 }
 
 // prefetch is the work of a prefetch: converting, downloading and pinning.
-func (js *Jobs) prefetch(ctx context.Context, j *job, ref remote.Ref) (store.Image, error) {
-	im, err := js.Convert(ctx, ref)
-	if err != nil {
-		return store.Image{}, err
+func (js *Jobs) prefetch(ctx context.Context, j *job, ref remote.Ref, r *Request, limit *transfer.Limiter) (store.Image, error) {
+	get, sources := js.Facade.Convert, js.Facade.NodeSources
+	if r.Credentials != nil {
+		sources = js.Facade.Sources
+		get = func(ctx context.Context, ref remote.Ref) (store.Image, error) {
+			return js.Facade.ConvertAs(ctx, ref, *r.Credentials)
+		}
 	}
-	if err := js.hydrate(ctx, j, im.Table, store.HydrateOptions{Sources: js.Facade.NodeSources(im, ref.Name())}); err != nil {
+	im, err := get(ctx, ref)
+	if err != nil {
+		return store.Image{}, explain(err)
+	}
+	if r.ForPods && r.Credentials == nil {
+		if err := js.Facade.ServedToAll(ctx, ref, im); err != nil {
+			return store.Image{}, fmt.Errorf("%w: name a pull secret, or add %s to upstream.share_credentials of the node: %w", ErrNodeOnly, ref.Host, err)
+		}
+	}
+	if err := js.hydrate(ctx, j, im.Table, store.HydrateOptions{Sources: sources(im, ref.Name()), Background: limit != nil, Limiter: limit}); err != nil {
 		return store.Image{}, err
 	}
 	return im, js.finish(ctx, j, im, ref)
@@ -298,10 +361,14 @@ func (js *Jobs) finish(ctx context.Context, j *job, im store.Image, ref remote.R
 // Convert returns the converted image of a reference, without downloading its model.
 func (js *Jobs) Convert(ctx context.Context, ref remote.Ref) (store.Image, error) {
 	im, err := js.Facade.Convert(ctx, ref)
+	return im, explain(err)
+}
+
+func explain(err error) error {
 	if errors.Is(err, convert.ErrNotModel) {
 		err = fmt.Errorf("%w; containerd pulls images itself: %w", err, errdefs.ErrNotImplemented)
 	}
-	return im, err
+	return err
 }
 
 // pin creates the pin that the clients of j request, unless an existing one lasts longer. A client
@@ -349,6 +416,7 @@ func (js *Jobs) progress(j *job, ps []store.Progress) {
 		}
 		e := api.Event{
 			Status: api.EventStatus(s.State), Digest: s.Blob, File: s.Name, Total: s.Total, Completed: s.Done, Rate: r.add(now, s.Done),
+			Registries: s.Registries, Mirrors: s.Mirrors,
 		}
 		j.events[s.Blob] = e
 		j.Total += s.Total

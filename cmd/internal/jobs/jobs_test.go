@@ -107,7 +107,7 @@ func (r *pullRig) begin(t *testing.T, ctx context.Context, req api.PrefetchReque
 	done := make(chan error, 1)
 	ref := parse(t, pullRef)
 	go func() {
-		_, err := r.Prefetch(ctx, ref, req, func(events []api.Event) error {
+		_, err := r.Prefetch(ctx, ref, Request{PrefetchRequest: req}, func(events []api.Event) error {
 			for _, e := range events {
 				if e.Digest != "" {
 					once.Do(func() { close(begun) })
@@ -202,7 +202,7 @@ func TestStopEndsJobs(t *testing.T) {
 		t.Errorf("running prefetch: got %v, want ErrAborted", err)
 	}
 	<-stopped
-	if _, err := r.Prefetch(t.Context(), parse(t, pullRef), api.PrefetchRequest{}, func([]api.Event) error { return nil }); !errdefs.IsAborted(err) {
+	if _, err := r.Prefetch(t.Context(), parse(t, pullRef), Request{}, func([]api.Event) error { return nil }); !errdefs.IsAborted(err) {
 		t.Errorf("new prefetch: got %v, want ErrAborted", err)
 	}
 	if pins := r.Store.Refs("pin/"); len(pins) != 0 {
@@ -212,7 +212,7 @@ func TestStopEndsJobs(t *testing.T) {
 
 func TestPullFails(t *testing.T) {
 	r := newPullRig(t)
-	_, err := r.Prefetch(t.Context(), parse(t, "reg.example/other:v1"), api.PrefetchRequest{}, func([]api.Event) error { return nil })
+	_, err := r.Prefetch(t.Context(), parse(t, "reg.example/other:v1"), Request{}, func([]api.Event) error { return nil })
 	if !errdefs.IsNotFound(err) {
 		t.Errorf("got %v, want ErrNotFound", err)
 	}
@@ -252,7 +252,7 @@ func TestPins(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if _, err := r.Prefetch(t.Context(), parse(t, pullRef), tt.req, func([]api.Event) error { return nil }); err != nil {
+			if _, err := r.Prefetch(t.Context(), parse(t, pullRef), Request{PrefetchRequest: tt.req}, func([]api.Event) error { return nil }); err != nil {
 				t.Fatal(err)
 			}
 			got := "none"
@@ -272,6 +272,33 @@ func TestPins(t *testing.T) {
 				t.Errorf("pin: got %s, want %s", got, tt.want)
 			}
 		})
+	}
+}
+
+// TestLimitedPrefetch: a prefetch keeps to its rate, until somebody else waits for the model.
+func TestLimitedPrefetch(t *testing.T) {
+	r := newPullRig(t)
+	close(r.gate)
+	const rate = 64 << 10 // the model would take more than two minutes
+	limited := r.begin(t, t.Context(), api.PrefetchRequest{Rate: rate, List: "fleet"})
+	again := r.begin(t, t.Context(), api.PrefetchRequest{Rate: 2 * rate, List: "fleet"}) // joins it
+	if got := r.lists["fleet"].limit.Rate(); got != 2*rate {
+		t.Errorf("rate %d, want that of the last request", got)
+	}
+	if n := len(r.Status(t.Context()).Jobs); n != 1 {
+		t.Errorf("%d jobs, want one", n)
+	}
+	waitFor(t, "the limit", func() bool {
+		jobs := r.Status(t.Context()).Jobs
+		return len(jobs) == 1 && jobs[0].Limit == "rate"
+	})
+	if err := r.begin(t, t.Context(), api.PrefetchRequest{})(); err != nil {
+		t.Error(err)
+	}
+	for _, end := range []func() error{limited, again} {
+		if err := end(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
@@ -299,7 +326,7 @@ func TestRate(t *testing.T) {
 func TestMetrics(t *testing.T) {
 	r := newPullRig(t)
 	close(r.gate)
-	if _, err := r.Prefetch(t.Context(), parse(t, pullRef), api.PrefetchRequest{}, func([]api.Event) error { return nil }); err != nil {
+	if _, err := r.Prefetch(t.Context(), parse(t, pullRef), Request{}, func([]api.Event) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	families, err := r.Metrics.Gather()

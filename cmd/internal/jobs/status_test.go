@@ -30,7 +30,7 @@ func TestStatus(t *testing.T) {
 		t.Errorf("nothing to do: %#v", s.Jobs)
 	}
 	r.Background = b
-	_, err := r.Prefetch(t.Context(), parse(t, "reg.example/none:v1"), api.PrefetchRequest{}, func([]api.Event) error { return nil })
+	_, err := r.Prefetch(t.Context(), parse(t, "reg.example/none:v1"), Request{}, func([]api.Event) error { return nil })
 	if !errdefs.IsNotFound(err) {
 		t.Fatal(err)
 	}

@@ -121,24 +121,24 @@ func TestTurns(t *testing.T) {
 	r := newPullRig(t)
 	var dones []func()
 	for range maxPrefetches {
-		done, err := r.turn(t.Context(), &job{changed: make(chan struct{})}, "list")
+		_, done, err := r.turn(t.Context(), &job{changed: make(chan struct{})}, "list", 0)
 		if err != nil {
 			t.Fatal(err)
 		}
 		dones = append(dones, done)
 	}
-	if done, err := r.turn(t.Context(), &job{changed: make(chan struct{})}, "other"); err != nil {
+	if _, done, err := r.turn(t.Context(), &job{changed: make(chan struct{})}, "other", 0); err != nil {
 		t.Fatal(err)
 	} else {
 		done()
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	if _, err := r.turn(ctx, &job{changed: make(chan struct{})}, "list"); !errors.Is(err, context.Canceled) {
+	if _, _, err := r.turn(ctx, &job{changed: make(chan struct{})}, "list", 0); !errors.Is(err, context.Canceled) {
 		t.Errorf("a fifth: %v", err)
 	}
 	dones[0]()
-	done, err := r.turn(t.Context(), &job{changed: make(chan struct{})}, "list")
+	_, done, err := r.turn(t.Context(), &job{changed: make(chan struct{})}, "list", 0)
 	if err != nil {
 		t.Fatal(err)
 	}

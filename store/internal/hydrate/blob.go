@@ -85,7 +85,7 @@ func (e *Engine) join(h *hydration, t Target) (b *blobFetch, mine bool, err erro
 	b, ok := e.fetches[key]
 	if !ok {
 		ctx, cancel := context.WithCancel(e.ctx)
-		b = &blobFetch{e: e, key: key, target: t, cancel: cancel, done: make(chan struct{}), flow: e.Scheduler.NewFlow(transfer.Background), limit: &h.limit}
+		b = &blobFetch{e: e, key: key, target: t, cancel: cancel, done: make(chan struct{}), flow: e.Scheduler.NewFlow(transfer.Background).Limit(h.limiter), limit: &h.limit}
 		b.state.Store(StateWaiting)
 		for _, f := range t.Files {
 			b.files = append(b.files, e.Files.Acquire(f.File.Digest, f.File.Size, f.File.Path, f.Layout))

@@ -39,18 +39,6 @@ func together[T any](all []T, do func(T) error) error {
 	return g.Wait()
 }
 
-// ProgressEvery is the interval of Progress.
-const ProgressEvery = 200 * time.Millisecond
-
-// Progress is the progress of one target of a hydration.
-type Progress struct {
-	Blob  digest.Digest `json:"digest"`
-	Name  string        `json:"file,omitempty"` // path of a file in it, for messages
-	Total int64         `json:"total"`          // bytes
-	Done  int64         `json:"completed"`      // bytes present
-	State string        `json:"status"`         // "waiting", "downloading", "verifying", "complete", "present"
-}
-
 // Options are the settings of one Hydrate.
 type Options struct {
 	// Sources are tried in order.
@@ -62,6 +50,10 @@ type Options struct {
 
 	// Background gives the work a lower priority than awaited work and readers.
 	Background bool
+
+	// Limiter, if not nil, limits what the work starts to download, while it is in the background: until a reader or a caller
+	// without Background waits for it.
+	Limiter *transfer.Limiter
 }
 
 // Hydrate returns when every file of the table is a complete, verified object. Blobs that are
@@ -105,7 +97,7 @@ func (e *Engine) follow(ctx context.Context, h *hydration, progress func([]Progr
 
 // hydration returns the running hydration of a table with one more waiter, or starts one.
 func (e *Engine) hydration(d digest.Digest, t *filetable.Table, o Options) (h *hydration, joined bool, err error) {
-	h = &hydration{table: d, group: transfer.GroupKey(o.Sources), done: make(chan struct{}), list: o.Sources}
+	h = &hydration{table: d, group: transfer.GroupKey(o.Sources), done: make(chan struct{}), list: o.Sources, limiter: o.Limiter}
 	h.from.Set(h.key(), h.list)
 	e.mu.Lock()
 	if e.hydrations[h.key()] == nil { // plan without holding mu: a table can be large

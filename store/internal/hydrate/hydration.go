@@ -23,6 +23,7 @@ type hydration struct {
 	done    chan struct{}
 	err     error // valid after done is closed
 	limit   chunkfile.Patience
+	limiter *transfer.Limiter // or nil
 
 	waiters int               // guarded by Engine.mu
 	linger  *time.Timer       // guarded by Engine.mu; runs while there are no waiters
@@ -72,7 +73,11 @@ func (h *hydration) progress() []Progress {
 	defer h.mu.Unlock()
 	out := slices.Clone(h.blobs)
 	for i, b := range h.fetches {
-		if b != nil && out[i].State == StateWaiting {
+		if b == nil {
+			continue
+		}
+		out[i].Registries, out[i].Mirrors = b.flow.Received()
+		if out[i].State == StateWaiting {
 			out[i].State, _ = b.state.Load().(string)
 			out[i].Done = min(b.present(), out[i].Total)
 		}

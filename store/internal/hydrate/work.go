@@ -16,6 +16,22 @@ const (
 	rateSamples = 5
 )
 
+// ProgressEvery is the interval of Progress.
+const ProgressEvery = 200 * time.Millisecond
+
+// Progress is the progress of one target of a hydration.
+type Progress struct {
+	Blob  digest.Digest `json:"digest"`
+	Name  string        `json:"file,omitempty"` // path of a file in it, for messages
+	Total int64         `json:"total"`          // bytes
+	Done  int64         `json:"completed"`      // bytes present
+	State string        `json:"status"`         // "waiting", "downloading", "verifying", "complete", "present"
+
+	// Registries and Mirrors are bytes that came from there for this target, also for other tables that need it.
+	Registries int64 `json:"registries,omitempty"`
+	Mirrors    int64 `json:"mirrors,omitempty"`
+}
+
 // Work describes a running hydration.
 type Work struct {
 	Table   digest.Digest
@@ -38,7 +54,7 @@ type Limit string
 // The limits.
 const (
 	LimitNetwork Limit = "network" // registries, and what is between
-	LimitRate    Limit = "rate"    // Scheduler.SetRate
+	LimitRate    Limit = "rate"    // Scheduler.SetRate, or Options.Limiter
 	LimitHash    Limit = "hash"    // processors: hashing and unpacking
 	LimitDisk    Limit = "disk"
 )

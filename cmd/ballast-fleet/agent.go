@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
@@ -62,9 +61,11 @@ type agent struct {
 	pinned  []api.FleetPin
 	usage   v1alpha1.ModelNodeStatus // Disk and Received
 	looked  time.Time                // when usage was had
+	omitted int                      // models
 
 	mu    sync.Mutex        // guards the fields below
 	ready bool              // the daemon
+	pulls []api.Pull        // of containerd
 	stale bool              // the daemon may lack pins, also pinned ones
 	work  map[string]*model // by reference
 }
@@ -72,7 +73,7 @@ type agent struct {
 // A model is the work on a model.
 type model struct {
 	state    v1alpha1.ModelState
-	keep     int
+	wish     plan.Wish
 	due      time.Time // of the next attempt
 	failures int
 	stop     context.CancelFunc // of the attempt that runs; nil: none
@@ -121,22 +122,20 @@ func (a *agent) wake() {
 func (a *agent) watchDaemon(ctx context.Context) error {
 	said := ""
 	for {
-		state, err := "ballastd is ready", a.isReady(ctx)
+		pulls, err := a.check(ctx)
+		state := "ballastd is ready"
 		if err != nil {
 			state = "ballastd is not ready: " + api.Text(err)
 		}
 		if ctx.Err() != nil {
 			return nil
 		}
+		if a.saw(state != said, err == nil, pulls) && a.poke != nil {
+			a.wake()
+		}
 		if state != said {
 			a.log.Info(state)
 			said = state
-			a.mu.Lock()
-			a.ready, a.stale = err == nil, true
-			a.mu.Unlock()
-			if a.poke != nil {
-				a.wake()
-			}
 		}
 		select {
 		case <-ctx.Done():
@@ -146,11 +145,26 @@ func (a *agent) watchDaemon(ctx context.Context) error {
 	}
 }
 
-// isReady returns why the daemon is not ready, and waits for the answer only so long.
-func (a *agent) isReady(ctx context.Context) error {
+// check returns the pulls of containerd, or why the daemon is not ready, and waits for the answer only so long.
+func (a *agent) check(ctx context.Context) (pulls []api.Pull, err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
-	return a.daemon.Ready(ctx)
+	if err = a.daemon.Ready(ctx); err == nil && a.models {
+		pulls, _ = a.daemon.FleetPulls(ctx) // only for events
+	}
+	return pulls, err
+}
+
+// saw records how the daemon is, and reports whether there is something to do or to write.
+func (a *agent) saw(changed, ready bool, pulls []api.Pull) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if changed {
+		a.ready, a.stale = ready, true
+	}
+	pulling := len(pulls) > 0 || len(a.pulls) > 0
+	a.pulls = pulls
+	return changed || pulling
 }
 
 // Reconcile compares the node with what the cluster wishes.
@@ -168,7 +182,12 @@ func (a *agent) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.R
 		if err := a.client.List(ctx, &sets); err != nil {
 			return reconcile.Result{}, err
 		}
-		again = min(again, a.start(ctx, plan.Wishes(sets.Items, node.Labels)))
+		wishes, omitted := plan.Wishes(sets.Items, node.Labels)
+		if omitted > 0 && omitted != a.omitted {
+			a.log.Warn("the node does not get all models of its sets", "omitted", omitted)
+		}
+		a.omitted = omitted
+		again = min(again, a.start(ctx, wishes))
 		if err := a.setPins(ctx); err != nil {
 			a.log.Warn("pins are not set", "err", err)
 			again = min(again, lookDaemon)
@@ -216,7 +235,7 @@ func (a *agent) load(ctx context.Context, node *core.Node) error {
 	defer a.mu.Unlock()
 	for _, s := range is.Status.List {
 		if a.work[s.Ref] == nil {
-			a.work[s.Ref] = &model{state: s, keep: max(1, len(s.Pinned))}
+			a.work[s.Ref] = &model{state: s}
 		}
 	}
 	return nil
@@ -241,7 +260,10 @@ func (a *agent) start(ctx context.Context, wishes map[string]plan.Wish) time.Dur
 			m = &model{state: v1alpha1.ModelState{Ref: ref, Phase: v1alpha1.PhasePending, Since: metav1.Now()}}
 			a.work[ref] = m
 		}
-		m.keep = w.Keep
+		if m.stop != nil && (m.wish.Rate != w.Rate || m.wish.Set != w.Set) {
+			m.stop() // and once more, with the other rate
+		}
+		m.wish = w
 		m.state.Pinned = m.state.Pinned[:min(len(m.state.Pinned), w.Keep)]
 		if m.stop != nil || !a.ready {
 			continue
@@ -259,7 +281,7 @@ func (a *agent) start(ctx context.Context, wishes map[string]plan.Wish) time.Dur
 
 // attempt has the daemon fetch a model.
 func (a *agent) attempt(ctx context.Context, ref string, w plan.Wish, m *model) {
-	req := api.FleetPullRequest{Ref: ref, Handler: a.handler}
+	req := api.FleetPullRequest{Ref: ref, Handler: a.handler, Rate: w.Rate, Set: w.Set}
 	err := a.credentials(ctx, w.Secret, &req)
 	var digest string
 	if err == nil {
@@ -268,13 +290,16 @@ func (a *agent) attempt(ctx context.Context, ref string, w plan.Wish, m *model) 
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	stopped := ctx.Err() != nil
 	m.stop()
 	m.stop, a.stale = nil, true // a model that was removed is there again, without its pin
 	if a.work[ref] != m {
 		return // nothing wishes it any more
 	}
 	m.state.Rate = 0
-	if err != nil {
+	switch {
+	case err != nil && stopped: // it is due again
+	case err != nil:
 		m.failures++
 		m.due = time.Now().Add(plan.Retry(m.failures))
 		m.state.Error = truncated(api.Text(err))
@@ -284,11 +309,14 @@ func (a *agent) attempt(ctx context.Context, ref string, w plan.Wish, m *model) 
 		if m.failures == 1 || !errdefs.IsUnavailable(err) {
 			a.log.Warn("model was not fetched", "ref", ref, "err", m.state.Error)
 		}
-	} else {
+	default:
 		m.failures, m.state.Error = 0, ""
 		m.due = time.Now().Add(a.refresh*3/4 + rand.N(a.refresh/2)) // random, so that nodes do not ask at the same time
 		m.state.Completed = m.state.Total
-		m.state.Pinned = plan.Versions(m.state.Pinned, digest, m.keep)
+		if !slices.Contains(m.state.Pinned, digest) {
+			a.log.Info("model is ready", "ref", ref, "digest", digest)
+		}
+		m.state.Pinned = plan.Versions(m.state.Pinned, digest, m.wish.Keep)
 		m.enter(v1alpha1.PhaseReady)
 	}
 	a.wake()
@@ -312,14 +340,17 @@ func (a *agent) progress(m *model, e api.Event) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	m.events[e.Digest] = e
-	total, completed, rate := int64(0), int64(0), int64(0)
+	var total, completed, rate, registries, mirrors int64
 	for _, e := range m.events {
-		total, completed = total+e.Total, completed+e.Completed
+		total, completed, registries, mirrors = total+e.Total, completed+e.Completed, registries+e.Registries, mirrors+e.Mirrors
 		if e.Status == api.StatusDownloading {
 			rate += e.Rate
 		}
 	}
 	m.state.Total, m.state.Completed, m.state.Rate = total, completed, rate
+	if registries+mirrors > 0 { // otherwise everything was present
+		m.state.Registries, m.state.Mirrors = registries, mirrors
+	}
 	if completed < total && len(m.state.Pinned) == 0 && m.state.Phase != v1alpha1.PhaseDownloading {
 		m.enter(v1alpha1.PhaseDownloading)
 		a.wake()
@@ -415,7 +446,9 @@ func (a *agent) look(ctx context.Context) time.Duration {
 
 // write writes the ModelNode if it is time, and otherwise returns when it is.
 func (a *agent) write(ctx context.Context, states []v1alpha1.ModelState) (time.Duration, error) {
-	is := v1alpha1.ModelNodeStatus{Models: plan.Count(states), List: states, Disk: a.usage.Disk, Received: a.usage.Received}
+	is := v1alpha1.ModelNodeStatus{
+		Models: plan.Count(states), List: states, Omitted: int32(a.omitted), Pulls: a.pulling(), Disk: a.usage.Disk, Received: a.usage.Received,
+	}
 	after, changed := plan.WriteAfter(a.written, is)
 	if !changed {
 		return plan.WriteEvery, nil
@@ -424,7 +457,9 @@ func (a *agent) write(ctx context.Context, states []v1alpha1.ModelState) (time.D
 		return wait, nil
 	}
 	// Without a version: the agent is the only one who writes it. An empty list replaces an earlier one.
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{"models": is.Models, "list": states, "disk": is.Disk, "received": is.Received}})
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{
+		"models": is.Models, "list": states, "omitted": is.Omitted, "pulls": is.Pulls, "disk": is.Disk, "received": is.Received,
+	}})
 	if err != nil {
 		return 0, err
 	}
@@ -439,24 +474,11 @@ func (a *agent) write(ctx context.Context, states []v1alpha1.ModelState) (time.D
 	return plan.WriteEvery, nil
 }
 
-// credentials reads a pull secret.
-func (a *agent) credentials(ctx context.Context, secret string, req *api.FleetPullRequest) error {
-	if secret == "" {
-		return nil
-	}
-	var s core.Secret
-	if err := a.direct.Get(ctx, client.ObjectKey{Namespace: a.namespace, Name: secret}, &s); err != nil {
-		if apierrors.IsForbidden(err) {
-			return fmt.Errorf("pull secret %s cannot be read; add it to fleet.pullSecrets of the chart: %w", secret, errdefs.ErrPermissionDenied)
-		}
-		return fmt.Errorf("pull secret %s in namespace %s: %w", secret, a.namespace, err)
-	}
-	var err error
-	req.Username, req.Password, err = loginOf(s.Data[core.DockerConfigJsonKey], req.Ref)
-	if err != nil {
-		return fmt.Errorf("pull secret %s: %w", secret, err)
-	}
-	return nil
+// pulling returns the pulls of containerd.
+func (a *agent) pulling() []v1alpha1.PullState {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return plan.Pulls(a.pulls)
 }
 
 // end stops all attempts. The daemon continues the downloads.

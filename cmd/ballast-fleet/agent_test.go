@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ballast-dev/ballast/cmd/ballast-fleet/plan"
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/google/go-cmp/cmp"
@@ -47,7 +48,7 @@ func daemon(t *testing.T, has func(api.FleetPin) bool) (c *api.Client, calls *in
 }
 
 func ready(ref string, pinned ...string) *model {
-	return &model{keep: 2, state: v1alpha1.ModelState{Ref: ref, Phase: v1alpha1.PhaseReady, Pinned: pinned}}
+	return &model{wish: plan.Wish{Keep: 2}, state: v1alpha1.ModelState{Ref: ref, Phase: v1alpha1.PhaseReady, Pinned: pinned}}
 }
 
 // TestPinsAreSetAgain after each attempt, as somebody may have removed them, and otherwise only if they change.

@@ -154,9 +154,10 @@ func nodeFlags(c *cobra.Command, node *string, m *marks) {
 
 func (a *app) controllerCommand() *cobra.Command {
 	var namespace, nodes, metrics, page string
+	var podEvents bool
 	c := &cobra.Command{
 		Use:   "controller",
-		Short: "count the nodes of ModelSets, and show them; runs until SIGTERM",
+		Short: "count the nodes of ModelSets, and show them and downloads; runs until SIGTERM",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			selector, err := labels.Parse(nodes)
@@ -174,6 +175,15 @@ func (a *app) controllerCommand() *cobra.Command {
 			if err := c.setup(mgr); err != nil {
 				return err
 			}
+			if podEvents {
+				host, err := os.Hostname()
+				if err != nil {
+					return err
+				}
+				if err := (&narrator{name: host}).setup(mgr); err != nil {
+					return err
+				}
+			}
 			if page != "" {
 				if err := c.servePage(mgr, page); err != nil {
 					return err
@@ -186,6 +196,7 @@ func (a *app) controllerCommand() *cobra.Command {
 	f.StringVar(&namespace, "namespace", "ballast-system", "`namespace` of the lease of the leader")
 	f.StringVar(&nodes, "nodes", "", "label `selector` of the nodes with agents (default: all)")
 	f.StringVar(&metrics, "metrics", "0", "`address` for metrics, such as :9759; 0: none")
+	f.BoolVar(&podEvents, "pod-events", false, "make events with the progress of downloads on pods that wait for them")
 	f.StringVar(&page, "page", "", "`address` for the page with all sets, such as 127.0.0.1:8080, without authentication (default: none)")
 	return c
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -8,8 +9,32 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/containerd/errdefs"
+	core "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
+
+// credentials reads a pull secret.
+func (a *agent) credentials(ctx context.Context, secret string, req *api.FleetPullRequest) error {
+	if secret == "" {
+		return nil
+	}
+	var s core.Secret
+	if err := a.direct.Get(ctx, client.ObjectKey{Namespace: a.namespace, Name: secret}, &s); err != nil {
+		if apierrors.IsForbidden(err) {
+			return fmt.Errorf("pull secret %s cannot be read; add it to fleet.pullSecrets of the chart: %w", secret, errdefs.ErrPermissionDenied)
+		}
+		return fmt.Errorf("pull secret %s in namespace %s: %w", secret, a.namespace, err)
+	}
+	var err error
+	req.Username, req.Password, err = loginOf(s.Data[core.DockerConfigJsonKey], req.Ref)
+	if err != nil {
+		return fmt.Errorf("pull secret %s: %w", secret, err)
+	}
+	return nil
+}
 
 // loginOf returns the user and the password of a Docker configuration for a reference: those of the entry with its host
 // and the longest path that is above it, as for a kubelet.

@@ -74,7 +74,7 @@ func startCluster(t *testing.T, o plane.Options) *cluster {
 // startController starts or restarts the controller, as its Deployment does: without an API server it ends.
 func (c *cluster) startController(t *testing.T) {
 	t.Helper()
-	c.controller = c.start(t, "controller", "ballast-fleet", "", "controller", "--nodes=kubernetes.io/os=linux")
+	c.controller = c.start(t, "controller", "ballast-fleet", "", "controller", "--nodes=kubernetes.io/os=linux", "--pod-events")
 }
 
 // client returns a client with a token.

@@ -18,6 +18,7 @@ import (
 	core "k8s.io/api/core/v1"
 	eventsapi "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -59,6 +60,8 @@ func TestModelSets(t *testing.T) {
 		{"a tag moves", func(t *testing.T) { c.tagMoves(t, r, llama) }},
 		{"a wrong name", func(t *testing.T) { c.wrongName(t, r) }},
 		{"a private model", func(t *testing.T) { c.private(t) }},
+		{"a limit of the rate", func(t *testing.T) { c.limited(t, r) }},
+		{"a pod that waits", func(t *testing.T) { c.podWaits(t, r) }},
 		{"no API server", func(t *testing.T) { c.withoutAPI(t, r, llama) }},
 		{"a node joins, another one leaves", func(t *testing.T) { c.joinAndLeave(t, r, llama) }},
 		{"no set", func(t *testing.T) { c.remove(t, llama) }},
@@ -78,6 +81,7 @@ func (c *cluster) refuses(t *testing.T, good string) {
 		"Duplicate value":               {Models: []string{good, good}},
 		"spec.models":                   {Models: []string{}},
 		"spec.keep":                     {Models: []string{good}, Keep: 17},
+		"less than 64Ki bytes a second": {Models: []string{good}, Rate: new(resource.MustParse("63Ki"))},
 	} {
 		err := c.admin.Create(t.Context(), &v1alpha1.ModelSet{ObjectMeta: metav1.ObjectMeta{Name: "wrong"}, Spec: spec})
 		if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), want) {
@@ -294,6 +298,84 @@ func (c *cluster) update(t *testing.T, name string, change func(*v1alpha1.ModelS
 		change(&s)
 		return c.admin.Update(t.Context(), &s)
 	})
+}
+
+// limited has a set with a limit, which is then changed.
+func (c *cluster) limited(t *testing.T, r *node.Registry) {
+	push(t, r, "team/slow", "v1", 5)
+	ref := r.Ref("team/slow", "v1")
+	c.set(t, "slow", v1alpha1.ModelSetSpec{Models: []string{ref}, NodeSelector: map[string]string{"kubernetes.io/hostname": "n2"}, Rate: new(resource.MustParse("64Ki"))})
+	begin := time.Now()
+	eventually(t, "the begin of the download", func() error {
+		if s := c.modelNode(t, "n2")[ref]; s.Phase != v1alpha1.PhaseDownloading {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	eventually(t, "the limit in the status", func() error {
+		out := c.nodes["n2"].Ballast("status", "-o", "json")
+		if strings.Contains(strings.ReplaceAll(out.Stdout, " ", ""), `"limit":"rate"`) {
+			return nil
+		}
+		return fmt.Errorf("%s", out.Output())
+	})
+	c.update(t, "slow", func(s *v1alpha1.ModelSet) { s.Spec.Rate = nil })
+	c.awaitSet(t, "slow", "1/1 True")
+	if took := time.Since(begin); took > time.Minute { // 64 s with the limit
+		t.Errorf("took %v: the limit stayed", took)
+	}
+	if s := c.modelNode(t, "n2")[ref]; s.Registries < 4<<20 || s.Mirrors != 0 {
+		t.Errorf("%+v", s)
+	}
+	if err := c.admin.Delete(t.Context(), &v1alpha1.ModelSet{ObjectMeta: metav1.ObjectMeta{Name: "slow"}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// podWaits has a pod whose image volume is being downloaded. There is no kubelet: containerd pulls as for one.
+func (c *cluster) podWaits(t *testing.T, r *node.Registry) {
+	push(t, r, "team/awaited", "v1", 6)
+	ref := r.Ref("team/awaited", "v1")
+	pod := &core.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "waits"}, Spec: core.PodSpec{
+		NodeName: "n1", Tolerations: []core.Toleration{{Operator: core.TolerationOpExists}},
+		Containers: []core.Container{{Name: "c", Image: "x", VolumeMounts: []core.VolumeMount{{Name: "model", MountPath: "/model"}}}},
+		Volumes:    []core.Volume{{Name: "model", VolumeSource: core.VolumeSource{Image: &core.ImageVolumeSource{Reference: ref}}}},
+	}}
+	c.create(t, pod)
+	r.Wire.Link(64<<10, 0)
+	defer r.Wire.Link(0, 0)
+	pulled := make(chan error, 1)
+	go func() {
+		_, err := c.nodes["n1"].cri.Pull(ref, "")
+		pulled <- err
+	}()
+	eventually(t, "an event of the pod", func() error {
+		var all eventsapi.EventList
+		if err := c.admin.List(t.Context(), &all, client.InNamespace("default")); err != nil {
+			return err
+		}
+		for _, e := range all.Items {
+			if e.Regarding.UID == pod.UID && e.Reason == "Downloading" && strings.HasPrefix(e.Note, "downloading "+ref+": ") {
+				t.Log(e.Note)
+				return nil
+			}
+		}
+		return fmt.Errorf("%d events", len(all.Items))
+	})
+	r.Wire.Link(0, 0)
+	if err := <-pulled; err != nil {
+		t.Error(err)
+	}
+	eventually(t, "the end of the pull", func() error {
+		var is v1alpha1.ModelNode
+		if err := c.admin.Get(t.Context(), client.ObjectKey{Name: "n1"}, &is); err != nil || len(is.Status.Pulls) > 0 {
+			return fmt.Errorf("%w: %+v", err, is.Status.Pulls)
+		}
+		return nil
+	})
+	if err := c.admin.Delete(t.Context(), pod, client.GracePeriodSeconds(0)); err != nil {
+		t.Error(err)
+	}
 }
 
 // withoutAPI stops the API server while a container reads a model, and gives the nodes work when it is back.

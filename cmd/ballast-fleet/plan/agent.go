@@ -16,15 +16,17 @@ import (
 
 // A Wish is a model that a node should have.
 type Wish struct {
-	Secret string // name; empty: the credentials of the node
+	Secret string // name; empty: none
 	Keep   int    // versions
+	Rate   int64  // bytes per second, which the models of Set share; 0: no limit
+	Set    string
 }
 
 // Wishes returns the models of all sets that select a node, by reference. Of sets that name the same model, the largest
-// number of versions counts, and the secret of the set whose name is the first. Models and versions above the limits are
-// left out.
-func Wishes(sets []v1alpha1.ModelSet, node map[string]string) map[string]Wish {
-	all := map[string]Wish{}
+// number of versions and the highest rate count, and the secret of the set whose name is the first. Versions above the limit
+// are left out, and models above the limit are omitted.
+func Wishes(sets []v1alpha1.ModelSet, node map[string]string) (all map[string]Wish, omitted int) {
+	all = map[string]Wish{}
 	sets = slices.Clone(sets)
 	slices.SortFunc(sets, func(a, b v1alpha1.ModelSet) int { return strings.Compare(a.Name, b.Name) })
 	for _, s := range sets {
@@ -32,7 +34,10 @@ func Wishes(sets []v1alpha1.ModelSet, node map[string]string) map[string]Wish {
 			continue
 		}
 		for _, ref := range s.Spec.Models {
-			w := all[ref]
+			w, shared := all[ref]
+			if rate := rateOf(&s); !shared || w.Rate > 0 && (rate == 0 || rate > w.Rate) {
+				w.Rate, w.Set = rate, s.Name
+			}
 			if w.Secret == "" {
 				w.Secret = s.Spec.PullSecret
 			}
@@ -41,14 +46,23 @@ func Wishes(sets []v1alpha1.ModelSet, node map[string]string) map[string]Wish {
 		}
 	}
 	refs := slices.Sorted(maps.Keys(all))
-	for _, ref := range refs[min(len(refs), maxModels):] {
+	beyond := refs[min(len(refs), maxModels):]
+	for _, ref := range beyond {
 		delete(all, ref)
 	}
 	for ref, w := range all {
 		w.Keep = min(w.Keep, maxPins/len(all))
 		all[ref] = w
 	}
-	return all
+	return all, len(beyond)
+}
+
+// rateOf returns the limit of a set in bytes per second; 0: none.
+func rateOf(s *v1alpha1.ModelSet) int64 {
+	if s.Spec.Rate == nil {
+		return 0
+	}
+	return s.Spec.Rate.Value()
 }
 
 // Limits of a node: the models that ModelNodeStatus.List can have, and the pins that the daemon takes.
@@ -108,8 +122,8 @@ func Retry(failures int) time.Duration {
 // WriteAfter returns when the state of a node is written, in relation to the last write: at once if more than the progress of
 // downloads, the disk and the received bytes has changed. It returns false if nothing has changed.
 func WriteAfter(was, is v1alpha1.ModelNodeStatus) (time.Duration, bool) {
-	progress := !equality.Semantic.DeepEqual(was.Disk, is.Disk) || !equality.Semantic.DeepEqual(was.Received, is.Received)
-	other := len(was.List) != len(is.List)
+	progress := !equality.Semantic.DeepEqual(was.Disk, is.Disk) || !equality.Semantic.DeepEqual(was.Received, is.Received) || !equality.Semantic.DeepEqual(was.Pulls, is.Pulls)
+	other := len(was.List) != len(is.List) || was.Omitted != is.Omitted
 	for i := range min(len(was.List), len(is.List)) {
 		a, b := was.List[i], is.List[i]
 		other = other || a.Ref != b.Ref || a.Phase != b.Phase || a.Error != b.Error || !slices.Equal(a.Pinned, b.Pinned)
@@ -122,6 +136,21 @@ func WriteAfter(was, is v1alpha1.ModelNodeStatus) (time.Duration, bool) {
 		return WriteEvery, true
 	}
 	return 0, false
+}
+
+// Pulls returns what a ModelNode says about pulls.
+func Pulls(all []api.Pull) (out []v1alpha1.PullState) {
+	const maxPulls, maxRefs, maxRef = 16, 16, 512 // of the schema
+	for _, p := range all[:min(len(all), maxPulls)] {
+		s := v1alpha1.PullState{Total: p.Total, Completed: p.Completed, Rate: p.Rate}
+		for _, ref := range p.Refs {
+			if len(s.Refs) < maxRefs && len(ref) <= maxRef {
+				s.Refs = append(s.Refs, ref)
+			}
+		}
+		out = append(out, s)
+	}
+	return out
 }
 
 // Usage returns what a ModelNode says about the disk and the sources of a node: of its mirrors those with the most bytes, and

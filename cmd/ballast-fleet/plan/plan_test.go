@@ -11,7 +11,10 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/google/go-cmp/cmp"
+	core "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 func set(name string, spec v1alpha1.ModelSetSpec) v1alpha1.ModelSet {
@@ -31,12 +34,75 @@ func TestWishes(t *testing.T) {
 		set("other", v1alpha1.ModelSetSpec{Models: []string{"r/c:1"}, NodeSelector: map[string]string{"gpu": "true"}}),
 		gone,
 	}
-	want := map[string]Wish{"r/a:1": {"of-a", 2}, "r/b:1": {"of-b", 2}}
-	if d := cmp.Diff(want, Wishes(sets, map[string]string{"gpu": "false"})); d != "" {
+	want := map[string]Wish{"r/a:1": {Secret: "of-a", Keep: 2, Set: "a"}, "r/b:1": {Secret: "of-b", Keep: 2, Set: "b"}}
+	got, _ := Wishes(sets, map[string]string{"gpu": "false"})
+	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
-	if got := Wishes(sets, map[string]string{"gpu": "true"}); len(got) != 3 || got["r/c:1"].Keep != 1 {
+	if got, _ := Wishes(sets, map[string]string{"gpu": "true"}); len(got) != 3 || got["r/c:1"].Keep != 1 {
 		t.Errorf("with the label: %v", got)
+	}
+}
+
+// TestRates: of several sets with a model, the highest rate counts, and none is the highest.
+func TestRates(t *testing.T) {
+	for _, tt := range []struct {
+		a, b string
+		rate int64
+		set  string
+	}{{"1Mi", "2Mi", 2 << 20, "b"}, {"2Mi", "1Mi", 2 << 20, "a"}, {"", "1Mi", 0, "a"}, {"1Mi", "", 0, "b"}, {"1M", "1M", 1e6, "a"}} {
+		var sets []v1alpha1.ModelSet
+		for name, rate := range map[string]string{"a": tt.a, "b": tt.b} {
+			spec := v1alpha1.ModelSetSpec{Models: []string{"r/a:1"}}
+			if rate != "" {
+				spec.Rate = new(resource.MustParse(rate))
+			}
+			sets = append(sets, set(name, spec))
+		}
+		got, _ := Wishes(sets, nil)
+		if w := got["r/a:1"]; w.Rate != tt.rate || w.Set != tt.set {
+			t.Errorf("%q and %q: %+v", tt.a, tt.b, w)
+		}
+	}
+}
+
+// TestProgress makes events for pods that wait, each tenth of the bytes and at most each 30 seconds.
+func TestProgress(t *testing.T) {
+	pod := func(uid, ref string, phase core.PodPhase) core.Pod {
+		p := core.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid)}, Status: core.PodStatus{Phase: phase}}
+		p.Spec.Volumes = []core.Volume{{}, {VolumeSource: core.VolumeSource{Image: &core.ImageVolumeSource{Reference: ref}}}}
+		return p
+	}
+	pods := []core.Pod{
+		pod("waits", "R.example/a:1", core.PodPending), pod("runs", "r.example/a:1", core.PodRunning),
+		pod("other", "r.example/b:1", core.PodPending), pod("bad", "\n", core.PodPending), {Status: core.PodStatus{Phase: core.PodPending}},
+	}
+	notes, now := map[types.UID]Note{"gone": {}}, time.Now()
+	for _, tt := range []struct {
+		after     time.Duration
+		completed int64
+		rate      int64
+		want      string
+	}{
+		{0, 1e9, 0, "downloading R.example/a:1: 2 %, 1.0 GB of 40 GB"},
+		{time.Minute, 3e9, 1e8, ""},
+		{time.Minute, 5e9, 1e8, "downloading R.example/a:1: 12 %, 5.0 GB of 40 GB, 100 MB/s, 5m50s left"},
+		{20 * time.Second, 20e9, 1e8, ""},
+		{10 * time.Second, 20e9, 1e8, "downloading R.example/a:1: 50 %, 20 GB of 40 GB, 100 MB/s, 3m20s left"},
+		{time.Minute, 20e9, 1e8, ""},
+	} {
+		now = now.Add(tt.after)
+		pulls := []v1alpha1.PullState{{}, {Refs: []string{"r.example/x:1", "r.example/a:1"}, Total: 40e9, Completed: tt.completed, Rate: tt.rate}}
+		want := map[types.UID]string{}
+		if tt.want != "" {
+			want["waits"] = tt.want
+		}
+		if d := cmp.Diff(want, Progress(pods, pulls, notes, now)); d != "" {
+			t.Errorf("%d bytes (-want +got):\n%s", tt.completed, d)
+		}
+		if len(notes) != 1 {
+			t.Errorf("notes of %d pods, want those of one", len(notes))
+		}
 	}
 }
 
@@ -47,8 +113,8 @@ func TestLimits(t *testing.T) {
 		for i := range models {
 			refs = append(refs, fmt.Sprintf("r/%d:1", i))
 		}
-		got := Wishes([]v1alpha1.ModelSet{set("a", v1alpha1.ModelSetSpec{Models: refs, Keep: 16})}, nil)
-		if len(got) != want.models || got["r/0:1"].Keep != want.keep {
+		got, omitted := Wishes([]v1alpha1.ModelSet{set("a", v1alpha1.ModelSetSpec{Models: refs, Keep: 16})}, nil)
+		if len(got) != want.models || omitted != models-want.models || got["r/0:1"].Keep != want.keep {
 			t.Errorf("%d: %d models, %+v", models, len(got), got["r/0:1"])
 		}
 	}

@@ -1,6 +1,7 @@
 package v1alpha1
 
 import (
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -65,8 +66,14 @@ type ModelSetSpec struct {
 	// +kubebuilder:validation:Maximum=16
 	Keep int32 `json:"keep,omitempty"`
 
+	// Rate limits the bytes per second that each node downloads of the set, such as 50Mi. A model of several sets has the highest
+	// rate of these. There is no limit while a pod waits for a model.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('64Ki')) >= 0",message="the rate is less than 64Ki bytes a second"
+	Rate *resource.Quantity `json:"rate,omitempty"`
+
 	// PullSecret is the name of a secret of type kubernetes.io/dockerconfigjson in the namespace of the agents, which
-	// fleet.pullSecrets of the chart lists. Without one, the credentials of the node are used.
+	// fleet.pullSecrets of the chart lists. Without one, models must be public, or in a registry of upstream.share_credentials.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	PullSecret string `json:"pullSecret,omitempty"`
@@ -142,11 +149,36 @@ type ModelNodeStatus struct {
 	// +listMapKey=ref
 	List []ModelState `json:"list,omitempty"`
 
+	// Omitted is the number of models of sets that the node does not get, because it has 512 others.
+	// +optional
+	Omitted int32 `json:"omitted,omitempty"`
+
+	// Pulls are the downloads that pulls of containerd wait for, also of models that no set names.
+	// +optional
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=atomic
+	Pulls []PullState `json:"pulls,omitempty"`
+
 	// Disk is what models take on the node, and Received where their bytes came from; not newer than some minutes.
 	// +optional
 	Disk *DiskState `json:"disk,omitempty"`
 	// +optional
 	Received *ReceivedState `json:"received,omitempty"`
+}
+
+// PullState is a download that a pull of containerd waits for.
+type PullState struct {
+	// Refs are references of the model.
+	// +optional
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=512
+	// +listType=atomic
+	Refs []string `json:"refs,omitempty"`
+
+	// Total and Completed are bytes, Rate is bytes per second.
+	Total     int64 `json:"total"`
+	Completed int64 `json:"completed"`
+	Rate      int64 `json:"rate"`
 }
 
 // DiskState is the disk of a node, in bytes.
@@ -205,6 +237,12 @@ type ModelState struct {
 	Completed int64 `json:"completed,omitempty"`
 	// +optional
 	Rate int64 `json:"rate,omitempty"`
+
+	// Registries and Mirrors are the bytes of the last download that came from there; others were present.
+	// +optional
+	Registries int64 `json:"registries,omitempty"`
+	// +optional
+	Mirrors int64 `json:"mirrors,omitempty"`
 
 	// Pinned are the digests of the versions that are pinned, the newest first.
 	// +optional

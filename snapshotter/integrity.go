@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -242,12 +244,18 @@ func (s *Snapshotter) Health(ctx context.Context) (Health, error) {
 }
 
 // unknown returns the names of directories without metadata, except those of removed snapshots, which wait
-// for the next Cleanup.
+// for the next Cleanup, or which one is removing.
 func (s *Snapshotter) unknown(ctx context.Context) ([]string, error) {
 	all, err := s.orphans(ctx, nil)
 	return slices.DeleteFunc(all, func(id string) bool {
-		r, err := readRecord(s.snapshotDir(id))
-		return err == nil && r.Removed
+		if r, err := readRecord(s.snapshotDir(id)); err == nil {
+			return r.Removed
+		}
+		if _, leaving := s.leaving.Load(id); leaving {
+			return true
+		}
+		_, err := os.Lstat(s.snapshotDir(id)) // removed by now?
+		return errors.Is(err, fs.ErrNotExist)
 	}), err
 }
 

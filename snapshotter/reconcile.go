@@ -99,7 +99,10 @@ func (s *Snapshotter) Cleanup(ctx context.Context) error {
 		}
 		// The name of a reference can contain anything.
 		if filepath.Base(id) == id && id != "." && id != ".." {
-			if err := os.RemoveAll(s.snapshotDir(id)); err != nil {
+			s.leaving.Store(id, true)
+			err := os.RemoveAll(s.snapshotDir(id))
+			s.leaving.Delete(id)
+			if err != nil {
 				s.log.WarnContext(ctx, "directory of a removed snapshot stays until the next cleanup", "snapshot", id, "err", err)
 				continue
 			}

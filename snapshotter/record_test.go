@@ -59,6 +59,37 @@ func newVaried(t *testing.T, b tree.Backend) (n *node, content []byte, c *jail) 
 	return n, content, c
 }
 
+// TestHealthBesideCleanup: the directory of a removed snapshot is not unknown while a cleanup removes it.
+func TestHealthBesideCleanup(t *testing.T) {
+	n := newNode(t, backends[0])
+	for i := range 20 {
+		name := fmt.Sprint("layer ", i)
+		n.layer(t, name, "", func(dir string) {
+			for k := range 100 {
+				write(t, filepath.Join(dir, fmt.Sprint(k)), "x")
+			}
+		})
+		if err := n.Remove(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cleaned := make(chan error, 1)
+	go func() { cleaned <- n.Cleanup(t.Context()) }()
+	for {
+		if h, err := n.Health(t.Context()); err != nil || len(h.Unknown) > 0 {
+			t.Errorf("unknown: %v, %v", h.Unknown, err)
+		}
+		select {
+		case err := <-cleaned:
+			if err != nil {
+				t.Error(err)
+			}
+			return
+		default:
+		}
+	}
+}
+
 // Lost or damaged metadata is rebuilt from the records: every snapshot is as before, new models can be
 // shown, and nothing is left when all snapshots are removed.
 func TestLostMetadataIsRebuilt(t *testing.T) {

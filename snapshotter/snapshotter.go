@@ -61,6 +61,8 @@ type Snapshotter struct {
 
 	noStubs error // why the kernel mounts no stubs, if backend is tree.Links
 
+	leaving sync.Map // ids whose directories a Cleanup is removing
+
 	asked  asked      // see Missing
 	hiding sync.Mutex // serializes repairs of the hiding layer; no other lock is taken while it is held
 }

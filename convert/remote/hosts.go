@@ -303,7 +303,7 @@ func (c *Client) endpoints(host, dir string) ([]*endpoint, error) {
 		if i < len(peers) {
 			e.peers, e.state.Patience = peers[i], peersPatience
 			if e.peers.Kind == Dragonfly {
-				e.state.Piece = pieceLength
+				e.state.Piece, e.state.Gather = pieceLength, pieceGather
 			}
 		}
 		e.private = givesCredentials(h, t)

@@ -22,6 +22,10 @@ type Endpoint struct {
 	// means a second. Below zero, the server is never left for being slow.
 	Patience time.Duration
 
+	// Gather is how long the first byte may take after the header: Dragonfly answers when it has found a piece, and sends it when it
+	// has all of it. The longer one of Patience and Gather counts.
+	Gather time.Duration
+
 	// Piece is the size in bytes of the aligned ranges that it is asked for; zero means that it is asked for
 	// what is needed.
 	Piece int64

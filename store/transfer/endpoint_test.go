@@ -118,6 +118,21 @@ func TestMirrorMisses(t *testing.T) {
 	})
 }
 
+// TestAbsentOrigin checks that a source without the blob is not asked for each range, and does not disturb those that run.
+func TestAbsentOrigin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMirrored(t, &server{err: errdefs.ErrNotFound}, &server{bytes: 64 << 10, every: 50 * time.Millisecond})
+		m.from.Set("a", []Source{{Name: "content store", Fetcher: m.mirror}, {Name: "a/b", Fetcher: m.origin}})
+		m.ranges(40)
+		if n := m.mirror.calls.Load(); n > 6+5 { // the ranges that begin together, and after 1, 2, 4, 8 and 16 seconds
+			t.Errorf("the source without the blob got %d requests", n)
+		}
+		if n := m.origin.calls.Load(); n > 40+11 {
+			t.Errorf("the other one got %d requests for 40 ranges: running ones were interrupted", n)
+		}
+	})
+}
+
 // TestMirrorNotAsked checks that a mirror that is not asked for a blob is not well because of that.
 func TestMirrorNotAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -153,15 +168,18 @@ func TestSlowLink(t *testing.T) {
 	})
 }
 
-// TestPatience checks that an endpoint has its own time to begin an answer.
+// TestPatience checks that an endpoint has its own time to begin an answer, and to send the first byte of it.
 func TestPatience(t *testing.T) {
-	for patience, want := range map[time.Duration]bool{0: false, 5 * time.Second: true} {
+	for _, tt := range []struct {
+		patience, gather time.Duration
+		mirror           bool
+	}{{0, 0, false}, {5 * time.Second, 0, true}, {0, 5 * time.Second, true}, {0, 2 * time.Second, false}} {
 		synctest.Test(t, func(t *testing.T) {
-			m := newMirrored(t, &server{bytes: 4 << 20, every: 3500 * time.Millisecond}, quick())
-			m.endpoint.Patience = patience
+			m := newMirrored(t, &server{bytes: 4 << 20, every: 3500 * time.Millisecond}, quick()) // the header comes at once
+			m.endpoint.Patience, m.endpoint.Gather = tt.patience, tt.gather
 			src, err := m.fetch.Range(t.Context(), nil, make([]byte, 256<<10), 0)
-			if err != nil || src.Endpoint.Mirror != want {
-				t.Errorf("with %v: the bytes came from %s, %v", patience, src.Endpoint.Name, err)
+			if err != nil || src.Endpoint.Mirror != tt.mirror {
+				t.Errorf("%+v: the bytes came from %s, %v", tt, src.Endpoint.Name, err)
 			}
 		})
 	}

@@ -85,7 +85,11 @@ func (f Fetch) inTurn(ctx context.Context, off int64, ask func(Source) (progress
 			}
 			began := time.Now()
 			progress, err := ask(src)
-			f.From.asked(src, began, OutcomeOf(ctx, err))
+			outcome := OutcomeOf(ctx, err)
+			if outcome == Absent && !src.Endpoint.isMirror() && !errdefs.IsNotFound(err) {
+				outcome = Unknown // it may have the blob
+			}
+			f.From.asked(src, began, outcome)
 			switch {
 			case err == nil:
 				return src, nil
@@ -193,6 +197,7 @@ func (r *rangeFetch) request(ctx context.Context, src Source, buf []byte, at int
 		return 0, err
 	}
 	defer body.Close()
+	place.begin()
 	if start != at {
 		return 0, ErrNoRanges
 	}
@@ -260,18 +265,19 @@ func (f Fetch) spend(ctx context.Context, n int) error {
 	return nil
 }
 
-// watch cancels a slow request when there is a better source that was not tried yet (asked) and has no
+// watch cancels a slow request when there is a better source that was not tried yet and has no
 // known problems. It does not cycle through sources, which would not make a slow link faster. It
 // returns when the request has ended.
-func (f Fetch) watch(ctx context.Context, src Source, place *Slot, asked map[string]bool, cancel context.CancelCauseFunc) {
+func (f Fetch) watch(ctx context.Context, src Source, place *Slot, tried map[string]bool, cancel context.CancelCauseFunc) {
 	if src.Endpoint != nil && src.Endpoint.Patience < 0 {
 		return
 	}
 	tick := time.NewTicker(look)
 	defer tick.Stop()
-	var patient time.Time
-	if src.Endpoint != nil {
-		patient = time.Now().Add(src.Endpoint.Patience)
+	asked := time.Now()
+	patient := func() bool {
+		e, begun := src.Endpoint, place.begun.Load()
+		return e != nil && (time.Since(asked) < e.Patience || begun != 0 && time.Since(time.Unix(0, begun)) < e.Gather)
 	}
 	var before int64
 	for {
@@ -283,13 +289,13 @@ func (f Fetch) watch(ctx context.Context, src Source, place *Slot, asked map[str
 		now := place.bytes.Load()
 		n := now - before
 		before = now
-		if now == 0 && time.Now().Before(patient) {
+		if now == 0 && patient() {
 			continue
 		}
 		if f.paced() {
 			continue
 		}
-		if why := f.From.better(src, asked, float64(n)/look.Seconds()); why != nil {
+		if why := f.From.better(src, tried, float64(n)/look.Seconds()); why != nil {
 			f.From.slowed(src)
 			cancel(why)
 			return

@@ -175,6 +175,7 @@ func (p *pieceReader) run(ctx context.Context, ps *pieces, f Fetch, src Source, 
 		return err
 	}
 	defer body.Close()
+	place.begin()
 	if at != p.key.start {
 		return ErrNoRanges
 	}

@@ -156,6 +156,7 @@ type Slot struct {
 	flow   *Flow
 	cancel context.CancelCauseFunc
 	bytes  atomic.Int64
+	begun  atomic.Int64 // when the answer of a server began, in nanoseconds since 1970; 0: it has not
 
 	// The following fields are guarded by Scheduler.mu.
 	account *account
@@ -249,6 +250,9 @@ func (sl *Slot) Flow() *Flow { return sl.flow }
 
 // Progress records that n bytes arrived with the slot.
 func (sl *Slot) Progress(n int) { sl.bytes.Add(int64(n)) }
+
+// begin records that the answer of a server has begun.
+func (sl *Slot) begin() { sl.begun.Store(time.Now().UnixNano()) }
 
 // Revoked reports whether the slot is revoked.
 func (sl *Slot) Revoked() bool { return context.Cause(sl.Context) == ErrRevoked }

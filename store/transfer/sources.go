@@ -204,13 +204,15 @@ func (s *Sources) demote(src Source, d time.Duration) {
 	s.bad[src.Key()] = time.Now().Add(d)
 }
 
-// asked records the result of a request to a mirror that began at a time. One absent range is one: it can
-// be that no node that has it answered in time.
+// asked records the result of a request that began at a time. One absent range of a mirror is one: it can
+// be that no node that has it answered in time. What has not the blob otherwise is asked after others for a while: each request would
+// take a slot from one that runs.
 func (s *Sources) asked(src Source, began time.Time, o Outcome) {
-	if !src.Endpoint.isMirror() {
-		return
+	free := 0
+	if src.Endpoint.isMirror() {
+		src.Endpoint.Leave(began, o)
+		free = 1
 	}
-	src.Endpoint.Leave(began, o)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch key := src.Key(); o {
@@ -223,7 +225,7 @@ func (s *Sources) asked(src Source, began time.Time, o Outcome) {
 		if s.absent[key] == nil {
 			s.absent[key] = &rest{}
 		}
-		s.absent[key].failed(began, 1)
+		s.absent[key].failed(began, free)
 	}
 }
 

@@ -6,7 +6,7 @@
 //	ballast-fleet leave        on each node, at the removal of ballast: removes the labels
 //	ballast-fleet gone         once, at the removal of ballast: waits until all nodes are done
 //
-// The agent and the controller are reconcilers. What they decide is in functions of package plan without clients, clocks and state.
+// The agent (package agent) and the controller are reconcilers. What they decide is in functions of package plan without clients, clocks and state.
 //
 // # Load on the API server
 //

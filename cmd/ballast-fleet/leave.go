@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ballast-dev/ballast/cmd/ballast-fleet/agent"
 	"github.com/spf13/cobra"
 	apps "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,7 +15,7 @@ import (
 
 func (a *app) leaveCommand() *cobra.Command {
 	var node string
-	var m marks
+	var m agent.Marks
 	var stay bool
 	c := &cobra.Command{
 		Use:   "leave",
@@ -29,7 +30,7 @@ func (a *app) leaveCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := m.leave(cmd.Context(), k, node); err != nil {
+			if err := m.Leave(cmd.Context(), k, node); err != nil {
 				return err
 			}
 		}

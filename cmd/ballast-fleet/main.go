@@ -11,11 +11,11 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/ballast-dev/ballast/cmd/ballast-fleet/agent"
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -99,8 +99,8 @@ func (a *app) manager(o manager.Options) (manager.Manager, error) {
 }
 
 func (a *app) agentCommand() *cobra.Command {
-	var ag agent
-	var socket, metrics string
+	var ag agent.Agent
+	var metrics string
 	c := &cobra.Command{
 		Use:   "agent",
 		Short: "label the node, and have the daemon fetch the models of its ModelSets; runs until SIGTERM",
@@ -110,46 +110,33 @@ more. The label stays while the daemon restarts, because complete models need no
 With --models, the daemon fetches and pins the models of all ModelSets that select the node.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if ag.refresh < time.Second {
-				return fmt.Errorf("--refresh %v is less than a second", ag.refresh)
+			if ag.Refresh < time.Second {
+				return fmt.Errorf("--refresh %v is less than a second", ag.Refresh)
 			}
-			ag.log = a.log
-			ag.daemon = api.NewClient(socket)
-			defer ag.daemon.Close()
-			if ag.node == "" {
-				return ag.watchDaemon(cmd.Context())
-			}
-			mgr, err := a.manager(manager.Options{Cache: ag.cacheOptions(), Metrics: server.Options{BindAddress: metrics}})
-			if err != nil {
-				return err
-			}
-			if err := ag.setup(mgr); err != nil {
-				return err
-			}
-			defer ag.end()
-			g, ctx := errgroup.WithContext(cmd.Context())
-			g.Go(func() error { return ag.watchDaemon(ctx) })
-			g.Go(func() error { return mgr.Start(ctx) })
-			return g.Wait()
+			ag.Log = a.log
+			return ag.Run(cmd.Context(), func(o manager.Options) (manager.Manager, error) {
+				o.Metrics = server.Options{BindAddress: metrics}
+				return a.manager(o)
+			})
 		},
 	}
 	f := c.Flags()
-	nodeFlags(c, &ag.node, &ag.marks)
-	f.StringVar(&socket, "socket", "/run/ballast/fleet/fleet.sock", "`socket` of ballastd")
-	f.BoolVar(&ag.models, "models", false, "fetch the models of ModelSets")
-	f.BoolVar(&ag.hold, "hold", false, "keep the startup taint until the node has its models")
-	f.StringVar(&ag.handler, "runtime-handler", "", "runtime `handler` of the pods that use models")
-	f.StringVar(&ag.namespace, "namespace", "ballast-system", "`namespace` of pull secrets")
-	f.DurationVar(&ag.refresh, "refresh", 10*time.Minute, "how often tags are looked up")
+	nodeFlags(c, &ag.Node, &ag.Marks)
+	f.StringVar(&ag.Socket, "socket", "/run/ballast/fleet/fleet.sock", "`socket` of ballastd")
+	f.BoolVar(&ag.Models, "models", false, "fetch the models of ModelSets")
+	f.BoolVar(&ag.Hold, "hold", false, "keep the startup taint until the node has its models")
+	f.StringVar(&ag.Handler, "runtime-handler", "", "runtime `handler` of the pods that use models")
+	f.StringVar(&ag.Namespace, "namespace", "ballast-system", "`namespace` of pull secrets")
+	f.DurationVar(&ag.Refresh, "refresh", 10*time.Minute, "how often tags are looked up")
 	f.StringVar(&metrics, "metrics", "0", "`address` for metrics, such as :9758; 0: none")
 	return c
 }
 
-func nodeFlags(c *cobra.Command, node *string, m *marks) {
+func nodeFlags(c *cobra.Command, node *string, m *agent.Marks) {
 	f := c.Flags()
 	f.StringVar(node, "name", "", "`name` of the node; empty: do not ask the API server")
-	f.StringVar(&m.label, "label", "", "`key` of the label for nodes with ballast")
-	f.StringVar(&m.taint, "taint", "", "`key` of the taint for nodes until ballast is ready")
+	f.StringVar(&m.Label, "label", "", "`key` of the label for nodes with ballast")
+	f.StringVar(&m.Taint, "taint", "", "`key` of the taint for nodes until ballast is ready")
 }
 
 func (a *app) controllerCommand() *cobra.Command {

@@ -1,4 +1,4 @@
-package main
+package agent
 
 import (
 	"context"
@@ -17,16 +17,16 @@ import (
 )
 
 // credentials reads a pull secret.
-func (a *agent) credentials(ctx context.Context, secret string, req *api.FleetPullRequest) error {
+func (a *Agent) credentials(ctx context.Context, secret string, req *api.FleetPullRequest) error {
 	if secret == "" {
 		return nil
 	}
 	var s core.Secret
-	if err := a.direct.Get(ctx, client.ObjectKey{Namespace: a.namespace, Name: secret}, &s); err != nil {
+	if err := a.direct.Get(ctx, client.ObjectKey{Namespace: a.Namespace, Name: secret}, &s); err != nil {
 		if apierrors.IsForbidden(err) {
 			return fmt.Errorf("pull secret %s cannot be read; add it to fleet.pullSecrets of the chart: %w", secret, errdefs.ErrPermissionDenied)
 		}
-		return fmt.Errorf("pull secret %s in namespace %s: %w", secret, a.namespace, err)
+		return fmt.Errorf("pull secret %s in namespace %s: %w", secret, a.Namespace, err)
 	}
 	var err error
 	req.Username, req.Password, err = loginOf(s.Data[core.DockerConfigJsonKey], req.Ref)

@@ -1,4 +1,4 @@
-package main
+package agent
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
 	core "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,30 +27,33 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
-// lookDaemon is the interval between checks of the daemon, lookUsage that between looks at its disk and mirrors, and answerWithin
+// checkEvery is the interval between checks of the daemon, lookUsage that between looks at its disk and mirrors, and answerWithin
 // how long it may take for a short answer.
 const (
-	lookDaemon   = 5 * time.Second
+	checkEvery   = 5 * time.Second
 	lookUsage    = 5 * time.Minute
 	answerWithin = 30 * time.Second
 )
 
-// An agent has the daemon of its node do what the cluster wishes.
-type agent struct {
-	node      string
-	marks     marks
-	models    bool   // fetch the models of ModelSets
-	hold      bool   // the taint, until the node has its models
-	handler   string // runtime handler
-	namespace string // of pull secrets
-	refresh   time.Duration
-	daemon    *api.Client
-	log       *slog.Logger
+// An Agent has the daemon of its node do what the cluster wishes. The exported fields are set before Run.
+type Agent struct {
+	Node      string // its name; empty: only the daemon is watched
+	Marks     Marks
+	Models    bool          // fetch the models of ModelSets
+	Hold      bool          // the taint, until the node has its models
+	Handler   string        // runtime handler of the pods that use models
+	Namespace string        // of pull secrets
+	Refresh   time.Duration // how often tags are looked up
+	Socket    string        // of ballastd
+	Log       *slog.Logger
+
+	daemon *api.Client
 
 	client client.Client // reads nodes and sets from the watches
 	direct client.Reader // reads the rest
@@ -81,9 +85,9 @@ type model struct {
 }
 
 // cacheOptions are the two watches of an agent.
-func (a *agent) cacheOptions() cache.Options {
+func (a *Agent) cacheOptions() cache.Options {
 	return cache.Options{ByObject: map[client.Object]cache.ByObject{
-		&core.Node{}: {Field: fields.OneTermEqualSelector("metadata.name", a.node), Transform: slim},
+		&core.Node{}: {Field: fields.OneTermEqualSelector("metadata.name", a.Node), Transform: slim},
 	}}
 }
 
@@ -95,23 +99,41 @@ func slim(o any) (any, error) {
 	return o, nil
 }
 
-func (a *agent) setup(mgr ctrl.Manager) error {
-	a.client, a.direct, a.poke, a.work = mgr.GetClient(), mgr.GetAPIReader(), make(chan event.GenericEvent, 1), map[string]*model{}
-	all := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
-		return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: a.node}}}
-	})
-	if err := metrics.Registry.Register(nodeModels); err != nil {
+// Run does the work of the agent until ctx ends. newManager returns a manager with options besides these.
+func (a *Agent) Run(ctx context.Context, newManager func(manager.Options) (manager.Manager, error)) error {
+	a.daemon = api.NewClient(a.Socket)
+	defer a.daemon.Close()
+	if a.Node == "" {
+		return a.watchDaemon(ctx)
+	}
+	mgr, err := newManager(manager.Options{Cache: a.cacheOptions()})
+	if err != nil {
 		return err
 	}
+	if err := a.setup(mgr); err != nil {
+		return err
+	}
+	defer a.end()
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return a.watchDaemon(ctx) })
+	g.Go(func() error { return mgr.Start(ctx) })
+	return g.Wait()
+}
+
+func (a *Agent) setup(mgr manager.Manager) error {
+	a.client, a.direct, a.poke, a.work = mgr.GetClient(), mgr.GetAPIReader(), make(chan event.GenericEvent, 1), map[string]*model{}
+	all := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
+		return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: a.Node}}}
+	})
 	b := ctrl.NewControllerManagedBy(mgr).Named("agent").Watches(&core.Node{}, all).WatchesRawSource(source.Channel(a.poke, all))
-	if a.models {
+	if a.Models {
 		b = b.Watches(&v1alpha1.ModelSet{}, all)
 	}
 	return b.Complete(a)
 }
 
 // wake has the node reconciled soon.
-func (a *agent) wake() {
+func (a *Agent) wake() {
 	select {
 	case a.poke <- event.GenericEvent{Object: &core.Node{}}:
 	default: // it will be
@@ -119,7 +141,7 @@ func (a *agent) wake() {
 }
 
 // watchDaemon checks the daemon until ctx ends, and prints when its state changes.
-func (a *agent) watchDaemon(ctx context.Context) error {
+func (a *Agent) watchDaemon(ctx context.Context) error {
 	said := ""
 	for {
 		pulls, err := a.check(ctx)
@@ -134,29 +156,29 @@ func (a *agent) watchDaemon(ctx context.Context) error {
 			a.wake()
 		}
 		if state != said {
-			a.log.Info(state)
+			a.Log.Info(state)
 			said = state
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(lookDaemon):
+		case <-time.After(checkEvery):
 		}
 	}
 }
 
 // check returns the pulls of containerd, or why the daemon is not ready, and waits for the answer only so long.
-func (a *agent) check(ctx context.Context) (pulls []api.Pull, err error) {
+func (a *Agent) check(ctx context.Context) (pulls []api.Pull, err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
-	if err = a.daemon.Ready(ctx); err == nil && a.models {
+	if err = a.daemon.Ready(ctx); err == nil && a.Models {
 		pulls, _ = a.daemon.FleetPulls(ctx) // only for events
 	}
 	return pulls, err
 }
 
 // saw records how the daemon is, and reports whether there is something to do or to write.
-func (a *agent) saw(changed, ready bool, pulls []api.Pull) bool {
+func (a *Agent) saw(changed, ready bool, pulls []api.Pull) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if changed {
@@ -168,14 +190,14 @@ func (a *agent) saw(changed, ready bool, pulls []api.Pull) bool {
 }
 
 // Reconcile compares the node with what the cluster wishes.
-func (a *agent) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+func (a *Agent) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	var node core.Node
-	if err := a.client.Get(ctx, client.ObjectKey{Name: a.node}, &node); err != nil {
+	if err := a.client.Get(ctx, client.ObjectKey{Name: a.Node}, &node); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	var sets v1alpha1.ModelSetList
 	again := time.Hour
-	if a.models {
+	if a.Models {
 		if err := a.load(ctx, &node); err != nil {
 			return reconcile.Result{}, err
 		}
@@ -184,18 +206,18 @@ func (a *agent) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.R
 		}
 		wishes, omitted := plan.Wishes(sets.Items, node.Labels)
 		if omitted > 0 && omitted != a.omitted {
-			a.log.Warn("the node does not get all models of its sets", "omitted", omitted)
+			a.Log.Warn("the node does not get all models of its sets", "omitted", omitted)
 		}
 		a.omitted = omitted
 		again = min(again, a.start(ctx, wishes))
 		if err := a.setPins(ctx); err != nil {
-			a.log.Warn("pins are not set", "err", err)
-			again = min(again, lookDaemon)
+			a.Log.Warn("pins are not set", "err", err)
+			again = min(again, checkEvery)
 		}
 	}
 	states, ready := a.states()
 	var unwritten error
-	if a.models {
+	if a.Models {
 		if ready {
 			again = min(again, a.look(ctx))
 		}
@@ -204,8 +226,8 @@ func (a *agent) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.R
 	}
 	if ready {
 		want := plan.Labels(sets.Items, node.Labels, states)
-		held := a.hold && slices.ContainsFunc(states, func(m v1alpha1.ModelState) bool { return m.Phase != v1alpha1.PhaseReady })
-		if err := a.marks.set(ctx, a.client, &node, want, !held); err != nil {
+		held := a.Hold && slices.ContainsFunc(states, func(m v1alpha1.ModelState) bool { return m.Phase != v1alpha1.PhaseReady })
+		if err := a.Marks.set(ctx, a.client, &node, want, !held); err != nil {
 			return reconcile.Result{}, err
 		}
 	}
@@ -216,14 +238,14 @@ func (a *agent) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.R
 }
 
 // load reads the ModelNode of an earlier agent, or creates one.
-func (a *agent) load(ctx context.Context, node *core.Node) error {
+func (a *Agent) load(ctx context.Context, node *core.Node) error {
 	if a.loaded == node.UID {
 		return nil
 	}
 	var is v1alpha1.ModelNode
-	err := a.direct.Get(ctx, client.ObjectKey{Name: a.node}, &is)
+	err := a.direct.Get(ctx, client.ObjectKey{Name: a.Node}, &is)
 	if apierrors.IsNotFound(err) {
-		is.Name = a.node
+		is.Name = a.Node
 		is.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}}
 		err = a.client.Create(ctx, &is)
 	}
@@ -242,7 +264,7 @@ func (a *agent) load(ctx context.Context, node *core.Node) error {
 }
 
 // start starts the attempts that are due, stops those for models that nothing wishes, and returns when the next one is due.
-func (a *agent) start(ctx context.Context, wishes map[string]plan.Wish) time.Duration {
+func (a *Agent) start(ctx context.Context, wishes map[string]plan.Wish) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for ref, m := range a.work {
@@ -280,8 +302,8 @@ func (a *agent) start(ctx context.Context, wishes map[string]plan.Wish) time.Dur
 }
 
 // attempt has the daemon fetch a model.
-func (a *agent) attempt(ctx context.Context, ref string, w plan.Wish, m *model) {
-	req := api.FleetPullRequest{Ref: ref, Handler: a.handler, Rate: w.Rate, Set: w.Set}
+func (a *Agent) attempt(ctx context.Context, ref string, w plan.Wish, m *model) {
+	req := api.FleetPullRequest{Ref: ref, Handler: a.Handler, Rate: w.Rate, Set: w.Set}
 	err := a.credentials(ctx, w.Secret, &req)
 	var digest string
 	if err == nil {
@@ -307,14 +329,14 @@ func (a *agent) attempt(ctx context.Context, ref string, w plan.Wish, m *model) 
 			m.enter(v1alpha1.PhaseFailed)
 		}
 		if m.failures == 1 || !errdefs.IsUnavailable(err) {
-			a.log.Warn("model was not fetched", "ref", ref, "err", m.state.Error)
+			a.Log.Warn("model was not fetched", "ref", ref, "err", m.state.Error)
 		}
 	default:
 		m.failures, m.state.Error = 0, ""
-		m.due = time.Now().Add(a.refresh*3/4 + rand.N(a.refresh/2)) // random, so that nodes do not ask at the same time
+		m.due = time.Now().Add(a.Refresh*3/4 + rand.N(a.Refresh/2)) // random, so that nodes do not ask at the same time
 		m.state.Completed = m.state.Total
 		if !slices.Contains(m.state.Pinned, digest) {
-			a.log.Info("model is ready", "ref", ref, "digest", digest)
+			a.Log.Info("model is ready", "ref", ref, "digest", digest)
 		}
 		m.state.Pinned = plan.Versions(m.state.Pinned, digest, m.wish.Keep)
 		m.enter(v1alpha1.PhaseReady)
@@ -333,7 +355,7 @@ func truncated(s string) string {
 }
 
 // progress adds a line of a download.
-func (a *agent) progress(m *model, e api.Event) {
+func (a *Agent) progress(m *model, e api.Event) {
 	if e.Digest == "" {
 		return
 	}
@@ -357,12 +379,14 @@ func (a *agent) progress(m *model, e api.Event) {
 	}
 }
 
-// enter changes the phase. The caller holds agent.mu.
+// enter changes the phase. The caller holds Agent.mu.
 func (m *model) enter(p v1alpha1.Phase) {
 	if m.state.Phase != p {
 		m.state.Phase, m.state.Since = p, metav1.Now()
 	}
 }
+
+func init() { metrics.Registry.MustRegister(nodeModels) }
 
 // nodeModels counts the models of a node.
 var nodeModels = prometheus.NewGaugeVec(prometheus.GaugeOpts{
@@ -370,7 +394,7 @@ var nodeModels = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 }, []string{"phase"})
 
 // states returns the states of all models, and whether the daemon is ready.
-func (a *agent) states() ([]v1alpha1.ModelState, bool) {
+func (a *Agent) states() ([]v1alpha1.ModelState, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	all, count := map[string]v1alpha1.ModelState{}, map[v1alpha1.Phase]float64{}
@@ -385,7 +409,7 @@ func (a *agent) states() ([]v1alpha1.ModelState, bool) {
 }
 
 // setPins has the daemon pin the versions of all models, and nothing else. A model that is no longer there is fetched again.
-func (a *agent) setPins(ctx context.Context) error {
+func (a *Agent) setPins(ctx context.Context) error {
 	var want []api.FleetPin
 	states, ready := a.states()
 	for _, m := range states {
@@ -428,7 +452,7 @@ func (a *agent) setPins(ctx context.Context) error {
 }
 
 // look looks at the disk and the mirrors of the node if it is time, and returns when it is time again.
-func (a *agent) look(ctx context.Context) time.Duration {
+func (a *Agent) look(ctx context.Context) time.Duration {
 	if wait := time.Until(a.looked.Add(lookUsage)); wait > 0 {
 		return wait
 	}
@@ -437,7 +461,7 @@ func (a *agent) look(ctx context.Context) time.Duration {
 	defer cancel()
 	n, err := a.daemon.FleetNode(ctx)
 	if err != nil {
-		a.log.Warn("the disk of the node is not known", "err", api.Text(err))
+		a.Log.Warn("the disk of the node is not known", "err", api.Text(err))
 		return lookUsage
 	}
 	a.usage = plan.Usage(n)
@@ -445,7 +469,7 @@ func (a *agent) look(ctx context.Context) time.Duration {
 }
 
 // write writes the ModelNode if it is time, and otherwise returns when it is.
-func (a *agent) write(ctx context.Context, states []v1alpha1.ModelState) (time.Duration, error) {
+func (a *Agent) write(ctx context.Context, states []v1alpha1.ModelState) (time.Duration, error) {
 	is := v1alpha1.ModelNodeStatus{
 		Models: plan.Count(states), List: states, Omitted: int32(a.omitted), Pulls: a.pulling(), Disk: a.usage.Disk, Received: a.usage.Received,
 	}
@@ -463,7 +487,7 @@ func (a *agent) write(ctx context.Context, states []v1alpha1.ModelState) (time.D
 	if err != nil {
 		return 0, err
 	}
-	node := v1alpha1.ModelNode{ObjectMeta: metav1.ObjectMeta{Name: a.node}}
+	node := v1alpha1.ModelNode{ObjectMeta: metav1.ObjectMeta{Name: a.Node}}
 	if err := a.client.Status().Patch(ctx, &node, client.RawPatch(types.MergePatchType, patch)); err != nil {
 		if apierrors.IsNotFound(err) { // its node was another one of the same name, or an administrator removed it
 			a.loaded = ""
@@ -475,14 +499,14 @@ func (a *agent) write(ctx context.Context, states []v1alpha1.ModelState) (time.D
 }
 
 // pulling returns the pulls of containerd.
-func (a *agent) pulling() []v1alpha1.PullState {
+func (a *Agent) pulling() []v1alpha1.PullState {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return plan.Pulls(a.pulls)
 }
 
 // end stops all attempts. The daemon continues the downloads.
-func (a *agent) end() {
+func (a *Agent) end() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for m := range maps.Values(a.work) {

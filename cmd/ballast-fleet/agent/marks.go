@@ -1,4 +1,4 @@
-package main
+package agent
 
 import (
 	"context"
@@ -12,19 +12,19 @@ import (
 )
 
 // Marks are the label of a node with ballast, whose value is "true", and the taint of one without. An empty one is not used.
-type marks struct{ label, taint string }
+type Marks struct{ Label, Taint string }
 
-// set labels a node, also for sets, and, if free is true, removes the taint. Without a label of its own it has none for sets. An update that another one has preceded is refused, so
-// concurrent changes of taints stay.
-func (m marks) set(ctx context.Context, c client.Client, node *core.Node, sets map[string]string, free bool) error {
+// set labels a node, also for sets, and, if free is true, removes the taint. Without a label of its own it has none for sets. An
+// update that another one has preceded is refused, so concurrent changes of taints stay.
+func (m Marks) set(ctx context.Context, c client.Client, node *core.Node, sets map[string]string, free bool) error {
 	is := node.DeepCopy()
 	if is.Labels == nil {
 		is.Labels = map[string]string{}
 	}
 	want := map[string]string{}
-	if m.label != "" {
+	if m.Label != "" {
 		maps.Copy(want, sets)
-		want[m.label] = "true"
+		want[m.Label] = "true"
 	}
 	changed := m.clear(is, want)
 	for k, v := range want {
@@ -32,8 +32,8 @@ func (m marks) set(ctx context.Context, c client.Client, node *core.Node, sets m
 			is.Labels[k], changed = v, true
 		}
 	}
-	ours := func(t core.Taint) bool { return t.Key == m.taint }
-	if free && m.taint != "" && slices.ContainsFunc(is.Spec.Taints, ours) {
+	ours := func(t core.Taint) bool { return t.Key == m.Taint }
+	if free && m.Taint != "" && slices.ContainsFunc(is.Spec.Taints, ours) {
 		is.Spec.Taints, changed = slices.DeleteFunc(is.Spec.Taints, ours), true
 	}
 	if !changed {
@@ -43,7 +43,7 @@ func (m marks) set(ctx context.Context, c client.Client, node *core.Node, sets m
 }
 
 // clear removes the labels of sets that are not in keep, and reports whether there was one.
-func (m marks) clear(node *core.Node, keep map[string]string) (changed bool) {
+func (m Marks) clear(node *core.Node, keep map[string]string) (changed bool) {
 	for k := range node.Labels {
 		if _, ok := keep[k]; strings.HasPrefix(k, plan.SetLabel) && !ok {
 			delete(node.Labels, k)
@@ -53,16 +53,16 @@ func (m marks) clear(node *core.Node, keep map[string]string) (changed bool) {
 	return changed
 }
 
-// leave removes all labels of a node. The taint, which is set by the creator of the node, does not come back.
-func (m marks) leave(ctx context.Context, c client.Client, name string) error {
+// Leave removes all labels of a node. The taint, which is set by the creator of the node, does not come back.
+func (m Marks) Leave(ctx context.Context, c client.Client, name string) error {
 	var node core.Node
 	if err := c.Get(ctx, client.ObjectKey{Name: name}, &node); err != nil {
 		return client.IgnoreNotFound(err)
 	}
 	is := node.DeepCopy()
 	changed := m.clear(is, nil)
-	if _, ok := is.Labels[m.label]; ok {
-		delete(is.Labels, m.label)
+	if _, ok := is.Labels[m.Label]; ok {
+		delete(is.Labels, m.Label)
 		changed = true
 	}
 	if !changed {

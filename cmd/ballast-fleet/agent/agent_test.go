@@ -1,12 +1,10 @@
-package main
+package agent
 
 import (
 	"encoding/json"
-	"io"
 	"net"
 	"net/http"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/plan"
@@ -54,7 +52,7 @@ func ready(ref string, pinned ...string) *model {
 // TestPinsAreSetAgain after each attempt, as somebody may have removed them, and otherwise only if they change.
 func TestPinsAreSetAgain(t *testing.T) {
 	c, calls := daemon(t, func(api.FleetPin) bool { return true })
-	a := &agent{daemon: c, ready: true, stale: true, work: map[string]*model{"r/a:1": ready("r/a:1", string(digest.FromString("1")))}}
+	a := &Agent{daemon: c, ready: true, stale: true, work: map[string]*model{"r/a:1": ready("r/a:1", string(digest.FromString("1")))}}
 	for _, want := range []int{1, 1} {
 		if err := a.setPins(t.Context()); err != nil || *calls != want {
 			t.Errorf("%d calls, %v, want %d", *calls, err, want)
@@ -70,7 +68,7 @@ func TestPinsAreSetAgain(t *testing.T) {
 func TestLaterVersionStays(t *testing.T) {
 	old, later := string(digest.FromString("1")), string(digest.FromString("2"))
 	m := ready("r/a:1", old)
-	a := &agent{ready: true, stale: true, work: map[string]*model{"r/a:1": m}, poke: nil}
+	a := &Agent{ready: true, stale: true, work: map[string]*model{"r/a:1": m}, poke: nil}
 	a.daemon, _ = daemon(t, func(api.FleetPin) bool {
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -89,18 +87,9 @@ func TestLaterVersionStays(t *testing.T) {
 func TestReadyStaysReady(t *testing.T) {
 	for want, m := range map[v1alpha1.Phase]*model{v1alpha1.PhaseReady: ready("r/a:1", "sha256:x"), v1alpha1.PhaseDownloading: {state: v1alpha1.ModelState{Phase: v1alpha1.PhasePending}}} {
 		m.events = map[digest.Digest]api.Event{}
-		(&agent{}).progress(m, api.Event{Status: api.StatusDownloading, Digest: "sha256:y", Total: 10})
+		(&Agent{}).progress(m, api.Event{Status: api.StatusDownloading, Digest: "sha256:y", Total: 10})
 		if m.state.Phase != want {
 			t.Errorf("got %s, want %s", m.state.Phase, want)
 		}
-	}
-}
-
-// TestRefresh refuses an interval without which all agents would ask all the time.
-func TestRefresh(t *testing.T) {
-	c := root(io.Discard)
-	c.SetArgs([]string{"agent", "--refresh=0"})
-	if err := c.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "--refresh") {
-		t.Errorf("got %v", err)
 	}
 }

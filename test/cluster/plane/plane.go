@@ -130,6 +130,9 @@ func (p *Plane) StartAPI(t node.TB) {
 // StopAPI stops the API server.
 func (p *Plane) StopAPI(t node.TB) { p.api.Stop(t) }
 
+// APIPid returns the process of the API server.
+func (p *Plane) APIPid() int { return p.api.Pid() }
+
 // Kubeconfig is the configuration of a client with a token.
 func (p *Plane) Kubeconfig(server, token string) string {
 	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "Config", "current-context": "c",

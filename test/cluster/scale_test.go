@@ -1,0 +1,314 @@
+package cluster
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/ballast-fleet/agent"
+	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
+	"github.com/ballast-dev/ballast/test/cluster/plane"
+	"golang.org/x/sync/errgroup"
+	core "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+)
+
+var agents = flag.Int("agents", 1000, "agents of TestManyAgents")
+
+// download is how long the simulated daemons download a model.
+const download = 90 * time.Second
+
+// TestManyAgents measures what many agents are for an API server. All is real but the daemons: one process cannot have so many, and
+// what an agent sends depends on the answers of its daemon only.
+func TestManyAgents(t *testing.T) {
+	c := startCluster(t, plane.Options{Grace: time.Hour}) // there are no kubelets
+	c.addNodes(t, *agents)
+	c.startAgents(t, *agents, simulatedDaemon(t))
+	m := &meter{c: c, writes: map[string]int{}}
+	m.watch(t)
+	eventually(t, "the states of all nodes", func() error { return m.nodes(t, func(v1alpha1.ModelNodeStatus) bool { return true }) })
+
+	t.Logf("%d agents", *agents)
+	quiet := m.measure(t, "one minute without a change", func() { time.Sleep(time.Minute) })
+	if quiet.writes > *agents/100 { // stragglers of the start
+		t.Errorf("%d writes without a change", quiet.writes)
+	}
+	if n := m.sum(t, "apiserver_longrunning_requests", `verb="WATCH"`, `resource="(modelsets|nodes)"`); n < 2**agents || n > 2**agents+40 {
+		t.Errorf("%d watches of sets and nodes, want two for each agent and some of the control plane", n)
+	}
+
+	ref := "registry.example/team/model:v1"
+	begin := time.Now()
+	all := m.measure(t, "a set, from its creation until all nodes have it", func() {
+		c.set(t, "chat", v1alpha1.ModelSetSpec{Models: []string{ref}})
+		eventually(t, "all nodes to know the set", func() error {
+			return m.nodes(t, func(s v1alpha1.ModelNodeStatus) bool { return len(s.List) == 1 })
+		})
+		t.Logf("all nodes knew the set after %v", time.Since(begin).Round(100*time.Millisecond))
+		c.awaitSet(t, "chat", fmt.Sprintf("%d/%[1]d True", *agents))
+	})
+	// For each node: three phases, the disk, and progress.
+	if most := *agents * (4 + int(all.took/(30*time.Second))); all.writes > most {
+		t.Errorf("%d writes of states, want at most %d", all.writes, most)
+	}
+
+	c.controller.Kill()
+	c.set(t, "later", v1alpha1.ModelSetSpec{Models: []string{ref}})
+	m.measure(t, "a restart of the controller, until it has counted all sets", func() {
+		c.startController(t)
+		c.awaitSet(t, "later", fmt.Sprintf("%d/%[1]d True", *agents))
+	})
+}
+
+// addNodes adds nodes as kubelets would.
+func (c *cluster) addNodes(t *testing.T, n int) {
+	t.Helper()
+	g, ctx := errgroup.WithContext(t.Context())
+	g.SetLimit(8)
+	for i := range n {
+		g.Go(func() error {
+			return c.admin.Create(ctx, &core.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName(i), Labels: map[string]string{"kubernetes.io/os": "linux"}}})
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func nodeName(i int) string { return fmt.Sprintf("node-%04d", i) }
+
+// startAgents runs agents in this process, each with the rights of a pod on its node.
+func (c *cluster) startAgents(t *testing.T, n int, socket string) {
+	t.Helper()
+	s := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	t.Cleanup(func() { stop(); all.Wait() })
+	for i := range n {
+		rest, err := clientcmd.RESTConfigFromKubeConfig([]byte(c.Kubeconfig(c.Address, c.token(t, "ballast", nodeName(i)))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := &agent.Agent{
+			Node: nodeName(i), Marks: agent.Marks{Label: label, Taint: taint}, Models: true, Refresh: 10 * time.Minute, Socket: socket, Log: slog.New(slog.DiscardHandler),
+		}
+		all.Go(func() {
+			err := a.Run(ctx, func(o manager.Options) (manager.Manager, error) {
+				o.Scheme, o.Metrics, o.Controller = s, server.Options{BindAddress: "0"}, config.Controller{SkipNameValidation: new(true)}
+				return manager.New(rest, o)
+			})
+			if err != nil && ctx.Err() == nil {
+				t.Errorf("agent of %s: %v", a.Node, err)
+			}
+		})
+	}
+}
+
+// simulatedDaemon answers agents as a daemon does whose downloads take 90 seconds, with a line each second.
+func simulatedDaemon(t *testing.T) (socket string) {
+	t.Helper()
+	socket = filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	answer := func(pattern, body string) {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, body)
+		})
+	}
+	answer("GET /v1/health", `{"version": {"version": "dev"}, "containerdLoaded": true}`)
+	answer("GET /v1/fleet/pulls", "[]")
+	answer("GET /v1/fleet/node", `{"usage": {"unique": 100000000000, "free": 400000000000}, "direct": 100000000000}`)
+	mux.HandleFunc("PUT /v1/fleet/pins", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.Copy(w, r.Body)
+	})
+	mux.HandleFunc("POST /v1/fleet/pull", func(w http.ResponseWriter, r *http.Request) {
+		const total = int64(100e9)
+		line := func(format string, args ...any) {
+			_, _ = fmt.Fprintf(w, format+"\n", args...)
+			w.(http.Flusher).Flush()
+		}
+		began, takes := time.Now(), time.Duration(float64(download)*(0.9+0.2*rand.Float64()))
+		for done := time.Duration(0); done < takes; done = time.Since(began) {
+			line(`{"status": "downloading", "digest": "sha256:%064d", "total": %d, "completed": %d, "rate": %d}`, 1, total, int64(float64(total)*done.Seconds()/takes.Seconds()), int64(float64(total)/takes.Seconds()))
+			select {
+			case <-time.After(time.Second):
+			case <-r.Context().Done():
+				return
+			}
+		}
+		line(`{"status": "complete", "digest": "sha256:%064d", "total": %d, "completed": %[2]d}`, 1, total)
+		line(`{"status": "success", "image": {"manifest": "sha256:%064d"}}`, 2)
+	})
+	s := &http.Server{Handler: mux}
+	go s.Serve(l)
+	t.Cleanup(func() { s.Close() })
+	return socket
+}
+
+// A meter measures the API server.
+type meter struct {
+	c *cluster
+
+	mu     sync.Mutex // guards what follows
+	writes map[string]int
+	states map[string]v1alpha1.ModelNodeStatus
+}
+
+// A reading is what happened during a time.
+type reading struct {
+	took   time.Duration
+	writes int // of states of nodes
+}
+
+// watch follows the states of all nodes, until the end of the test.
+func (m *meter) watch(t *testing.T) {
+	t.Helper()
+	w, err := m.c.admin.Watch(t.Context(), &v1alpha1.ModelNodeList{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.Stop)
+	m.states = map[string]v1alpha1.ModelNodeStatus{}
+	go func() {
+		for e := range w.ResultChan() {
+			is, ok := e.Object.(*v1alpha1.ModelNode)
+			if !ok {
+				continue
+			}
+			m.mu.Lock()
+			m.states[is.Name] = is.Status
+			if e.Type == watch.Modified {
+				m.writes[is.Name]++
+			}
+			m.mu.Unlock()
+		}
+	}()
+}
+
+// nodes returns an error unless all nodes have a state, which ok accepts.
+func (m *meter) nodes(t *testing.T, ok func(v1alpha1.ModelNodeStatus) bool) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := 0
+	for _, s := range m.states {
+		if ok(s) {
+			n++
+		}
+	}
+	if n < *agents {
+		return fmt.Errorf("%d of %d nodes", n, *agents)
+	}
+	return nil
+}
+
+// measure logs what do costs.
+func (m *meter) measure(t *testing.T, what string, do func()) reading {
+	t.Helper()
+	read := func() (cpu time.Duration, in, out int64, writes, most int) {
+		cpu, in, out = usage(t, m.c.APIPid())
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		for _, n := range m.writes {
+			writes, most = writes+n, max(most, n)
+		}
+		return cpu, in, out, writes, most
+	}
+	cpu, in, out, writes, _ := read()
+	begin := time.Now()
+	do()
+	took := time.Since(begin)
+	cpu2, in2, out2, writes2, most := read()
+	t.Logf("%s: %v, %d writes of states (%d in all for the node with the most); API server: %v of processor time, %.1f MB read, %.1f MB written",
+		what, took.Round(100*time.Millisecond), writes2-writes, most, (cpu2 - cpu).Round(10*time.Millisecond), float64(in2-in)/1e6, float64(out2-out)/1e6)
+	return reading{took, writes2 - writes}
+}
+
+// usage returns the processor time of a process, and the bytes that it has read and written, also at its sockets.
+func usage(t *testing.T, pid int) (cpu time.Duration, in, out int64) {
+	t.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	for _, f := range fields[11:13] { // utime and stime, in hundredths of a second; see proc_pid_stat(5)
+		n, err := strconv.ParseInt(f, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cpu += time.Duration(n) * 10 * time.Millisecond
+	}
+	p, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Sscanf(string(p), "rchar: %d\nwchar: %d", &in, &out); err != nil {
+		t.Fatal(err)
+	}
+	return cpu, in, out
+}
+
+// sum returns the sum of a metric of the API server over the lines that have all patterns.
+func (m *meter) sum(t *testing.T, metric string, patterns ...string) (sum int) {
+	t.Helper()
+	config, err := clientcmd.RESTConfigFromKubeConfig([]byte(m.c.Kubeconfig(m.c.Address, "admin")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.GroupVersion, config.NegotiatedSerializer = &core.SchemeGroupVersion, clientgoscheme.Codecs
+	k, err := restClient(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := k.Get().AbsPath("/metrics").DoRaw(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+lines:
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasPrefix(line, metric+"{") {
+			continue
+		}
+		for _, p := range patterns {
+			if !regexp.MustCompile(p).MatchString(line) {
+				continue lines
+			}
+		}
+		v, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' '):]), 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum += int(v)
+	}
+	return sum
+}

@@ -109,7 +109,7 @@ func drop() {
 	_ = os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0)
 }
 
-func sync(dir string) {
+func flush(dir string) {
 	f, err := os.Open(dir)
 	if err != nil {
 		return

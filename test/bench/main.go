@@ -96,7 +96,7 @@ func usage() {
 	fmt.Fprint(w, `usage: bench [flags] [MEASUREMENT…]
 
 Measures ballast beside controls in the same run and prints tables in Markdown on standard output. Without a name all
-measurements are made, peers only with -stargz; a name stands for its group too: lazy for lazy-read and so on. It
+measurements are made, but for fleet, and peers only with -stargz; a name stands for its group too: lazy for lazy-read and so on. It
 needs root, and the programs of "make build tools".
 
 `)
@@ -129,8 +129,11 @@ type measurement struct {
 	run        func(*bench)
 }
 
-// peersName is the measurement that needs other programs.
-const peersName = "peers"
+// peersName is the measurement that needs other programs, fleetName that of a network.
+const (
+	peersName = "peers"
+	fleetName = "fleet"
+)
 
 var measurements = []measurement{
 	{"pull", "a pull to resident and verified, beside its limit and stock containerd", (*bench).pull},
@@ -151,6 +154,7 @@ var measurements = []measurement{
 	{"ledger", "CPU-seconds for each GiB by what they are for", (*bench).ledger},
 	{"ordinary", "images that are no models, beside overlayfs", (*bench).ordinaryImages},
 	{"volumes", "pods and mounts of complete models", (*bench).volumes},
+	{fleetName, "eight nodes at once, directly and through Dragonfly, and mirrors that do wrong (about ten minutes)", (*bench).fleet},
 	{peersName, "other snapshotters and clients with the same bytes (make bench-peers)", (*bench).peers},
 	{"scale", "a node of many objects, snapshots, layers and files", (*bench).scale}, // last, because its files stay
 }
@@ -191,7 +195,7 @@ func (b *bench) options(peers bool) node.Options {
 
 func (b *bench) run(names []string) {
 	wanted := func(m measurement) bool {
-		return slices.ContainsFunc(names, m.called) || len(names) == 0 && (m.name != peersName || b.stargz != "")
+		return slices.ContainsFunc(names, m.called) || len(names) == 0 && m.name != fleetName && (m.name != peersName || b.stargz != "")
 	}
 	b.node = node.StartNode(b.t, b.options(slices.ContainsFunc(measurements, func(m measurement) bool { return m.name == peersName && wanted(m) })))
 	for _, m := range measurements {
@@ -233,7 +237,7 @@ func (b *bench) pull() {
 		b.settle(m.size, tarDigest)
 		start := time.Now()
 		b.must(b.node.Pull("overlayfs", tarRef))
-		sync(b.node.Dir)
+		flush(b.node.Dir)
 		stock.add(time.Since(start))
 		b.must(b.node.Ctr("images", "rm", "--sync", tarRef))
 	}

@@ -70,21 +70,22 @@ func runTask(name string, args []string) error {
 		args int
 		run  func([]string) error
 	}{
-		"limit":    {3, func(a []string) error { return limit(a[0], a[1], a[2]) }},
-		"load":     {2, func(a []string) error { return loadModel(a[0], a[1]) }},
-		"copy":     {2, func(a []string) error { return copyFile(a[0], a[1]) }},
-		"touch":    {1, func(a []string) error { return touchMemory(a[0]) }},
-		"send":     {3, func(a []string) error { return sendBlob(a[0], a[1], a[2]) }},
-		"each":     {2, func(a []string) error { return fetchEach(a[0], a[1]) }},
-		"download": {2, func(a []string) error { return download(a[0], a[1]) }},
-		"deliver":  {4, func(a []string) error { return deliver(a[0], a[1], a[2], a[3]) }},
-		"head":     {2, func(a []string) error { return readHead(a[0], a[1]) }},
-		"copyHead": {3, func(a []string) error { return copyHead(a[0], a[1], a[2]) }},
-		"random":   {3, func(a []string) error { return random(a[0], a[1], a[2]) }},
-		"readers":  {2, func(a []string) error { return readAll(a[0], a[1]) }},
-		"grow":     {3, func(a []string) error { return growStore(a[0], a[1], a[2]) }},
-		"store":    {2, func(a []string) error { return measureStore(a[0], a[1]) }},
-		"convert":  {5, func(a []string) error { return convertModel(a[0], a[1], a[2], a[3], a[4]) }},
+		"limit":     {3, func(a []string) error { return limit(a[0], a[1], a[2]) }},
+		"load":      {2, func(a []string) error { return loadModel(a[0], a[1]) }},
+		"copy":      {2, func(a []string) error { return copyFile(a[0], a[1]) }},
+		"touch":     {1, func(a []string) error { return touchMemory(a[0]) }},
+		"send":      {3, func(a []string) error { return sendBlob(a[0], a[1], a[2]) }},
+		"each":      {2, func(a []string) error { return fetchEach(a[0], a[1]) }},
+		"download":  {2, func(a []string) error { return download(a[0], a[1]) }},
+		"deliver":   {4, func(a []string) error { return deliver(a[0], a[1], a[2], a[3]) }},
+		"head":      {2, func(a []string) error { return readHead(a[0], a[1]) }},
+		"copyHead":  {3, func(a []string) error { return copyHead(a[0], a[1], a[2]) }},
+		"random":    {3, func(a []string) error { return random(a[0], a[1], a[2]) }},
+		"readers":   {2, func(a []string) error { return readAll(a[0], a[1]) }},
+		"grow":      {3, func(a []string) error { return growStore(a[0], a[1], a[2]) }},
+		"store":     {2, func(a []string) error { return measureStore(a[0], a[1]) }},
+		"fleetnode": {2, func(a []string) error { return runFleetNode(a[0], a[1]) }},
+		"convert":   {5, func(a []string) error { return convertModel(a[0], a[1], a[2], a[3], a[4]) }},
 	}
 	task, ok := tasks[name]
 	if !ok || len(args) != task.args {

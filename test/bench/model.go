@@ -183,7 +183,7 @@ func timed(f func()) time.Duration {
 // settle gives all runs the same start: only the blobs at the registry are cached, and the machine's
 // memory was just touched. A hypervisor may take back free memory, so that is done last.
 func (b *bench) settle(size int64, blobs ...digest.Digest) {
-	sync(b.node.Dir)
+	flush(b.node.Dir)
 	drop()
 	for _, d := range blobs {
 		f, err := os.Open(filepath.Join(b.node.Dir, "registry/docker/registry/v2/blobs/sha256", d.Encoded()[:2], d.Encoded(), "data"))

@@ -1,0 +1,381 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/ballast-dev/ballast/test/e2e/node"
+)
+
+var started = time.Now()
+
+// The network of the measurement fleet: a bridge with the registry, to which each node has a link.
+const (
+	fleetNodes  = 8
+	fleetLink   = "200mbit" // of each node, and of the registry, each way
+	fleetModel  = 128 << 20 // eight pieces
+	registryIP  = "10.77.0.100"
+	registryTCP = registryIP + ":5000"
+	mirrorTCP   = registryIP + ":5001"
+	trackerTCP  = registryIP + ":5002"
+	dragonfly   = "127.0.0.1:65001"
+)
+
+func limited(device string) []string {
+	return strings.Fields("qdisc replace dev " + device + " root tbf rate " + fleetLink + " burst 512kb latency 200ms")
+}
+
+// A fleetNode is a node: a process in a network namespace of its own.
+type fleetNode struct {
+	b   *bench
+	cmd *exec.Cmd
+	in  io.Writer
+	out *bufio.Scanner
+}
+
+// fleet measures nodes that get a model at the same time, and one whose mirror does wrong.
+func (b *bench) fleet() {
+	for _, c := range [][]string{
+		{"ip", "link", "add", "br0", "type", "bridge"}, {"ip", "addr", "add", registryIP + "/24", "dev", "br0"}, {"ip", "link", "set", "br0", "up"},
+		append([]string{"tc"}, limited("br0")...),
+	} {
+		if err := run(c[0], c[1:]...); err != nil {
+			b.t.Fatalf("%v", err)
+		}
+	}
+	b.fleetServe(registryTCP, b.node.Registry.Wire)
+	b.fleetServe(trackerTCP, newTracker())
+	b.fleetPulls()
+	b.fleetMirrors()
+}
+
+func (b *bench) fleetServe(address string, h http.Handler) {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		b.t.Fatalf("%v", err)
+	}
+	s := &http.Server{Handler: h}
+	go s.Serve(l)
+	b.t.Cleanup(func() { s.Close() })
+}
+
+// fleetPulls measures one node, eight nodes, and eight nodes with Dragonfly.
+func (b *bench) fleetPulls() {
+	var one, direct, swarmed series
+	var copies, swarmedCopies []float64
+	plain, dragonflies := b.startFleet(fleetNodes, ""), b.startFleet(fleetNodes, "swarm")
+	seed := uint64(100)
+	pull := func(nodes []*fleetNode) (all time.Duration, egress float64) {
+		seed++
+		m := b.pushModel(fmt.Sprintf("fleet/model%d", seed), fleetModel, seed)
+		b.node.Registry.Wire.Reset()
+		for _, n := range nodes {
+			n.say("pull " + registryTCP + "/" + m.repository + ":v1")
+		}
+		for _, n := range nodes {
+			all = max(all, n.took())
+		}
+		b.node.Registry.Wire.Drain()
+		return all, float64(b.node.Registry.Wire.BlobBytes()[m.digest]) / fleetModel
+	}
+	for range b.rounds {
+		took, _ := pull(plain[:1])
+		one.add(took)
+		took, n := pull(plain)
+		direct.add(took)
+		copies = append(copies, n)
+		took, n = pull(dragonflies)
+		swarmed.add(took)
+		swarmedCopies = append(swarmedCopies, n)
+	}
+	for _, n := range append(plain, dragonflies...) {
+		n.stop()
+	}
+	b.times("8 nodes get 128 MiB, 200 Mbit/s each and the registry", direct, "one node", one, target{})
+	b.times("8 nodes with Dragonfly (a double)", swarmed, "one node", one, atMost(2.5, ""))
+	b.figure("copies that the registry sends to 8 nodes", slices.Max(copies), "%.2f", "", target{})
+	b.figure("copies that it sends with Dragonfly", slices.Max(swarmedCopies), "%.2f", "", atMost(2, ""))
+}
+
+// startFleet starts nodes. Those of mode "swarm" have Dragonfly, those of mode "mirror" a mirror.
+func (b *bench) startFleet(n int, mode string) (all []*fleetNode) {
+	fmt.Fprintf(os.Stderr, "bench: starting %d nodes %s\n", n, mode)
+	for i := range n {
+		address := fmt.Sprintf("10.77.0.%d", 1+i)
+		if mode == "swarm" {
+			address = fmt.Sprintf("10.77.0.%d", 31+i)
+		}
+		all = append(all, b.startFleetNode(address, mode))
+	}
+	for _, n := range all {
+		n.expect("ready")
+	}
+	return all
+}
+
+func (b *bench) startFleetNode(address, mode string) *fleetNode {
+	cmd := taskCommand("fleetnode", address, mode+".")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		b.t.Fatalf("%v", err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		b.t.Fatalf("%v", err)
+	}
+	if err := cmd.Start(); err != nil {
+		b.t.Fatalf("%v", err)
+	}
+	n := &fleetNode{b, cmd, in, bufio.NewScanner(out)}
+	b.t.Cleanup(n.stop)
+	device := "v" + address[strings.LastIndexByte(address, '.')+1:]
+	for _, c := range [][]string{
+		{"ip", "link", "add", device, "type", "veth", "peer", "name", "eth0", "netns", strconv.Itoa(cmd.Process.Pid)},
+		{"ip", "link", "set", device, "master", "br0", "up"}, append([]string{"tc"}, limited(device)...),
+	} {
+		if err := run(c[0], c[1:]...); err != nil {
+			b.t.Fatalf("%v", err)
+		}
+	}
+	n.say("go")
+	return n
+}
+
+func (n *fleetNode) say(line string) {
+	if _, err := fmt.Fprintln(n.in, line); err != nil {
+		n.b.t.Fatalf("node: %v", err)
+	}
+}
+
+// expect returns the rest of the next line, which has to begin with a word.
+func (n *fleetNode) expect(word string) string {
+	if !n.out.Scan() {
+		n.b.t.Fatalf("a node has ended: %v", n.out.Err())
+	}
+	first, rest, _ := strings.Cut(n.out.Text(), " ")
+	if first != word {
+		n.b.t.Fatalf("a node says %q, want %s", n.out.Text(), word)
+	}
+	return rest
+}
+
+// took returns how long the pull took.
+func (n *fleetNode) took() time.Duration {
+	d, err := time.ParseDuration(n.expect("took"))
+	if err != nil {
+		n.b.t.Fatalf("%v", err)
+	}
+	return d
+}
+
+func (n *fleetNode) stop() {
+	if n.cmd.ProcessState == nil {
+		n.in.(io.Closer).Close()
+		_ = n.cmd.Wait()
+	}
+}
+
+// runFleetNode is a node. It pulls what the lines of stdin name, verifies it, and removes it.
+func runFleetNode(address, mode string) error {
+	lines := bufio.NewScanner(os.Stdin)
+	if !lines.Scan() {
+		return io.ErrUnexpectedEOF
+	}
+	for _, c := range [][]string{
+		{"ip", "link", "set", "lo", "up"}, {"ip", "addr", "add", address + "/24", "dev", "eth0"}, {"ip", "link", "set", "eth0", "up"}, append([]string{"tc"}, limited("eth0")...),
+	} {
+		if err := run(c[0], c[1:]...); err != nil {
+			return err
+		}
+	}
+	o := node.Options{Registry: &node.Registry{Host: registryTCP}, Config: "[[lazy.rule]]\nmatch = \"*\"\nmode = \"complete\"\n"}
+	if mode == "swarm." {
+		o.Config += fmt.Sprintf("[[mirror]]\nurl = %q\nkind = \"dragonfly\"\n", "http://"+dragonfly)
+		s := &swarm{registry: "http://" + registryTCP, tracker: "http://" + trackerTCP, own: address + ":65002"}
+		if err := s.serve(dragonfly); err != nil {
+			return err
+		}
+	}
+	code := node.Run(func(t node.TB) {
+		n := node.StartNode(t, o)
+		if mode == "mirror." {
+			hosts := fmt.Sprintf("server = %q\n[host.%q]\n  capabilities = [\"pull\", \"resolve\"]\n", "http://"+registryTCP, "http://"+mirrorTCP)
+			if err := os.WriteFile(filepath.Join(n.Dir, "ballast.d", registryTCP, "hosts.toml"), []byte(hosts), 0o644); err != nil {
+				t.Fatalf("%v", err)
+			}
+		}
+		fmt.Println("ready")
+		must := func(r node.Result) {
+			if r.Err != nil {
+				t.Fatalf("%v\n%s\nballastd:\n%s", r.Err, r.Output(), n.Ballastd.Tail(20))
+			}
+		}
+		for lines.Scan() {
+			_, ref, _ := strings.Cut(lines.Text(), " ")
+			start := time.Now()
+			must(n.Pull("ballast", ref))
+			took := time.Since(start)
+			must(n.Ballast("verify", ref))
+			must(n.Ctr("images", "rm", "--sync", ref))
+			must(n.Ballast("gc", "--yes"))
+			fmt.Println("took", took)
+		}
+	})
+	if code != 0 {
+		return fmt.Errorf("a node ended with %d", code)
+	}
+	return nil
+}
+
+// A faulty is a mirror with a fault.
+type faulty struct {
+	next  http.Handler
+	fault atomic.Pointer[string]
+	bytes atomic.Int64 // of blobs that it has sent
+}
+
+// ServeHTTP implements http.Handler.
+func (f *faulty) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	fault := *f.fault.Load()
+	if fault == "dead" {
+		panic(http.ErrAbortHandler)
+	}
+	if !node.AnyBlob(r) {
+		f.next.ServeHTTP(w, r)
+		return
+	}
+	f.next.ServeHTTP(&faultyWriter{w, f, fault, r}, r)
+}
+
+// A faultyWriter is the answer to one request.
+type faultyWriter struct {
+	http.ResponseWriter
+	f     *faulty
+	fault string
+	r     *http.Request
+}
+
+// Write implements io.Writer.
+func (w *faultyWriter) Write(p []byte) (n int, err error) {
+	switch w.fault {
+	case "one byte":
+		if strings.HasPrefix(w.r.Header.Get("Range"), "bytes=0-") {
+			p = slices.Clone(p)
+			p[len(p)/2] ^= 1
+			w.fault = ""
+		}
+	case "all bytes":
+		p = slices.Clone(p)
+		for i := range p {
+			p[i] ^= 0xff
+		}
+	case "70 KiB/s":
+		const step = 7 << 10
+		for len(p) > step {
+			m, err := w.ResponseWriter.Write(p[:step])
+			w.f.bytes.Add(int64(m))
+			n += m
+			if err != nil {
+				return n, err
+			}
+			http.NewResponseController(w.ResponseWriter).Flush()
+			p = p[step:]
+			select {
+			case <-time.After(100 * time.Millisecond):
+			case <-w.r.Context().Done():
+				return n, w.r.Context().Err()
+			}
+		}
+	}
+	m, err := w.ResponseWriter.Write(p)
+	w.f.bytes.Add(int64(m))
+	return n + m, err
+}
+
+// fleetMirrors measures a pull through a mirror with a fault, and how long it takes until a mirror that is well again is used.
+func (b *bench) fleetMirrors() {
+	f := &faulty{next: b.node.Registry.Wire}
+	set := func(fault string) { f.fault.Store(&fault) }
+	set("")
+	b.fleetServe(mirrorTCP, f)
+	seed := uint64(1000)
+	model := func(size int64, chunks bool) string {
+		seed++
+		m := b.pushModel(fmt.Sprintf("fleet/model%d", seed), size, seed)
+		repository := m.repository
+		if chunks {
+			repository = strings.TrimPrefix(b.convertTo(repository+"-chunks", m), b.node.Registry.Host+"/")
+			return "pull " + registryTCP + "/" + repository
+		}
+		return "pull " + registryTCP + "/" + repository + ":v1"
+	}
+	plain := b.startFleet(1, "")[0]
+	var direct series
+	for range b.rounds {
+		plain.say(model(fleetModel, false))
+		direct.add(plain.took())
+	}
+	plain.stop()
+	for _, c := range []struct {
+		fault  string
+		chunks bool
+		most   target
+	}{
+		{}, {"dead", false, atMost(5, " s")}, {"70 KiB/s", false, atMost(5, " s")}, {"one byte", true, atMost(5, " s")}, {"all bytes", true, atMost(5, " s")},
+		{"one byte", false, target{}}, {"all bytes", false, target{}}, // found out at the end: the registry sends all of it again
+	} {
+		fault := c.fault
+		var all series
+		var again time.Duration
+		for range b.rounds {
+			n := b.startFleet(1, "mirror")[0] // without a memory of the mirror
+			set("")
+			n.say(model(32<<20, false))
+			n.took()
+			if f.bytes.Load() == 0 {
+				b.t.Fatalf("the mirror is not used")
+			}
+			set(fault)
+			n.say(model(fleetModel, c.chunks))
+			all.add(n.took())
+			set("")
+			for begin := time.Now(); fault == "dead" || fault == "70 KiB/s"; time.Sleep(time.Second) {
+				before := f.bytes.Load()
+				n.say(model(32<<20, false))
+				n.took()
+				if f.bytes.Load() > before {
+					again = max(again, time.Since(begin))
+					break
+				}
+			}
+			n.stop()
+		}
+		what := "128 MiB with a mirror that is well"
+		if fault != "" {
+			what = "128 MiB with a mirror: " + fault
+		}
+		if c.chunks {
+			what += ", chunk digests"
+		}
+		b.times(what, all, "without a mirror", direct, target{})
+		if fault != "" {
+			b.figure(what+", longer than without", (all.median() - direct.median()).Seconds(), "%.1f s", "", c.most)
+		}
+		if again > 0 {
+			b.figure(what+", used again after it is well", again.Seconds(), "%.1f s", "", atMost(60, " s"))
+		}
+	}
+}

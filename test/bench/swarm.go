@@ -1,0 +1,209 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// A swarm is the proxy of dfdaemon on a node, as far as its traffic is concerned: ranges of at most 4 MiB go to the registry, others
+// are whole pieces of 16 MiB, which one node gets from the registry and the others from nodes that have it.
+//
+// https://github.com/dragonflyoss/client/blob/v1.5.1/dragonfly-client/src/resource/task.rs
+type swarm struct {
+	registry, tracker string // URLs
+	own               string // "address:port" for other nodes
+
+	mu     sync.Mutex        // guards pieces
+	pieces map[string][]byte // by path and offset
+}
+
+const (
+	swarmPiece   = 16 << 20
+	registryOnly = 4 << 20
+)
+
+// serve serves the proxy at an address of this node, and pieces at another one.
+func (s *swarm) serve(proxy string) error {
+	s.pieces = map[string][]byte{}
+	p, err := net.Listen("tcp", proxy)
+	if err != nil {
+		return err
+	}
+	o, err := net.Listen("tcp", s.own)
+	if err != nil {
+		return err
+	}
+	go http.Serve(p, http.HandlerFunc(s.proxy))
+	go http.Serve(o, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		b := s.pieces[r.URL.RawQuery]
+		s.mu.Unlock()
+		http.ServeContent(w, r, "", started, bytes.NewReader(b))
+	}))
+	return nil
+}
+
+// proxy answers a node's request.
+func (s *swarm) proxy(w http.ResponseWriter, r *http.Request) {
+	var first, last int64
+	n, _ := fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-%d", &first, &last)
+	if n < 2 || r.Method != http.MethodGet || last-first < registryOnly || first%swarmPiece != 0 || last-first >= swarmPiece || r.Header.Get("X-Dragonfly-Use-P2P") != "true" {
+		s.pass(w, r)
+		return
+	}
+	w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/*", first, last))
+	w.Header().Set("Content-Length", fmt.Sprint(last-first+1))
+	w.WriteHeader(http.StatusPartialContent) // when the task has begun, which is before it has the piece
+	_ = http.NewResponseController(w).Flush()
+	p, err := s.piece(r.Context(), r.URL.Path, first, last)
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	_, _ = w.Write(p)
+}
+
+// pass answers with what the registry answers.
+func (s *swarm) pass(w http.ResponseWriter, r *http.Request) {
+	req, err := http.NewRequestWithContext(r.Context(), r.Method, s.registry+r.URL.Path, nil)
+	if err == nil {
+		req.Header = r.Header.Clone()
+		var resp *http.Response
+		if resp, err = http.DefaultClient.Do(req); err == nil {
+			defer resp.Body.Close()
+			for k, v := range resp.Header {
+				w.Header()[k] = v
+			}
+			w.WriteHeader(resp.StatusCode)
+			_, _ = io.Copy(w, resp.Body)
+			return
+		}
+	}
+	w.Header().Set("X-Dragonfly-Error-Type", "dfdaemon")
+	http.Error(w, err.Error(), http.StatusInternalServerError)
+}
+
+// piece returns a piece, from here, from another node, or from the registry.
+func (s *swarm) piece(ctx context.Context, blob string, first, last int64) ([]byte, error) {
+	key := fmt.Sprintf("%s@%d", path.Base(blob), first)
+	s.mu.Lock()
+	p := s.pieces[key]
+	s.mu.Unlock()
+	if p != nil {
+		return p, nil
+	}
+	from, err := get(ctx, s.tracker+"/where?"+key, "")
+	if err != nil {
+		return nil, err
+	}
+	if source := string(from); source == "" {
+		p, err = get(ctx, s.registry+blob, fmt.Sprintf("bytes=%d-%d", first, last))
+	} else {
+		p, err = get(ctx, "http://"+source+"/?"+key, "")
+	}
+	if err == nil {
+		s.mu.Lock()
+		s.pieces[key] = p
+		s.mu.Unlock()
+	}
+	has := s.own
+	if err != nil {
+		has = ""
+	}
+	_, terr := get(ctx, s.tracker+"/had?"+strings.Join([]string{key, string(from), has}, ","), "")
+	return p, errors.Join(err, terr)
+}
+
+// get returns what a server sends for a range, or for all if that is empty.
+func get(ctx context.Context, url, ranges string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	if ranges != "" {
+		req.Header.Set("Range", ranges)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode/100 != 2 {
+		return nil, fmt.Errorf("%s: %s", url, resp.Status)
+	}
+	return io.ReadAll(resp.Body)
+}
+
+// A tracker knows which node has which piece, and has one node get it from the registry.
+type tracker struct {
+	mu      sync.Mutex // guards the following
+	changed *sync.Cond
+	pieces  map[string]*place
+}
+
+// A place is where a piece is.
+type place struct {
+	fetching bool           // from the registry
+	nodes    []string       // that have it
+	sends    map[string]int // transfers that run, by node
+}
+
+func newTracker() *tracker {
+	t := &tracker{pieces: map[string]*place{}}
+	t.changed = sync.NewCond(&t.mu)
+	return t
+}
+
+// maxSends is how many nodes get a piece from one at the same time.
+const maxSends = 2
+
+// ServeHTTP implements http.Handler.
+func (t *tracker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r.URL.Path == "/where" {
+		defer context.AfterFunc(r.Context(), t.changed.Broadcast)()
+		for r.Context().Err() == nil {
+			p := t.pieces[r.URL.RawQuery]
+			if p == nil {
+				p = &place{sends: map[string]int{}}
+				t.pieces[r.URL.RawQuery] = p
+			}
+			if len(p.nodes) == 0 && !p.fetching {
+				p.fetching = true
+				return
+			}
+			if len(p.nodes) > 0 {
+				from := slices.MinFunc(p.nodes, func(a, b string) int { return p.sends[a] - p.sends[b] })
+				if p.sends[from] < maxSends {
+					p.sends[from]++
+					_, _ = io.WriteString(w, from)
+					return
+				}
+			}
+			t.changed.Wait()
+		}
+		return
+	}
+	key, rest, _ := strings.Cut(r.URL.RawQuery, ",")
+	from, has, _ := strings.Cut(rest, ",")
+	if p := t.pieces[key]; p != nil {
+		if from == "" {
+			p.fetching = false
+		} else {
+			p.sends[from]--
+		}
+		if has != "" {
+			p.nodes = append(p.nodes, has)
+		}
+		t.changed.Broadcast()
+	}
+}

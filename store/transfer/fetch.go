@@ -277,7 +277,7 @@ func (f Fetch) watch(ctx context.Context, src Source, place *Slot, tried map[str
 	asked := time.Now()
 	patient := func() bool {
 		e, begun := src.Endpoint, place.begun.Load()
-		return e != nil && (time.Since(asked) < e.Patience || begun != 0 && time.Since(time.Unix(0, begun)) < e.Gather)
+		return e != nil && (time.Since(asked) < e.Patience || begun != nil && time.Since(*begun) < e.Gather)
 	}
 	var before int64
 	for {

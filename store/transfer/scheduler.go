@@ -156,7 +156,7 @@ type Slot struct {
 	flow   *Flow
 	cancel context.CancelCauseFunc
 	bytes  atomic.Int64
-	begun  atomic.Int64 // when the answer of a server began, in nanoseconds since 1970; 0: it has not
+	begun  atomic.Pointer[time.Time] // when the answer of a server began; nil: it has not
 
 	// The following fields are guarded by Scheduler.mu.
 	account *account
@@ -252,7 +252,7 @@ func (sl *Slot) Flow() *Flow { return sl.flow }
 func (sl *Slot) Progress(n int) { sl.bytes.Add(int64(n)) }
 
 // begin records that the answer of a server has begun.
-func (sl *Slot) begin() { sl.begun.Store(time.Now().UnixNano()) }
+func (sl *Slot) begin() { sl.begun.Store(new(time.Now())) }
 
 // Revoked reports whether the slot is revoked.
 func (sl *Slot) Revoked() bool { return context.Cause(sl.Context) == ErrRevoked }

@@ -338,7 +338,7 @@ func TestPagesNameWhatExists(t *testing.T) {
 		t.Fatal(err)
 	}
 	metrics, checks := "", ""
-	for _, dir := range []string{"internal/metrics", "internal/facadeport", "ballast-fleet"} {
+	for _, dir := range []string{"internal/metrics", "internal/facadeport", "ballast-fleet", "ballast-fleet/agent"} {
 		for _, f := range glob(t, "../cmd/"+dir+"/*.go") {
 			metrics += read(t, f)
 		}

@@ -1,0 +1,128 @@
+package agent
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/ballast-fleet/plan"
+	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/opencontainers/go-digest"
+)
+
+// watchDaemon checks the daemon until ctx ends, and prints when its state changes.
+func (a *Agent) watchDaemon(ctx context.Context) error {
+	said := ""
+	for {
+		pulls, err := a.check(ctx)
+		state := "ballastd is ready"
+		if err != nil {
+			state = "ballastd is not ready: " + api.Text(err)
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if a.saw(state != said, err == nil, pulls) && a.poke != nil {
+			a.wake()
+		}
+		if state != said {
+			a.Log.Info(state)
+			said = state
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(checkEvery):
+		}
+	}
+}
+
+// check returns the pulls of containerd, or why the daemon is not ready, and waits for the answer only so long.
+func (a *Agent) check(ctx context.Context) (pulls []api.Pull, err error) {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	if err = a.daemon.Ready(ctx); err == nil && a.Models {
+		pulls, _ = a.daemon.FleetPulls(ctx) // only for events
+	}
+	return pulls, err
+}
+
+// saw records how the daemon is, and reports whether there is something to do or to write.
+func (a *Agent) saw(changed, ready bool, pulls []api.Pull) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if changed {
+		a.ready, a.stale = ready, true
+	}
+	pulling := len(pulls) > 0 || len(a.pulls) > 0
+	a.pulls = pulls
+	return changed || pulling
+}
+
+// setPins has the daemon pin the versions of all models, and nothing else. A model that is no longer there is fetched again.
+func (a *Agent) setPins(ctx context.Context) error {
+	var want []api.FleetPin
+	states, ready := a.states()
+	for _, m := range states {
+		for _, d := range m.Pinned {
+			want = append(want, api.FleetPin{Ref: m.Ref, Digest: digest.Digest(d)})
+		}
+	}
+	a.mu.Lock()
+	same := !a.stale && slices.Equal(want, a.pinned)
+	a.stale = a.stale && !ready
+	a.mu.Unlock()
+	if !ready || same {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	set, err := a.daemon.SetFleetPins(ctx, api.FleetPins{Pins: want})
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err != nil {
+		a.stale = true
+		return err
+	}
+	a.pinned = set.Pins
+	if len(set.Pins) == len(want) {
+		return nil
+	}
+	for ref, m := range a.work { // a version since then is not in want
+		m.state.Pinned = slices.DeleteFunc(slices.Clone(m.state.Pinned), func(d string) bool {
+			pin := api.FleetPin{Ref: ref, Digest: digest.Digest(d)}
+			return slices.Contains(want, pin) && !slices.Contains(set.Pins, pin)
+		})
+		if len(m.state.Pinned) == 0 && m.state.Phase == v1alpha1.PhaseReady {
+			m.enter(v1alpha1.PhasePending)
+			m.due = time.Time{}
+		}
+	}
+	a.wake()
+	return nil
+}
+
+// look looks at the disk and the mirrors of the node if it is time, and returns when it is time again.
+func (a *Agent) look(ctx context.Context) time.Duration {
+	if wait := time.Until(a.looked.Add(lookUsage)); wait > 0 {
+		return wait
+	}
+	a.looked = time.Now() // an error too: the daemon may be slow
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	n, err := a.daemon.FleetNode(ctx)
+	if err != nil {
+		a.Log.Warn("the disk of the node is not known", "err", api.Text(err))
+		return lookUsage
+	}
+	a.usage = plan.Usage(n)
+	return lookUsage
+}
+
+// pulling returns the pulls of containerd.
+func (a *Agent) pulling() []v1alpha1.PullState {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return plan.Pulls(a.pulls)
+}

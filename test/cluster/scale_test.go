@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,6 +22,7 @@ import (
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/agent"
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
 	"github.com/ballast-dev/ballast/test/cluster/plane"
+	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 	core "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,6 +30,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -41,6 +44,7 @@ const download = 90 * time.Second
 // TestManyAgents measures what many agents are for an API server. All is real but the daemons: one process cannot have so many, and
 // what an agent sends depends on the answers of its daemon only.
 func TestManyAgents(t *testing.T) {
+	ctrl.SetLogger(logr.Discard())
 	c := startCluster(t, plane.Options{Grace: time.Hour}) // there are no kubelets
 	c.addNodes(t, *agents)
 	c.startAgents(t, *agents, simulatedDaemon(t))
@@ -144,7 +148,8 @@ func simulatedDaemon(t *testing.T) (socket string) {
 			_, _ = io.WriteString(w, body)
 		})
 	}
-	answer("GET /v1/health", `{"version": {"version": "dev"}, "containerdLoaded": true}`)
+	info, _ := debug.ReadBuildInfo() // agents want a daemon of their version
+	answer("GET /v1/health", fmt.Sprintf(`{"version": {"version": %q}, "containerdLoaded": true}`, info.Main.Version))
 	answer("GET /v1/fleet/pulls", "[]")
 	answer("GET /v1/fleet/node", `{"usage": {"unique": 100000000000, "free": 400000000000}, "direct": 100000000000}`)
 	mux.HandleFunc("PUT /v1/fleet/pins", func(w http.ResponseWriter, r *http.Request) {

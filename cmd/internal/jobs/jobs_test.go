@@ -34,7 +34,9 @@ type pullRig struct {
 	*Jobs
 	weights   []byte
 	converted atomic.Int32
-	gate      chan struct{} // closed: bytes flow
+	served    error               // to everybody
+	as        *remote.Credentials // of the last ConvertAs
+	gate      chan struct{}       // closed: bytes flow
 	fetcher   *storetest.Fetcher
 	table     digest.Digest
 }
@@ -83,6 +85,17 @@ func (f rigFacade) Convert(_ context.Context, ref remote.Ref) (store.Image, erro
 		return store.Image{}, fmt.Errorf("%s: %w", ref, errdefs.ErrNotFound)
 	}
 	return store.Image{Table: f.rig.table, Manifest: "sha256:m", Refs: []string{ref.String()}, Origin: filetable.Origin{Format: "test"}}, nil
+}
+
+func (f rigFacade) ConvertAs(ctx context.Context, ref remote.Ref, as remote.Credentials) (store.Image, error) {
+	f.rig.as = &as
+	return f.Convert(ctx, ref)
+}
+
+func (f rigFacade) ServedToAll(context.Context, remote.Ref, store.Image) error { return f.rig.served }
+
+func (f rigFacade) Sources(im store.Image, names ...string) []transfer.Source {
+	return f.NodeSources(im, names...)
 }
 
 func (f rigFacade) NodeSources(store.Image, ...string) []transfer.Source {
@@ -272,6 +285,30 @@ func TestPins(t *testing.T) {
 				t.Errorf("pin: got %s, want %s", got, tt.want)
 			}
 		})
+	}
+}
+
+// TestForPods: what pods could not pull is not downloaded for them, and a pull secret is used as theirs.
+func TestForPods(t *testing.T) {
+	r := newPullRig(t)
+	close(r.gate)
+	r.served = errdefs.ErrUnauthenticated
+	prefetch := func(req Request) error {
+		_, err := r.Prefetch(t.Context(), parse(t, pullRef), req, func([]api.Event) error { return nil })
+		return err
+	}
+	if err := prefetch(Request{ForPods: true}); !errors.Is(err, ErrNodeOnly) || !errdefs.IsUnauthorized(err) || !strings.Contains(err.Error(), "add reg.example to upstream.share_credentials") {
+		t.Errorf("without a secret: %v", err)
+	}
+	if n := r.fetcher.Calls(digest.FromBytes(r.weights)); n > 0 {
+		t.Errorf("%d requests for a model that is refused", n)
+	}
+	secret := &remote.Credentials{Username: "team", Secret: "s"}
+	if err := prefetch(Request{ForPods: true, Credentials: secret}); err != nil || *r.as != *secret {
+		t.Errorf("with a secret: %v, converted as %v", err, r.as)
+	}
+	if err := prefetch(Request{}); err != nil {
+		t.Errorf("for the node: %v", err)
 	}
 }
 

@@ -151,6 +151,8 @@ systemctl restart containerd`)
 	m.podReads(t, llama)
 	m.sh(t, "grep -q create /run/nvidia.log")
 	m.admin(t, "kubectl delete pod llama")
+	// The kubelet removes the sandbox of a deleted pod later, which needs ballastd. Nobody types as fast as this test.
+	m.sh(t, `timeout 180 sh -c 'while ctr -n k8s.io containers ls -q | grep -q .; do sleep 1; done'`)
 
 	heal := typed(t, page, "**To heal a node by hand**")
 	checks := []string{

@@ -130,6 +130,13 @@ func TestAbsentOrigin(t *testing.T) {
 		if n := m.origin.calls.Load(); n > 40+11 {
 			t.Errorf("the other one got %d requests for 40 ranges: running ones were interrupted", n)
 		}
+		gone := errors.New("404 at the registry")
+		m.from.Set("a", []Source{{Name: "content store", Fetcher: m.mirror}, {Name: "a/b", Endpoint: &Endpoint{Name: "origin"}, Fetcher: &server{err: fmt.Errorf("%w: %w", gone, errdefs.ErrNotFound)}}})
+		for range 2 { // also when the content store is asked last
+			if _, err := m.fetch.Range(t.Context(), nil, make([]byte, 1<<10), 0); !errors.Is(err, gone) {
+				t.Errorf("the error is not that of the registry: %v", err)
+			}
+		}
 	})
 }
 

@@ -304,16 +304,20 @@ func (f Fetch) watch(ctx context.Context, src Source, place *Slot, tried map[str
 	}
 }
 
-// worst returns the most informative error: one that is not "not found", if any, and not of a mirror if an
-// origin was asked.
+// worst returns the most informative error: one that is not "not found", if any, otherwise that of a server, and not of a mirror if
+// an origin was asked.
 func worst(order []Source, errs map[string]error) error {
 	if origins := slices.DeleteFunc(slices.Clone(order), func(src Source) bool { return src.Endpoint.isMirror() }); len(origins) > 0 {
 		order = origins
 	}
 	var last error
 	for _, src := range order {
-		if last = errs[src.Key()]; !errdefs.IsNotFound(last) {
-			return last
+		err := errs[src.Key()]
+		if !errdefs.IsNotFound(err) {
+			return err
+		}
+		if last == nil || src.Endpoint != nil {
+			last = err
 		}
 	}
 	if last == nil {

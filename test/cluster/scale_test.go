@@ -27,10 +27,10 @@ import (
 	core "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -48,7 +48,7 @@ func TestManyAgents(t *testing.T) {
 	c := startCluster(t, plane.Options{Grace: time.Hour}) // there are no kubelets
 	c.addNodes(t, *agents)
 	c.startAgents(t, *agents, simulatedDaemon(t))
-	m := &meter{c: c, writes: map[string]int{}}
+	m := &meter{c: c, writes: map[string]int{}, versions: map[string]string{}}
 	m.watch(t)
 	eventually(t, "the states of all nodes", func() error { return m.nodes(t, func(v1alpha1.ModelNodeStatus) bool { return true }) })
 
@@ -187,6 +187,8 @@ type meter struct {
 	mu     sync.Mutex // guards what follows
 	writes map[string]int
 	states map[string]v1alpha1.ModelNodeStatus
+
+	versions map[string]string // of the objects
 }
 
 // A reading is what happened during a time.
@@ -198,26 +200,51 @@ type reading struct {
 // watch follows the states of all nodes, until the end of the test.
 func (m *meter) watch(t *testing.T) {
 	t.Helper()
-	w, err := m.c.admin.Watch(t.Context(), &v1alpha1.ModelNodeList{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(w.Stop)
 	m.states = map[string]v1alpha1.ModelNodeStatus{}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	t.Cleanup(func() { stop(); <-ended })
 	go func() {
-		for e := range w.ResultChan() {
-			is, ok := e.Object.(*v1alpha1.ModelNode)
-			if !ok {
-				continue
+		defer close(ended)
+		for ctx.Err() == nil { // the API server ends watches of clients that are slow
+			if err := m.follow(ctx); err != nil && ctx.Err() == nil {
+				t.Logf("watch of the states: %v", err)
 			}
-			m.mu.Lock()
-			m.states[is.Name] = is.Status
-			if e.Type == watch.Modified {
-				m.writes[is.Name]++
-			}
-			m.mu.Unlock()
 		}
 	}()
+}
+
+// follow follows the states until the API server ends the watch. A state that changes more than once meanwhile counts once.
+func (m *meter) follow(ctx context.Context) error {
+	var all v1alpha1.ModelNodeList
+	if err := m.c.admin.List(ctx, &all); err != nil {
+		return err
+	}
+	for i := range all.Items {
+		m.saw(&all.Items[i])
+	}
+	w, err := m.c.admin.Watch(ctx, &v1alpha1.ModelNodeList{}, &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: all.ResourceVersion}})
+	if err != nil {
+		return err
+	}
+	defer w.Stop()
+	for e := range w.ResultChan() {
+		is, ok := e.Object.(*v1alpha1.ModelNode)
+		if !ok {
+			return fmt.Errorf("%s: %v", e.Type, e.Object)
+		}
+		m.saw(is)
+	}
+	return nil
+}
+
+func (m *meter) saw(is *v1alpha1.ModelNode) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if v := m.versions[is.Name]; v != "" && v != is.ResourceVersion {
+		m.writes[is.Name]++
+	}
+	m.versions[is.Name], m.states[is.Name] = is.ResourceVersion, is.Status
 }
 
 // nodes returns an error unless all nodes have a state, which ok accepts.

@@ -53,10 +53,10 @@ demo-image: ## Build the container image of the demo for this machine's architec
 COSIGN_KEY ?=
 
 .PHONY: release
-release: ## Build all files of a release: bin/release. VERSION=v0.1.0; COSIGN_KEY=FILE signs it
+release: ## Build all files of a release: bin/release. VERSION=v0.1.0 (default: the tag, or the version of the chart); COSIGN_KEY=FILE signs it
 	@test/install.sh musl-tools
 	@rm -rf bin/release; mkdir -p bin
-	cd contrib/release && go run . -source ../.. -o ../../bin/release -version '$(VERSION)' -key '$(if $(COSIGN_KEY),$(abspath $(COSIGN_KEY)))'
+	cd contrib/release && go run . -source ../.. -o ../../bin/release -version '$(if $(filter v%,$(VERSION)),$(VERSION),v$(shell sed -n 's/^version: //p' contrib/helm/ballast/Chart.yaml))' -key '$(if $(COSIGN_KEY),$(abspath $(COSIGN_KEY)))'
 
 .PHONY: test-images
 test-images: # The files for tests: two versions of the image, the package, the chart rendered, a kubelet

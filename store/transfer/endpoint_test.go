@@ -130,6 +130,21 @@ func TestAbsentOrigin(t *testing.T) {
 		if n := m.origin.calls.Load(); n > 40+11 {
 			t.Errorf("the other one got %d requests for 40 ranges: running ones were interrupted", n)
 		}
+		slow := newMirrored(t, m.mirror, &server{bytes: 2 << 10, every: 100 * time.Millisecond}) // slower than MinRate
+		slow.from.Set("a", []Source{{Name: "content store", Fetcher: slow.mirror}, {Name: "a/b", Fetcher: slow.origin}})
+		var both sync.WaitGroup
+		for off := range int64(2) { // the second one begins without asking the content store
+			both.Go(func() {
+				if _, err := slow.fetch.Range(t.Context(), nil, make([]byte, 256<<10), off<<20); err != nil {
+					t.Error(err)
+				}
+			})
+			time.Sleep(500 * time.Millisecond)
+		}
+		both.Wait()
+		if n := slow.origin.calls.Load(); n != 2 {
+			t.Errorf("a slow origin got %d requests for 2 ranges: what has not the blob is no better", n)
+		}
 		gone := errors.New("404 at the registry")
 		m.from.Set("a", []Source{{Name: "content store", Fetcher: m.mirror}, {Name: "a/b", Endpoint: &Endpoint{Name: "origin"}, Fetcher: &server{err: fmt.Errorf("%w: %w", gone, errdefs.ErrNotFound)}}})
 		for range 2 { // also when the content store is asked last

@@ -240,6 +240,8 @@ func (s *Sources) better(src Source, asked map[string]bool, rate float64) error 
 			switch {
 			case asked[other.Key()], s.until(other).After(now), s.doubted && other.Endpoint.isMirror():
 				continue
+			case s.absent[other.Key()] != nil && !other.Endpoint.isMirror():
+				continue // it does not have the blob
 			case rate < MinRate:
 				return errSlow
 			case !src.Endpoint.isMirror():

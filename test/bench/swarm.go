@@ -22,8 +22,15 @@ type swarm struct {
 	registry, tracker string // URLs
 	own               string // "address:port" for other nodes
 
-	mu     sync.Mutex        // guards pieces
-	pieces map[string][]byte // by path and offset
+	mu     sync.Mutex               // guards pieces
+	pieces map[string]*swarmedPiece // by path and offset
+}
+
+// A swarmedPiece is a piece that a node has, or gets: it goes on when who asked for it has gone.
+type swarmedPiece struct {
+	done  chan struct{} // closed when the following is set
+	bytes []byte
+	err   error
 }
 
 const (
@@ -33,7 +40,7 @@ const (
 
 // serve serves the proxy at an address of this node, and pieces at another one.
 func (s *swarm) serve(proxy string) error {
-	s.pieces = map[string][]byte{}
+	s.pieces = map[string]*swarmedPiece{}
 	p, err := net.Listen("tcp", proxy)
 	if err != nil {
 		return err
@@ -45,9 +52,14 @@ func (s *swarm) serve(proxy string) error {
 	go http.Serve(p, http.HandlerFunc(s.proxy))
 	go http.Serve(o, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
-		b := s.pieces[r.URL.RawQuery]
+		p := s.pieces[r.URL.RawQuery]
 		s.mu.Unlock()
-		http.ServeContent(w, r, "", started, bytes.NewReader(b))
+		if p == nil {
+			http.NotFound(w, r)
+			return
+		}
+		<-p.done
+		http.ServeContent(w, r, "", started, bytes.NewReader(p.bytes))
 	}))
 	return nil
 }
@@ -96,35 +108,49 @@ func (s *swarm) piece(ctx context.Context, blob string, first, last int64) ([]by
 	key := fmt.Sprintf("%s@%d", path.Base(blob), first)
 	s.mu.Lock()
 	p := s.pieces[key]
-	s.mu.Unlock()
-	if p != nil {
-		return p, nil
+	if p == nil {
+		p = &swarmedPiece{done: make(chan struct{})}
+		s.pieces[key] = p
+		go func() {
+			defer close(p.done)
+			if p.bytes, p.err = s.fetch(key, blob, first, last); p.err != nil {
+				s.mu.Lock()
+				delete(s.pieces, key)
+				s.mu.Unlock()
+			}
+		}()
 	}
-	from, err := get(ctx, s.tracker+"/where?"+key, "")
+	s.mu.Unlock()
+	select {
+	case <-p.done:
+		return p.bytes, p.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// fetch gets a piece from where the tracker says.
+func (s *swarm) fetch(key, blob string, first, last int64) (p []byte, err error) {
+	from, err := get(s.tracker+"/where?"+key, "")
 	if err != nil {
 		return nil, err
 	}
 	if source := string(from); source == "" {
-		p, err = get(ctx, s.registry+blob, fmt.Sprintf("bytes=%d-%d", first, last))
+		p, err = get(s.registry+blob, fmt.Sprintf("bytes=%d-%d", first, last))
 	} else {
-		p, err = get(ctx, "http://"+source+"/?"+key, "")
-	}
-	if err == nil {
-		s.mu.Lock()
-		s.pieces[key] = p
-		s.mu.Unlock()
+		p, err = get("http://"+source+"/?"+key, "")
 	}
 	has := s.own
 	if err != nil {
 		has = ""
 	}
-	_, terr := get(ctx, s.tracker+"/had?"+strings.Join([]string{key, string(from), has}, ","), "")
+	_, terr := get(s.tracker+"/had?"+strings.Join([]string{key, string(from), has}, ","), "")
 	return p, errors.Join(err, terr)
 }
 
 // get returns what a server sends for a range, or for all if that is empty.
-func get(ctx context.Context, url, ranges string) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+func get(url, ranges string) ([]byte, error) {
+	req, err := http.NewRequest(http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -147,23 +173,23 @@ type tracker struct {
 	mu      sync.Mutex // guards the following
 	changed *sync.Cond
 	pieces  map[string]*place
+	sends   map[string]int // transfers that run, by node
 }
 
 // A place is where a piece is.
 type place struct {
-	fetching bool           // from the registry
-	nodes    []string       // that have it
-	sends    map[string]int // transfers that run, by node
+	fetching bool     // from the registry
+	nodes    []string // that have it
 }
 
 func newTracker() *tracker {
-	t := &tracker{pieces: map[string]*place{}}
+	t := &tracker{pieces: map[string]*place{}, sends: map[string]int{}}
 	t.changed = sync.NewCond(&t.mu)
 	return t
 }
 
-// maxSends is how many nodes get a piece from one at the same time.
-const maxSends = 2
+// maxSends is how many pieces a node sends at the same time.
+const maxSends = 4
 
 // ServeHTTP implements http.Handler.
 func (t *tracker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -171,20 +197,21 @@ func (t *tracker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer t.mu.Unlock()
 	if r.URL.Path == "/where" {
 		defer context.AfterFunc(r.Context(), t.changed.Broadcast)()
+		key := r.URL.RawQuery
 		for r.Context().Err() == nil {
-			p := t.pieces[r.URL.RawQuery]
+			p := t.pieces[key]
 			if p == nil {
-				p = &place{sends: map[string]int{}}
-				t.pieces[r.URL.RawQuery] = p
+				p = &place{}
+				t.pieces[key] = p
 			}
 			if len(p.nodes) == 0 && !p.fetching {
 				p.fetching = true
 				return
 			}
 			if len(p.nodes) > 0 {
-				from := slices.MinFunc(p.nodes, func(a, b string) int { return p.sends[a] - p.sends[b] })
-				if p.sends[from] < maxSends {
-					p.sends[from]++
+				from := slices.MinFunc(p.nodes, func(a, b string) int { return t.sends[a] - t.sends[b] })
+				if t.sends[from] < maxSends {
+					t.sends[from]++
 					_, _ = io.WriteString(w, from)
 					return
 				}
@@ -199,7 +226,7 @@ func (t *tracker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if from == "" {
 			p.fetching = false
 		} else {
-			p.sends[from]--
+			t.sends[from]--
 		}
 		if has != "" {
 			p.nodes = append(p.nodes, has)

@@ -139,6 +139,9 @@ func (r *Request) key() string {
 	if r.Credentials != nil {
 		key += " as " + digest.FromString(r.Credentials.Username+"\x00"+r.Credentials.Secret).String()
 	}
+	if r.ForPods {
+		key += " for pods" // which may be refused what the node may have
+	}
 	if r.Rate > 0 {
 		key += " in list " + r.List
 	}

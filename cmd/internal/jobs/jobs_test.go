@@ -310,6 +310,9 @@ func TestForPods(t *testing.T) {
 	if err := prefetch(Request{}); err != nil {
 		t.Errorf("for the node: %v", err)
 	}
+	if (&Request{ForPods: true}).key() == (&Request{}).key() {
+		t.Error("a prefetch for the node joins one that can be refused")
+	}
 }
 
 // TestLimitedPrefetch: a prefetch keeps to its rate, until somebody else waits for the model.

@@ -36,7 +36,7 @@ func TestHydrateUsage(t *testing.T) {
 func interrupted(t *testing.T, s *site) (ref string) {
 	t.Helper()
 	ref = s.add("team/model", 31, 9<<20)
-	spoil, asked, open := stalled(1 << 20)
+	spoil, asked, open := stalled()
 	s.setSpoil(spoil)
 	go func() {
 		<-asked

@@ -406,9 +406,9 @@ func TestPrefetchFails(t *testing.T) {
 	}
 }
 
-// stalled returns a spoil that delays blobs until the channel is closed, and a channel that signals
+// stalled returns a spoil that delays ranges, of files of more than 4 MiB, until the channel is closed, and a channel that signals
 // the first request for one.
-func stalled(large int) (spoil func(http.ResponseWriter, *http.Request) bool, asked, open chan struct{}) {
+func stalled() (spoil func(http.ResponseWriter, *http.Request) bool, asked, open chan struct{}) {
 	asked, open = make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	return func(_ http.ResponseWriter, r *http.Request) bool {
@@ -427,7 +427,7 @@ func stalled(large int) (spoil func(http.ResponseWriter, *http.Request) bool, as
 func TestInterruptLeavesDownloadRunning(t *testing.T) {
 	s := newSite(t)
 	ref := s.add("team/model", 4, 9<<20)
-	spoil, asked, open := stalled(1 << 20)
+	spoil, asked, open := stalled()
 	s.setSpoil(spoil)
 	ctx, interrupt := context.WithCancel(t.Context())
 	go func() {
@@ -449,7 +449,7 @@ func TestInterruptLeavesDownloadRunning(t *testing.T) {
 func TestStopOfDaemonIsResumable(t *testing.T) {
 	s := newSite(t)
 	ref := s.add("team/model", 5, 9<<20)
-	spoil, asked, open := stalled(1 << 20)
+	spoil, asked, open := stalled()
 	s.setSpoil(spoil)
 	go func() {
 		<-asked

@@ -16,7 +16,7 @@ import (
 func TestPrefetchDetached(t *testing.T) {
 	s := newSite(t)
 	one, two := s.add("team/one", 8, 9<<20), s.add("team/two", 9, 9<<20)
-	spoil, _, open := stalled(1 << 20)
+	spoil, _, open := stalled()
 	s.setSpoil(spoil)
 	// The failure is printed if it is known at once.
 	code, out, stderr := s.ballast(t.Context(), "prefetch", "--detach", one, two, s.host+"/team/none:1")
@@ -53,9 +53,9 @@ func TestPrefetchListInterrupted(t *testing.T) {
 	s := newSite(t)
 	var refs []string
 	for i := range 6 {
-		refs = append(refs, s.add(fmt.Sprint("team/model", i), uint64(20+i), 2<<20))
+		refs = append(refs, s.add(fmt.Sprint("team/model", i), uint64(20+i), 5<<20))
 	}
-	spoil, _, open := stalled(1 << 20)
+	spoil, _, open := stalled()
 	s.setSpoil(spoil)
 	ctx, interrupt := context.WithCancel(t.Context())
 	type result struct {
@@ -107,9 +107,9 @@ func TestStopOfQueuedPrefetch(t *testing.T) {
 	s := newSite(t)
 	var refs []string
 	for i := range 5 {
-		refs = append(refs, s.add(fmt.Sprint("team/model", i), uint64(30+i), 2<<20))
+		refs = append(refs, s.add(fmt.Sprint("team/model", i), uint64(30+i), 5<<20))
 	}
-	spoil, _, open := stalled(1 << 20)
+	spoil, _, open := stalled()
 	s.setSpoil(spoil)
 	s.ok(t, append([]string{"prefetch", "--detach"}, refs...)...)
 	var queued []string

@@ -83,7 +83,7 @@ func terminal(t *testing.T, columns, rows uint16) (*os.File, *recorder) {
 func TestTop(t *testing.T) {
 	s := newSite(t)
 	ref := s.add("team/model", 11, 9<<20)
-	spoil, asked, open := stalled(1 << 20)
+	spoil, asked, open := stalled()
 	s.setSpoil(spoil)
 	defer s.setSpoil(nil)
 	defer close(open)

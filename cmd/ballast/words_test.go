@@ -383,7 +383,7 @@ func TestInvalidModel(t *testing.T) {
 func TestPullingState(t *testing.T) {
 	s := newSite(t)
 	ref := s.add("team/model", 27, 9<<20)
-	spoil, asked, open := stalled(1 << 20)
+	spoil, asked, open := stalled()
 	s.setSpoil(spoil)
 	done := make(chan int, 1)
 	go func() {

@@ -69,27 +69,29 @@ func (h *Handler) Restore(ctx context.Context, ref remote.Ref, im store.Image) e
 //
 // It returns convert.ErrNotModel if ref is not a model, a *signature.Refusal if a signature rule
 // refuses it, and otherwise the errors of remote.Repository and of the parsers.
-func (h *Handler) Convert(ctx context.Context, ref remote.Ref) (im store.Image, err error) {
-	defer func() { h.count(err) }()
-	if im, err = h.convertRef(ctx, ref); err != nil {
-		return store.Image{}, err
-	}
-	if _, err := h.admit(ctx, ref, im, h.asNode(im)); err != nil {
-		return store.Image{}, err
-	}
-	return h.ForHere(ctx, im)
+func (h *Handler) Convert(ctx context.Context, ref remote.Ref) (store.Image, error) {
+	im, err := h.convertRef(ctx, ref)
+	return h.converted(ctx, ref, im, err, h.asNode(im))
 }
 
 // ConvertAs is Convert with the credentials of a caller, as for a pull. Sources has them afterwards.
-func (h *Handler) ConvertAs(ctx context.Context, ref remote.Ref, creds remote.Credentials) (im store.Image, err error) {
-	defer func() { h.count(err) }()
-	if im, err = h.convertAs(ctx, ref, with(creds)); err != nil {
+func (h *Handler) ConvertAs(ctx context.Context, ref remote.Ref, creds remote.Credentials) (store.Image, error) {
+	im, err := h.convertAs(ctx, ref, with(creds))
+	return h.converted(ctx, ref, im, err, h.givers)
+}
+
+// converted ends a conversion with its image or error: it checks the signatures, counts, and returns the image for this machine.
+func (h *Handler) converted(ctx context.Context, ref remote.Ref, im store.Image, err error, viewers func(name) []viewer) (store.Image, error) {
+	if err == nil {
+		_, err = h.admit(ctx, ref, im, viewers)
+	}
+	if err == nil {
+		im, err = h.ForHere(ctx, im)
+	}
+	if h.count(err); err != nil {
 		return store.Image{}, err
 	}
-	if _, err := h.admit(ctx, ref, im, h.givers); err != nil {
-		return store.Image{}, err
-	}
-	return h.ForHere(ctx, im)
+	return im, nil
 }
 
 // ServedToAll returns nil if a pull of im by ref is served without credentials, otherwise the error of the registry.

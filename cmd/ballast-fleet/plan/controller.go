@@ -80,7 +80,7 @@ func (t *Tally) Add(s *v1alpha1.ModelSet, node string, states []v1alpha1.ModelSt
 	}
 	needs := time.Duration(0)
 	if known && rate > 0 {
-		needs = time.Duration(float64(missing) / float64(rate) * float64(time.Second))
+		needs = timeFor(missing, rate)
 	}
 	if needs == 0 || needs > left {
 		t.Late++
@@ -88,6 +88,11 @@ func (t *Tally) Add(s *v1alpha1.ModelSet, node string, states []v1alpha1.ModelSt
 			t.Slowest, t.Needs = node, needs
 		}
 	}
+}
+
+// timeFor returns how long bytes take at a rate in bytes per second.
+func timeFor(bytes, rate int64) time.Duration {
+	return time.Duration(float64(bytes) / float64(rate) * float64(time.Second))
 }
 
 // WarnAt returns when 80 % of the time of a set has passed; zero if it has no deadline.

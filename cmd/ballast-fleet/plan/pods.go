@@ -39,8 +39,7 @@ func Progress(pods []core.Pod, pulls []v1alpha1.PullState, notes map[types.UID]N
 		notes[p.UID] = Note{tenths, now}
 		text := fmt.Sprintf("downloading %s: %d %%, %s of %s", ref, 100*s.Completed/s.Total, humanize.Bytes(uint64(s.Completed)), humanize.Bytes(uint64(s.Total)))
 		if s.Rate > 0 {
-			left := time.Duration(float64(s.Total-s.Completed) / float64(s.Rate) * float64(time.Second))
-			text += fmt.Sprintf(", %s/s, %v left", humanize.Bytes(uint64(s.Rate)), left.Round(time.Second))
+			text += fmt.Sprintf(", %s/s, %v left", humanize.Bytes(uint64(s.Rate)), timeFor(s.Total-s.Completed, s.Rate).Round(time.Second))
 		}
 		out[p.UID] = text
 	}

@@ -47,27 +47,11 @@ func load() string {
 	return first
 }
 
-// tick is the unit of /proc/PID/stat: 1/USER_HZ, the same on all architectures of Go.
-const tick = time.Second / 100
-
-// cpuOf returns the CPU time of a process. With children, it includes programs that the process has
-// started and waited for, such as a decompressor.
-func (b *bench) cpuOf(pid int, children bool) (sum time.Duration) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+// cpuOf is node.CPU.
+func (b *bench) cpuOf(pid int, children bool) time.Duration {
+	sum, err := node.CPU(pid, children)
 	if err != nil {
 		b.t.Fatalf("%v", err)
-	}
-	// The name, in parentheses, can have spaces. utime, stime, cutime and cstime are the fields 14 to 17.
-	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))[11:15]
-	if !children {
-		fields = fields[:2]
-	}
-	for _, f := range fields {
-		ticks, err := strconv.ParseInt(f, 10, 64)
-		if err != nil {
-			b.t.Fatalf("stat of %d: %v", pid, err)
-		}
-		sum += time.Duration(ticks) * tick
 	}
 	return sum
 }
@@ -99,7 +83,7 @@ func (b *bench) busy() (sum time.Duration) {
 		if err != nil {
 			b.t.Fatalf("/proc/stat: %v", err)
 		}
-		sum += time.Duration(ticks) * tick
+		sum += time.Duration(ticks) * node.Tick
 	}
 	return sum
 }

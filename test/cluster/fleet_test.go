@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -77,21 +78,34 @@ func (c *cluster) startController(t *testing.T) {
 	c.controller = c.start(t, "controller", "ballast-fleet", "", "controller", "--nodes=kubernetes.io/os=linux", "--pod-events")
 }
 
-// client returns a client with a token.
-func (c *cluster) client(t *testing.T, token string) client.WithWatch {
+// config returns the configuration of a client with a token.
+func (c *cluster) config(t *testing.T, token string) *rest.Config {
 	t.Helper()
 	config, err := clientcmd.RESTConfigFromKubeConfig([]byte(c.Kubeconfig(c.Address, token)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	config.QPS = -1
+	return config
+}
+
+// scheme has the types of clients.
+func scheme(t *testing.T) *runtime.Scheme {
+	t.Helper()
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
 		if err := add(s); err != nil {
 			t.Fatal(err)
 		}
 	}
-	k, err := client.NewWithWatch(config, client.Options{Scheme: s})
+	return s
+}
+
+// client returns a client with a token.
+func (c *cluster) client(t *testing.T, token string) client.WithWatch {
+	t.Helper()
+	config := c.config(t, token)
+	config.QPS = -1
+	k, err := client.NewWithWatch(config, client.Options{Scheme: scheme(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

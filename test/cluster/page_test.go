@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"image"
@@ -99,12 +100,10 @@ func (c *cluster) fill(t *testing.T, n int) {
 	g.SetLimit(8)
 	for i := len(have.Items); i < n; i++ {
 		g.Go(func() error {
-			name := fmt.Sprintf("node-%04d", i)
-			is := &core.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kubernetes.io/os": "linux"}}}
-			if err := c.admin.Create(ctx, is); err != nil {
+			if err := c.addNode(ctx, i); err != nil {
 				return err
 			}
-			m := &v1alpha1.ModelNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
+			m := &v1alpha1.ModelNode{ObjectMeta: metav1.ObjectMeta{Name: nodeName(i)}}
 			if err := c.admin.Create(ctx, m); err != nil {
 				return err
 			}
@@ -116,6 +115,13 @@ func (c *cluster) fill(t *testing.T, n int) {
 		t.Fatal(err)
 	}
 }
+
+// addNode adds the node with a number, as a kubelet would.
+func (c *cluster) addNode(ctx context.Context, i int) error {
+	return c.admin.Create(ctx, &core.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName(i), Labels: map[string]string{"kubernetes.io/os": "linux"}}})
+}
+
+func nodeName(i int) string { return fmt.Sprintf("node-%04d", i) }
 
 // stateOf is the state of the node with a number.
 func stateOf(i int) v1alpha1.ModelNodeStatus {

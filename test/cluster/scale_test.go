@@ -22,16 +22,14 @@ import (
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/agent"
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
 	"github.com/ballast-dev/ballast/test/cluster/plane"
+	"github.com/ballast-dev/ballast/test/e2e/node"
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 	core "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/tools/clientcmd"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
@@ -91,7 +89,7 @@ func (c *cluster) addNodes(t *testing.T, n int) {
 	g.SetLimit(8)
 	for i := range n {
 		g.Go(func() error {
-			return c.admin.Create(ctx, &core.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName(i), Labels: map[string]string{"kubernetes.io/os": "linux"}}})
+			return c.addNode(ctx, i)
 		})
 	}
 	if err := g.Wait(); err != nil {
@@ -99,32 +97,22 @@ func (c *cluster) addNodes(t *testing.T, n int) {
 	}
 }
 
-func nodeName(i int) string { return fmt.Sprintf("node-%04d", i) }
-
 // startAgents runs agents in this process, each with the rights of a pod on its node.
 func (c *cluster) startAgents(t *testing.T, n int, socket string) {
 	t.Helper()
-	s := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
-		if err := add(s); err != nil {
-			t.Fatal(err)
-		}
-	}
+	s := scheme(t)
 	ctx, stop := context.WithCancel(context.Background())
 	var all sync.WaitGroup
 	t.Cleanup(func() { stop(); all.Wait() })
 	for i := range n {
-		rest, err := clientcmd.RESTConfigFromKubeConfig([]byte(c.Kubeconfig(c.Address, c.token(t, "ballast", nodeName(i)))))
-		if err != nil {
-			t.Fatal(err)
-		}
+		config := c.config(t, c.token(t, "ballast", nodeName(i)))
 		a := &agent.Agent{
 			Node: nodeName(i), Marks: agent.Marks{Label: label, Taint: taint}, Models: true, Refresh: 10 * time.Minute, Socket: socket, Log: slog.New(slog.DiscardHandler),
 		}
 		all.Go(func() {
 			err := a.Run(ctx, func(o manager.Options) (manager.Manager, error) {
-				o.Scheme, o.Metrics, o.Controller = s, server.Options{BindAddress: "0"}, config.Controller{SkipNameValidation: new(true)}
-				return manager.New(rest, o)
+				o.Scheme, o.Metrics, o.Controller.SkipNameValidation = s, server.Options{BindAddress: "0"}, new(true)
+				return manager.New(config, o)
 			})
 			if err != nil && ctx.Err() == nil {
 				t.Errorf("agent of %s: %v", a.Node, err)
@@ -288,17 +276,9 @@ func (m *meter) measure(t *testing.T, what string, do func()) reading {
 // usage returns the processor time of a process, and the bytes that it has read and written, also at its sockets.
 func usage(t *testing.T, pid int) (cpu time.Duration, in, out int64) {
 	t.Helper()
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	cpu, err := node.CPU(pid, false)
 	if err != nil {
 		t.Fatal(err)
-	}
-	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	for _, f := range fields[11:13] { // utime and stime, in hundredths of a second; see proc_pid_stat(5)
-		n, err := strconv.ParseInt(f, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		cpu += time.Duration(n) * 10 * time.Millisecond
 	}
 	p, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
 	if err != nil {
@@ -313,10 +293,7 @@ func usage(t *testing.T, pid int) (cpu time.Duration, in, out int64) {
 // sum returns the sum of a metric of the API server over the lines that have all patterns.
 func (m *meter) sum(t *testing.T, metric string, patterns ...string) (sum int) {
 	t.Helper()
-	config, err := clientcmd.RESTConfigFromKubeConfig([]byte(m.c.Kubeconfig(m.c.Address, "admin")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := m.c.config(t, "admin")
 	config.GroupVersion, config.NegotiatedSerializer = &core.SchemeGroupVersion, clientgoscheme.Codecs
 	k, err := restClient(config)
 	if err != nil {

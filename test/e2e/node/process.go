@@ -3,8 +3,10 @@ package node
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -55,6 +57,31 @@ func start(t TB, name, log string, env []string, files []*os.File, argv ...strin
 		}
 	})
 	return p
+}
+
+// Tick is the unit of /proc/PID/stat: 1/USER_HZ, the same on all architectures of Go.
+const Tick = time.Second / 100
+
+// CPU returns the CPU time of a process. With children, it includes programs that the process has
+// started and waited for, such as a decompressor.
+func CPU(pid int, children bool) (sum time.Duration, err error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	// The name, in parentheses, can have spaces. utime, stime, cutime and cstime are the fields 14 to 17.
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))[11:15]
+	if !children {
+		fields = fields[:2]
+	}
+	for _, f := range fields {
+		ticks, err := strconv.ParseInt(f, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("stat of %d: %w", pid, err)
+		}
+		sum += time.Duration(ticks) * Tick
+	}
+	return sum, nil
 }
 
 // Pid returns the process id.

@@ -19,8 +19,6 @@ import (
 	"github.com/ballast-dev/ballast/test/e2e/node"
 )
 
-var started = time.Now()
-
 // The network of the measurement fleet: a bridge with the registry, to which each node has a link.
 const (
 	fleetNodes  = 8
@@ -33,27 +31,26 @@ const (
 	dragonfly   = "127.0.0.1:65001"
 )
 
+// limited is the command that limits what a device sends.
 func limited(device string) []string {
-	return strings.Fields("qdisc replace dev " + device + " root tbf rate " + fleetLink + " burst 512kb latency 200ms")
+	return strings.Fields("tc qdisc replace dev " + device + " root tbf rate " + fleetLink + " burst 512kb latency 200ms")
 }
 
 // A fleetNode is a node: a process in a network namespace of its own.
 type fleetNode struct {
 	b   *bench
 	cmd *exec.Cmd
-	in  io.Writer
+	in  io.WriteCloser
 	out *bufio.Scanner
 }
 
 // fleet measures nodes that get a model at the same time, and one whose mirror does wrong.
 func (b *bench) fleet() {
-	for _, c := range [][]string{
-		{"ip", "link", "add", "br0", "type", "bridge"}, {"ip", "addr", "add", registryIP + "/24", "dev", "br0"}, {"ip", "link", "set", "br0", "up"},
-		append([]string{"tc"}, limited("br0")...),
-	} {
-		if err := run(c[0], c[1:]...); err != nil {
-			b.t.Fatalf("%v", err)
-		}
+	if err := runAll(
+		[]string{"ip", "link", "add", "br0", "type", "bridge"}, []string{"ip", "addr", "add", registryIP + "/24", "dev", "br0"},
+		[]string{"ip", "link", "set", "br0", "up"}, limited("br0"),
+	); err != nil {
+		b.t.Fatalf("%v", err)
 	}
 	b.fleetServe(registryTCP, b.node.Registry.Wire)
 	b.fleetServe(trackerTCP, newTracker())
@@ -82,7 +79,7 @@ func (b *bench) fleetPulls() {
 		m := b.pushModel(fmt.Sprintf("fleet/model%d", seed), fleetModel, seed)
 		b.node.Registry.Wire.Reset()
 		for _, n := range nodes {
-			n.say("pull " + registryTCP + "/" + m.repository + ":v1")
+			n.say(registryTCP + "/" + m.repository + ":v1")
 		}
 		for _, n := range nodes {
 			all = max(all, n.took())
@@ -126,7 +123,7 @@ func (b *bench) startFleet(n int, mode string) (all []*fleetNode) {
 }
 
 func (b *bench) startFleetNode(address, mode string) *fleetNode {
-	cmd := taskCommand("fleetnode", address, mode+".")
+	cmd := taskCommand("fleetnode", address, mode)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -142,13 +139,11 @@ func (b *bench) startFleetNode(address, mode string) *fleetNode {
 	n := &fleetNode{b, cmd, in, bufio.NewScanner(out)}
 	b.t.Cleanup(n.stop)
 	device := "v" + address[strings.LastIndexByte(address, '.')+1:]
-	for _, c := range [][]string{
-		{"ip", "link", "add", device, "type", "veth", "peer", "name", "eth0", "netns", strconv.Itoa(cmd.Process.Pid)},
-		{"ip", "link", "set", device, "master", "br0", "up"}, append([]string{"tc"}, limited(device)...),
-	} {
-		if err := run(c[0], c[1:]...); err != nil {
-			b.t.Fatalf("%v", err)
-		}
+	if err := runAll(
+		[]string{"ip", "link", "add", device, "type", "veth", "peer", "name", "eth0", "netns", strconv.Itoa(cmd.Process.Pid)},
+		[]string{"ip", "link", "set", device, "master", "br0", "up"}, limited(device),
+	); err != nil {
+		b.t.Fatalf("%v", err)
 	}
 	n.say("go")
 	return n
@@ -183,7 +178,7 @@ func (n *fleetNode) took() time.Duration {
 
 func (n *fleetNode) stop() {
 	if n.cmd.ProcessState == nil {
-		n.in.(io.Closer).Close()
+		n.in.Close()
 		_ = n.cmd.Wait()
 	}
 }
@@ -194,15 +189,14 @@ func runFleetNode(address, mode string) error {
 	if !lines.Scan() {
 		return io.ErrUnexpectedEOF
 	}
-	for _, c := range [][]string{
-		{"ip", "link", "set", "lo", "up"}, {"ip", "addr", "add", address + "/24", "dev", "eth0"}, {"ip", "link", "set", "eth0", "up"}, append([]string{"tc"}, limited("eth0")...),
-	} {
-		if err := run(c[0], c[1:]...); err != nil {
-			return err
-		}
+	if err := runAll(
+		[]string{"ip", "link", "set", "lo", "up"}, []string{"ip", "addr", "add", address + "/24", "dev", "eth0"},
+		[]string{"ip", "link", "set", "eth0", "up"}, limited("eth0"),
+	); err != nil {
+		return err
 	}
 	o := node.Options{Registry: &node.Registry{Host: registryTCP}, Config: "[[lazy.rule]]\nmatch = \"*\"\nmode = \"complete\"\n"}
-	if mode == "swarm." {
+	if mode == "swarm" {
 		o.Config += fmt.Sprintf("[[mirror]]\nurl = %q\nkind = \"dragonfly\"\n", "http://"+dragonfly)
 		s := &swarm{registry: "http://" + registryTCP, tracker: "http://" + trackerTCP, own: address + ":65002"}
 		if err := s.serve(dragonfly); err != nil {
@@ -211,7 +205,7 @@ func runFleetNode(address, mode string) error {
 	}
 	code := node.Run(func(t node.TB) {
 		n := node.StartNode(t, o)
-		if mode == "mirror." {
+		if mode == "mirror" {
 			hosts := fmt.Sprintf("server = %q\n[host.%q]\n  capabilities = [\"pull\", \"resolve\"]\n", "http://"+registryTCP, "http://"+mirrorTCP)
 			if err := os.WriteFile(filepath.Join(n.Dir, "ballast.d", registryTCP, "hosts.toml"), []byte(hosts), 0o644); err != nil {
 				t.Fatalf("%v", err)
@@ -224,8 +218,7 @@ func runFleetNode(address, mode string) error {
 			}
 		}
 		for lines.Scan() {
-			_, ref, _ := strings.Cut(lines.Text(), " ")
-			start := time.Now()
+			ref, start := lines.Text(), time.Now()
 			must(n.Pull("ballast", ref))
 			took := time.Since(start)
 			must(n.Ballast("verify", ref))
@@ -268,6 +261,13 @@ type faultyWriter struct {
 	r     *http.Request
 }
 
+// send sends bytes and counts them.
+func (w *faultyWriter) send(p []byte) (int, error) {
+	n, err := w.ResponseWriter.Write(p)
+	w.f.bytes.Add(int64(n))
+	return n, err
+}
+
 // Write implements io.Writer.
 func (w *faultyWriter) Write(p []byte) (n int, err error) {
 	switch w.fault {
@@ -285,8 +285,7 @@ func (w *faultyWriter) Write(p []byte) (n int, err error) {
 	case "70 KiB/s":
 		const step = 7 << 10
 		for len(p) > step {
-			m, err := w.ResponseWriter.Write(p[:step])
-			w.f.bytes.Add(int64(m))
+			m, err := w.send(p[:step])
 			n += m
 			if err != nil {
 				return n, err
@@ -300,8 +299,7 @@ func (w *faultyWriter) Write(p []byte) (n int, err error) {
 			}
 		}
 	}
-	m, err := w.ResponseWriter.Write(p)
-	w.f.bytes.Add(int64(m))
+	m, err := w.send(p)
 	return n + m, err
 }
 
@@ -317,10 +315,10 @@ func (b *bench) fleetMirrors() {
 		m := b.pushModel(fmt.Sprintf("fleet/model%d", seed), size, seed)
 		repository := m.repository
 		if chunks {
-			repository = strings.TrimPrefix(b.convertTo(repository+"-chunks", m), b.node.Registry.Host+"/")
-			return "pull " + registryTCP + "/" + repository
+			repository += "-chunks"
+			b.convertTo(repository, m)
 		}
-		return "pull " + registryTCP + "/" + repository + ":v1"
+		return registryTCP + "/" + repository + ":v1"
 	}
 	plain := b.startFleet(1, "")[0]
 	var direct series

@@ -49,6 +49,16 @@ func run(name string, args ...string) error {
 	return nil
 }
 
+// runAll runs commands, each with its arguments.
+func runAll(commands ...[]string) error {
+	for _, c := range commands {
+		if err := run(c[0], c[1:]...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // link limits the link to the registry to a rate in bytes a second, and adds a round trip to each
 // response. Zeros remove the limits. The kernel limits the rate, because a program would fall below it
 // whenever the processors are busy.

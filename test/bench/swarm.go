@@ -8,10 +8,13 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httputil"
+	"net/url"
 	"path"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 )
 
 // A swarm is the proxy of dfdaemon on a node, as far as its traffic is concerned: ranges of at most 4 MiB go to the registry, others
@@ -19,8 +22,9 @@ import (
 //
 // https://github.com/dragonflyoss/client/blob/v1.5.1/dragonfly-client/src/resource/task.rs
 type swarm struct {
-	registry, tracker string // URLs
-	own               string // "address:port" for other nodes
+	registry, tracker string                 // URLs
+	own               string                 // "address:port" for other nodes
+	pass              *httputil.ReverseProxy // to the registry
 
 	mu     sync.Mutex               // guards pieces
 	pieces map[string]*swarmedPiece // by path and offset
@@ -40,6 +44,15 @@ const (
 
 // serve serves the proxy at an address of this node, and pieces at another one.
 func (s *swarm) serve(proxy string) error {
+	origin, err := url.Parse(s.registry)
+	if err != nil {
+		return err
+	}
+	s.pass = httputil.NewSingleHostReverseProxy(origin)
+	s.pass.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, err error) {
+		w.Header().Set("X-Dragonfly-Error-Type", "dfdaemon")
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+	}
 	s.pieces = map[string]*swarmedPiece{}
 	p, err := net.Listen("tcp", proxy)
 	if err != nil {
@@ -59,7 +72,7 @@ func (s *swarm) serve(proxy string) error {
 			return
 		}
 		<-p.done
-		http.ServeContent(w, r, "", started, bytes.NewReader(p.bytes))
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(p.bytes))
 	}))
 	return nil
 }
@@ -69,7 +82,7 @@ func (s *swarm) proxy(w http.ResponseWriter, r *http.Request) {
 	var first, last int64
 	n, _ := fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-%d", &first, &last)
 	if n < 2 || r.Method != http.MethodGet || last-first < registryOnly || first%swarmPiece != 0 || last-first >= swarmPiece || r.Header.Get("X-Dragonfly-Use-P2P") != "true" {
-		s.pass(w, r)
+		s.pass.ServeHTTP(w, r)
 		return
 	}
 	w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/*", first, last))
@@ -81,26 +94,6 @@ func (s *swarm) proxy(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler)
 	}
 	_, _ = w.Write(p)
-}
-
-// pass answers with what the registry answers.
-func (s *swarm) pass(w http.ResponseWriter, r *http.Request) {
-	req, err := http.NewRequestWithContext(r.Context(), r.Method, s.registry+r.URL.Path, nil)
-	if err == nil {
-		req.Header = r.Header.Clone()
-		var resp *http.Response
-		if resp, err = http.DefaultClient.Do(req); err == nil {
-			defer resp.Body.Close()
-			for k, v := range resp.Header {
-				w.Header()[k] = v
-			}
-			w.WriteHeader(resp.StatusCode)
-			_, _ = io.Copy(w, resp.Body)
-			return
-		}
-	}
-	w.Header().Set("X-Dragonfly-Error-Type", "dfdaemon")
-	http.Error(w, err.Error(), http.StatusInternalServerError)
 }
 
 // piece returns a piece, from here, from another node, or from the registry.
@@ -130,42 +123,34 @@ func (s *swarm) piece(ctx context.Context, blob string, first, last int64) ([]by
 }
 
 // fetch gets a piece from where the tracker says.
-func (s *swarm) fetch(key, blob string, first, last int64) (p []byte, err error) {
-	from, err := get(s.tracker+"/where?"+key, "")
+func (s *swarm) fetch(key, blob string, first, last int64) ([]byte, error) {
+	from, err := s.ask("where?" + key)
 	if err != nil {
 		return nil, err
 	}
-	if source := string(from); source == "" {
-		p, err = get(s.registry+blob, fmt.Sprintf("bytes=%d-%d", first, last))
+	p := make([]byte, last-first+1)
+	if from == "" {
+		err = getRange(http.DefaultClient, s.registry+blob, p, first)
 	} else {
-		p, err = get("http://"+source+"/?"+key, "")
+		err = getRange(http.DefaultClient, "http://"+from+"/?"+key, p, 0)
 	}
 	has := s.own
 	if err != nil {
 		has = ""
 	}
-	_, terr := get(s.tracker+"/had?"+strings.Join([]string{key, string(from), has}, ","), "")
+	_, terr := s.ask("had?" + strings.Join([]string{key, from, has}, ","))
 	return p, errors.Join(err, terr)
 }
 
-// get returns what a server sends for a range, or for all if that is empty.
-func get(url, ranges string) ([]byte, error) {
-	req, err := http.NewRequest(http.MethodGet, url, nil)
+// ask returns what the tracker answers.
+func (s *swarm) ask(what string) (string, error) {
+	resp, err := http.Get(s.tracker + "/" + what)
 	if err != nil {
-		return nil, err
-	}
-	if ranges != "" {
-		req.Header.Set("Range", ranges)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, err
+		return "", err
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode/100 != 2 {
-		return nil, fmt.Errorf("%s: %s", url, resp.Status)
-	}
-	return io.ReadAll(resp.Body)
+	p, err := io.ReadAll(resp.Body)
+	return string(p), err
 }
 
 // A tracker knows which node has which piece, and has one node get it from the registry.

@@ -150,6 +150,39 @@ func TestWatchHosts(t *testing.T) {
 	}
 }
 
+// TestReplacedHosts tells a file that was taken away from one that a set-up has not written yet.
+func TestReplacedHosts(t *testing.T) {
+	const file = "/etc/containerd/certs.d/ghcr.io/hosts.toml"
+	r := newRoot(t, "kubeadm")
+	r.keys()
+	r.set(Options{Registries: []string{"ghcr.io"}})
+	h := hostAt(r.dir)
+	for _, tt := range []struct {
+		name    string
+		runs    bool
+		content string
+		want    []string
+	}{
+		{"gone", false, "", []string{file}},
+		{"not written yet", true, "", nil},
+		{"replaced while a set-up runs", true, "server = \"https://ghcr.io\"\n", []string{file}},
+	} {
+		r.ok(os.RemoveAll(filepath.Join(r.dir, file)))
+		if tt.content != "" {
+			r.write(file[1:], tt.content)
+		}
+		have, err := h.readRecord()
+		r.ok(err)
+		if have.Before = nil; tt.runs {
+			have.Before = &before{}
+		}
+		r.ok(h.writeRecord(have))
+		if got, err := ReplacedHosts(r.dir); err != nil || !slices.Equal(got, tt.want) {
+			t.Errorf("%s: %q, %v, want %q", tt.name, got, err, tt.want)
+		}
+	}
+}
+
 // TestNeededImagesCanBePulled checks which images can be pulled without ballastd, and opens their registries.
 func TestNeededImagesCanBePulled(t *testing.T) {
 	for _, tt := range []struct {

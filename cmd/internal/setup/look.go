@@ -196,7 +196,8 @@ func (v *view) named() ([]string, error) {
 }
 
 // ReplacedHosts returns, sorted, the hosts.toml files of the registries that setup has closed on a host, as far
-// as they are gone, have another content now, or cannot be read.
+// as they are gone, have another content now, or cannot be read. While a set-up runs, a file that is not there is still to be
+// written.
 func ReplacedHosts(root string) ([]string, error) {
 	o := Options{Host: root}
 	o.complete()
@@ -210,7 +211,9 @@ func ReplacedHosts(root string) ([]string, error) {
 		if filepath.Base(p) != "hosts.toml" || !slices.Contains(r.Options.Registries, snippet.RegistryOf(filepath.Base(filepath.Dir(p)))) {
 			continue
 		}
-		if have, err := h.digestAt(p); err != nil || !f.wrote(have) {
+		have, err := h.digestAt(p)
+		unwritten := err == nil && have == "" && r.Before != nil
+		if err != nil || !f.wrote(have) && !unwritten {
 			paths = append(paths, p)
 		}
 	}

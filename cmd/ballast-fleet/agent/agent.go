@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
@@ -178,7 +179,9 @@ func (a *Agent) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.R
 	if ready {
 		want := plan.Labels(sets.Items, node.Labels, states)
 		held := a.Hold && slices.ContainsFunc(states, func(m v1alpha1.ModelState) bool { return m.Phase != v1alpha1.PhaseReady })
-		if err := a.Marks.set(ctx, a.client, &node, want, !held); err != nil {
+		switch err := a.Marks.set(ctx, a.client, &node, want, !held); {
+		case apierrors.IsConflict(err): // the change of another one, which wakes this again
+		case err != nil:
 			return reconcile.Result{}, err
 		}
 	}
@@ -260,6 +263,9 @@ func (a *Agent) attempt(ctx context.Context, ref string, w plan.Wish, m *model) 
 	if err == nil {
 		im, perr := a.daemon.FleetPull(ctx, req, func(e api.Event) { a.progress(m, e) })
 		digest, err = (&api.Image{Image: im}).ID().String(), perr
+		if refused := errdefs.IsUnauthorized(err) || errdefs.IsPermissionDenied(err); refused && w.Secret != "" && req.Username == "" {
+			err = fmt.Errorf("pull secret %s has no entry for it: %w", w.Secret, err)
+		}
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// credentials reads a pull secret.
+// credentials reads a pull secret. A model whose registry has no entry in it is public, as to a kubelet.
 func (a *Agent) credentials(ctx context.Context, secret string, req *api.FleetPullRequest) error {
 	if secret == "" {
 		return nil
@@ -38,6 +38,7 @@ func (a *Agent) credentials(ctx context.Context, secret string, req *api.FleetPu
 
 // loginOf returns the user and the password of a Docker configuration for a reference: those of the entry with its host
 // and the longest path that is above it, as for a kubelet.
+// Without such an entry both are empty.
 // https://kubernetes.io/docs/concepts/configuration/secret/#docker-config-secrets
 func loginOf(config []byte, ref string) (user, password string, err error) {
 	var c struct {
@@ -49,7 +50,6 @@ func loginOf(config []byte, ref string) (user, password string, err error) {
 	if err := json.Unmarshal(config, &c); err != nil {
 		return "", "", fmt.Errorf("its .dockerconfigjson cannot be read: %w", errdefs.ErrInvalidArgument) // without its content
 	}
-	host, _, _ := strings.Cut(ref, "/")
 	best, path := "", "" // the entry, and its path
 	for _, server := range slices.Sorted(maps.Keys(c.Auths)) {
 		if p := serverPath(server); inside(ref, p) && len(p) > len(path) {
@@ -57,7 +57,7 @@ func loginOf(config []byte, ref string) (user, password string, err error) {
 		}
 	}
 	if path == "" {
-		return "", "", fmt.Errorf("it has no entry for %s: %w", host, errdefs.ErrNotFound)
+		return "", "", nil
 	}
 	a := c.Auths[best]
 	if a.Auth == "" {
@@ -66,7 +66,7 @@ func loginOf(config []byte, ref string) (user, password string, err error) {
 	p, err := base64.StdEncoding.DecodeString(a.Auth)
 	user, password, ok := strings.Cut(string(p), ":")
 	if err != nil || !ok {
-		return "", "", fmt.Errorf("its entry for %s has no user and password: %w", host, errdefs.ErrInvalidArgument)
+		return "", "", fmt.Errorf("its entry for %s has no user and password: %w", path, errdefs.ErrInvalidArgument)
 	}
 	return user, password, nil
 }

@@ -104,7 +104,7 @@ check: ## gofmt, go vet, staticcheck, import policy
 	cd test/chart && go vet ./... && ../../.cache/staticcheck ./...
 	cd cmd/ballast-fleet && go vet ./... && ../../.cache/staticcheck ./... && go test ./...
 	cd test && go test -count=1 . ./bench ./ballast-demo # they read files of another module, which the test cache does not track
-	cd test/chart && go test ./...
+	cd test/chart && go test -count=1 ./... # so do these
 
 .PHONY: test
 test: check test-unit test-fuzz e2e kubelet ## Everything that CI runs
@@ -136,7 +136,7 @@ kubelet: build tools ## Tests of pods with a real kubelet, which is built first;
 .PHONY: cluster
 cluster: build fleet tools test-images ## Tests with a real control plane, which is built first; RUN and BALLAST_KEEP as for e2e
 	@test/kubernetes/build.sh --all
-	@test/install.sh chromium
+	@test/install.sh chromium containernetworking-plugins
 	cd test && ./disk.sh go test -count=1 -timeout 1h -parallel 2 -run '$(value RUN)' ./cluster
 
 .PHONY: vm

@@ -10,6 +10,7 @@ import (
 	admission "k8s.io/api/admissionregistration/v1"
 	apps "k8s.io/api/apps/v1"
 	batch "k8s.io/api/batch/v1"
+	coordination "k8s.io/api/coordination/v1"
 	core "k8s.io/api/core/v1"
 	nodeapi "k8s.io/api/node/v1"
 	rbac "k8s.io/api/rbac/v1"
@@ -36,6 +37,8 @@ func typeOf(apiVersion, kind string) any {
 		return &core.Namespace{}
 	case "v1/Pod":
 		return &core.Pod{}
+	case "coordination.k8s.io/v1/Lease":
+		return &coordination.Lease{}
 	case "apps/v1/Deployment":
 		return &apps.Deployment{}
 	case "apiextensions.k8s.io/v1/CustomResourceDefinition":

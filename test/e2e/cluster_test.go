@@ -20,8 +20,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/test/e2e/node"
-	"github.com/opencontainers/go-digest"
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/ballast-dev/ballast/test/e2e/systemctl"
 	"go.yaml.in/yaml/v3"
 	"golang.org/x/sys/unix"
 )
@@ -39,29 +38,6 @@ type clusterNode struct {
 	client   http.Client
 }
 
-// remoteSystemctlArg makes the test program a systemctl that asks the one of the machine: a service
-// started by a pod itself would end with the pod.
-const remoteSystemctlArg = "systemctl-of-the-machine"
-
-const systemctlSocket = stateOf + "/private"
-
-// remoteSystemctl executes a command line in the root of its caller.
-func remoteSystemctl(args []string) error {
-	c, err := net.Dial("unix", systemctlSocket)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	if err := json.NewEncoder(c).Encode(args); err != nil {
-		return err
-	}
-	answer, err := io.ReadAll(c)
-	if err == nil && len(answer) > 0 {
-		err = errors.New(string(answer))
-	}
-	return err
-}
-
 // startClusterNode makes a machine with a kubelet.
 func startClusterNode(t *testing.T) *clusterNode {
 	t.Helper()
@@ -73,13 +49,23 @@ func startClusterNode(t *testing.T) *clusterNode {
 			t.Error(err)
 		}
 	})
-	hideSysctls(t)
+	show, err := node.HideSysctls(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := show(); err != nil {
+			t.Error(err)
+		}
+	})
 	c := &clusterNode{machine: startMachine(t, plainConfig), address: node.FreeAddress(t)}
-	var err error
 	c.dir, err = os.MkdirTemp("", "k")
 	c.ok(err)
 	t.Cleanup(func() { c.ok(os.RemoveAll(c.dir)) })
-	c.serveSystemctl()
+	c.ok(systemctl.Install(true))
+	stop, err := systemctl.Serve()
+	c.ok(err)
+	t.Cleanup(stop)
 	c.own = node.StartRegistry(t, filepath.Join(c.dir, "registry"))
 	c.registry.Push(t, "busybox", "1", node.Busybox(t))
 	c.own.Push(t, "pause", "1", node.Busybox(t))
@@ -110,7 +96,7 @@ func (c *clusterNode) k8s(args ...string) string {
 func (c *clusterNode) pushImage(tag string) {
 	c.t.Helper()
 	dir := builtImage(c.t, tag)
-	c.own.Push(c.t, "ballast", tag, imageFor(c.t, dir, "amd64"))
+	c.own.Push(c.t, "ballast", tag, node.Layout(c.t, dir, "amd64"))
 }
 
 // builtImage is the OCI layout of an image as built by make.
@@ -124,98 +110,6 @@ func builtImage(t *testing.T, name string) string {
 		t.Fatalf("the image is not built; run `make test-images`: %v", err)
 	}
 	return p
-}
-
-// imageFor reads the image for an architecture from an OCI layout with one index.
-func imageFor(t *testing.T, layout, arch string) node.Artifact {
-	t.Helper()
-	a := node.Artifact{MediaType: ocispec.MediaTypeImageManifest, Blobs: map[digest.Digest][]byte{}}
-	blob := func(d digest.Digest) []byte {
-		p, err := os.ReadFile(filepath.Join(layout, "blobs", d.Algorithm().String(), d.Encoded()))
-		if err != nil || digest.FromBytes(p) != d {
-			t.Fatalf("blob %s: %v", d, err)
-		}
-		return p
-	}
-	decode := func(p []byte, v any) {
-		if err := json.Unmarshal(p, v); err != nil {
-			t.Fatal(err)
-		}
-	}
-	top, err := os.ReadFile(filepath.Join(layout, "index.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var index, images ocispec.Index
-	decode(top, &index)
-	decode(blob(index.Manifests[0].Digest), &images)
-	for _, d := range images.Manifests {
-		if d.Platform != nil && d.Platform.Architecture == arch {
-			a.Manifest = blob(d.Digest)
-			var m ocispec.Manifest
-			decode(a.Manifest, &m)
-			for _, l := range append(m.Layers, m.Config) {
-				a.Blobs[l.Digest] = blob(l.Digest)
-			}
-			return a
-		}
-	}
-	t.Fatalf("no image for %s in %+v", arch, images.Manifests)
-	return a
-}
-
-// serveSystemctl installs the systemctl that pods can call.
-func (c *clusterNode) serveSystemctl() {
-	c.t.Helper()
-	self, err := os.Executable()
-	c.ok(err)
-	c.write("/usr/local/sbin/systemctl", fmt.Sprintf("#!/bin/sh\nexec %s %s \"$@\"\n", self, remoteSystemctlArg), 0o755)
-	l, err := net.Listen("unix", systemctlSocket)
-	c.ok(err)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			var args []string
-			if err = json.NewDecoder(conn).Decode(&args); err == nil {
-				err = systemctl(args)
-			}
-			if err != nil {
-				_, _ = io.WriteString(conn, err.Error()) // the caller then fails without a reason
-			}
-			conn.Close()
-		}
-	}()
-	c.t.Cleanup(func() {
-		l.Close()
-		<-done
-	})
-}
-
-// hideSysctls shows the kubelet the kernel settings that it requires, so that it does not change those
-// of the machine.
-// https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/kubelet/cm/container_manager_linux.go
-func hideSysctls(t *testing.T) {
-	t.Helper()
-	dir := t.TempDir()
-	for name, value := range map[string]string{
-		"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
-		"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
-	} {
-		p, at := filepath.Join(dir, filepath.Base(name)), filepath.Join("/proc/sys", name)
-		if err := errors.Join(os.WriteFile(p, []byte(value+"\n"), 0o644), unix.Mount(p, at, "", unix.MS_BIND, "")); err != nil {
-			t.Fatalf("hide %s: %v", name, err)
-		}
-		t.Cleanup(func() {
-			if err := unix.Unmount(at, unix.MNT_DETACH); err != nil {
-				t.Error(err)
-			}
-		})
-	}
 }
 
 // startKubelet starts the kubelet and waits until it answers.

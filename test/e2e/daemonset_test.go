@@ -13,6 +13,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/test/e2e/node"
+	"github.com/ballast-dev/ballast/test/e2e/systemctl"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 )
@@ -101,7 +102,7 @@ func TestDaemonSet(t *testing.T) {
 	}
 	c.checkSet(model, b)
 	c.startReader(model)
-	containerd, daemon := pidOf("containerd.service"), pidOf("ballastd.service")
+	containerd, daemon := systemctl.PID("containerd.service"), systemctl.PID("ballastd.service")
 
 	c.apply("ballast", nil)
 	if got := c.calls(); got != nil {
@@ -112,14 +113,14 @@ func TestDaemonSet(t *testing.T) {
 		if got := c.version(); !strings.Contains(got, "v0.1.0-"+tag) {
 			t.Errorf("version: %s, want %s", got, tag)
 		}
-		if pidOf("containerd.service") != containerd || pidOf("ballastd.service") == daemon {
+		if systemctl.PID("containerd.service") != containerd || systemctl.PID("ballastd.service") == daemon {
 			t.Error("containerd was restarted, or ballastd was not")
 		}
-		daemon = pidOf("ballastd.service")
+		daemon = systemctl.PID("ballastd.service")
 		c.checkReader()
 	}
 	c.apply("ballast", map[string]any{"config": "[gc]\nquota = \"7GiB\"\n"})
-	if got, err := os.ReadFile("/etc/ballast/conf.d/50-chart.toml"); err != nil || !strings.Contains(string(got), "7GiB") || pidOf("ballastd.service") == daemon {
+	if got, err := os.ReadFile("/etc/ballast/conf.d/50-chart.toml"); err != nil || !strings.Contains(string(got), "7GiB") || systemctl.PID("ballastd.service") == daemon {
 		t.Errorf("settings: %v\n%s", err, got)
 	}
 	c.checkReader()
@@ -142,7 +143,7 @@ func TestDaemonSet(t *testing.T) {
 	if d := cmp.Diff(before, c.state()); d != "" {
 		t.Errorf("left (-before +after):\n%s\n%s", d, logs)
 	}
-	if pidOf("ballastd.service") != 0 || pidOf("containerd.service") == 0 {
+	if systemctl.PID("ballastd.service") != 0 || systemctl.PID("containerd.service") == 0 {
 		t.Error("ballastd runs on, or containerd does not")
 	}
 }
@@ -159,7 +160,7 @@ func (c *clusterNode) checkHeals() {
 		c.t.Errorf("docker.io is not closed: %v\n%s", out.Err, out.Output())
 	}
 	c.apply("ballast", nil)
-	if pidOf("ballastd.service") == 0 {
+	if systemctl.PID("ballastd.service") == 0 {
 		c.t.Error("the daemon is not back")
 	}
 	c.checkReader()

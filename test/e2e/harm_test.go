@@ -9,6 +9,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/test/e2e/node"
+	"github.com/ballast-dev/ballast/test/e2e/systemctl"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 )
@@ -105,7 +106,7 @@ func TestSetupUndoes(t *testing.T) {
 	if d := cmp.Diff(before, after); d != "" {
 		t.Errorf("left (-before +after):\n%s", d)
 	}
-	if active("ballastd.service") {
+	if systemctl.Active("ballastd.service") {
 		t.Error("ballastd still runs")
 	}
 	m.checkCRI()

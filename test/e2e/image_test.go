@@ -45,7 +45,7 @@ func TestImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	for arch, machine := range map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64} {
-		a := imageFor(t, builtImage(t, "one"), arch)
+		a := node.Layout(t, builtImage(t, "one"), arch)
 		for _, name := range []string{"usr/local/bin/ballast", "usr/local/bin/ballastd"} {
 			f, err := elf.NewFile(bytes.NewReader(member(t, a, name)))
 			if err != nil {

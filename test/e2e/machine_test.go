@@ -11,12 +11,13 @@ import (
 	"testing"
 
 	"github.com/ballast-dev/ballast/test/e2e/node"
+	"github.com/ballast-dev/ballast/test/e2e/systemctl"
 	"golang.org/x/sys/unix"
 )
 
 // A machine is a newly installed machine for "ballast setup": the usual directories, with a containerd
 // that runs as a service. /etc and /usr/local are copies for this test, and /var/lib is empty; the
-// service manager is emulated, see systemctlArg.
+// service manager is emulated, see package systemctl.
 type machine struct {
 	t        *testing.T
 	dir      string // with the downloaded programs: ballast and ballastd
@@ -75,7 +76,7 @@ func startMachineAt(t *testing.T, at place, config string) *machine {
 		m.cover(dir, p)
 	}
 	m.empty(dir, "/var/lib")
-	for _, d := range []string{m.dir, managerDir, filepath.Dir(at.config)} {
+	for _, d := range []string{m.dir, filepath.Dir(at.config)} {
 		m.ok(os.MkdirAll(d, 0o755))
 	}
 	t.Cleanup(func() { m.ok(os.RemoveAll("/run/systemd")) })
@@ -83,11 +84,9 @@ func startMachineAt(t *testing.T, at place, config string) *machine {
 	for _, b := range []string{"ballast", "ballastd"} {
 		m.copy(node.Binary(t, b), filepath.Join(m.dir, b), 0o755, "")
 	}
-	self, err := os.Executable()
-	m.ok(err)
-	m.write("/usr/local/sbin/systemctl", fmt.Sprintf("#!/bin/sh\nexec %s %s \"$@\"\n", self, systemctlArg), 0o755)
+	m.ok(systemctl.Install(false))
 	tool := node.ToolOf(t, at.version, "containerd")
-	m.write(filepath.Join(unitsDir, at.unit+".service"), fmt.Sprintf(containerdUnit, tool+" -c "+at.config, filepath.Dir(tool)+":"+filepath.Dir(node.Runc(t))+":"+os.Getenv("PATH")), 0o644)
+	m.write(filepath.Join(systemctl.Units, at.unit+".service"), fmt.Sprintf(containerdUnit, tool+" -c "+at.config, filepath.Dir(tool)+":"+filepath.Dir(node.Runc(t))+":"+os.Getenv("PATH")), 0o644)
 	if config != "" {
 		m.write(at.config, config, 0o644)
 	}
@@ -100,21 +99,14 @@ func startMachineAt(t *testing.T, at place, config string) *machine {
 }
 
 // cover mounts a writable copy over a directory.
-func (m *machine) cover(dir, p string) {
-	m.t.Helper()
-	upper, work := filepath.Join(dir, p, "upper"), filepath.Join(dir, p, "work")
-	m.ok(os.MkdirAll(upper, 0o755))
-	m.ok(os.MkdirAll(work, 0o755))
-	m.ok(unix.Mount("overlay", p, "overlay", 0, fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", p, upper, work)))
-	m.t.Cleanup(func() { m.ok(unix.Unmount(p, unix.MNT_DETACH)) })
-}
+func (m *machine) cover(dir, p string) { m.mounted(p, node.Cover(dir, p)) }
 
 // empty mounts an empty directory over a directory.
-func (m *machine) empty(dir, p string) {
+func (m *machine) empty(dir, p string) { m.mounted(p, node.Empty(dir, p)) }
+
+func (m *machine) mounted(p string, err error) {
 	m.t.Helper()
-	fresh := filepath.Join(dir, p)
-	m.ok(os.MkdirAll(fresh, 0o755))
-	m.ok(unix.Mount(fresh, p, "", unix.MS_BIND, ""))
+	m.ok(err)
 	m.t.Cleanup(func() { m.ok(unix.Unmount(p, unix.MNT_DETACH)) })
 }
 
@@ -155,12 +147,12 @@ func (m *machine) stop() {
 	}
 	for _, u := range []string{"ballastd.service", "ballastd-holder.service", m.at.unit + ".service"} {
 		if m.t.Failed() {
-			if p, err := os.ReadFile(filepath.Join(stateOf, u+".log")); err == nil {
+			if p, err := os.ReadFile(filepath.Join(systemctl.State, u+".log")); err == nil {
 				lines := strings.Split(string(p), "\n")
 				m.t.Logf("---- end of the log of %s ----\n%s", u, strings.Join(lines[max(0, len(lines)-15):], "\n"))
 			}
 		}
-		if err := stopUnit(u); err != nil {
+		if err := systemctl.Stop(u); err != nil {
 			m.t.Errorf("stop %s: %v", u, err)
 		}
 	}
@@ -234,7 +226,7 @@ func (m *machine) pull(snapshotter, ref string) node.Result {
 // calls returns the calls of systemctl since the last call.
 func (m *machine) calls() []string {
 	m.t.Helper()
-	p := filepath.Join(stateOf, "calls")
+	p := filepath.Join(systemctl.State, "calls")
 	b, err := os.ReadFile(p)
 	if os.IsNotExist(err) {
 		return nil

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/ballast-dev/ballast/test/e2e/node"
+	"github.com/ballast-dev/ballast/test/e2e/systemctl"
 )
 
 func TestMain(m *testing.M) {
@@ -23,19 +24,6 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	if len(os.Args) > 2 && os.Args[1] == systemctlArg {
-		if err := systemctl(os.Args[2:]); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
-	}
-	if len(os.Args) > 2 && os.Args[1] == remoteSystemctlArg {
-		if err := remoteSystemctl(os.Args[2:]); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
-	}
+	systemctl.Main()
 	os.Exit(node.Suite{}.Main(m))
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/test/e2e/node"
+	"github.com/ballast-dev/ballast/test/e2e/systemctl"
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -31,13 +32,13 @@ func TestPackages(t *testing.T) {
 	if out := m.ctr("images", "pull", "--plain-http", image); out.Err != nil {
 		t.Fatalf("before: %v\n%s", out.Err, out.Output())
 	}
-	before, containerd := m.tree(), pidOf("containerd.service")
+	before, containerd := m.tree(), systemctl.PID("containerd.service")
 	m.calls()
 
 	if out := d.must("-i", one); !strings.Contains(out, `run "ballast setup" to set up this node`) {
 		t.Errorf("installed: %s", out)
 	}
-	if diff := cmp.Diff(before, m.tree()); diff != "" || active("ballastd.service") {
+	if diff := cmp.Diff(before, m.tree()); diff != "" || systemctl.Active("ballastd.service") {
 		t.Errorf("the package changed (-before +after):\n%s", diff)
 	}
 	m.dir = "/usr/bin"
@@ -49,7 +50,7 @@ func TestPackages(t *testing.T) {
 	}
 	m.checkSet(model, b)
 	m.checkIdle()
-	if containerd == pidOf("containerd.service") {
+	if containerd == systemctl.PID("containerd.service") {
 		t.Error("the set-up did not restart containerd")
 	}
 
@@ -85,14 +86,14 @@ func TestPackages(t *testing.T) {
 func (d *dpkg) replace(p string) {
 	m := d.machine
 	m.t.Helper()
-	containerd, daemon, was := pidOf("containerd.service"), pidOf("ballastd.service"), m.programOf("ballastd.service")
+	containerd, daemon, was := systemctl.PID("containerd.service"), systemctl.PID("ballastd.service"), m.programOf("ballastd.service")
 	if out := d.must("-i", p); !strings.Contains(out, "settings of this node") {
 		m.t.Errorf("%s: %s", filepath.Base(p), out)
 	}
-	if pidOf("containerd.service") != containerd {
+	if systemctl.PID("containerd.service") != containerd {
 		m.t.Errorf("%s restarted containerd", filepath.Base(p))
 	}
-	if pidOf("ballastd.service") == daemon || bytes.Equal(m.programOf("ballastd.service"), was) {
+	if systemctl.PID("ballastd.service") == daemon || bytes.Equal(m.programOf("ballastd.service"), was) {
 		m.t.Errorf("%s did not replace the daemon", filepath.Base(p))
 	}
 	waitFor(m.t, "the daemon", func() error { return m.ballast("ls").Err })
@@ -101,7 +102,7 @@ func (d *dpkg) replace(p string) {
 	if out := m.ballast("pin", "ls"); !strings.Contains(out.Stdout, "team/model") {
 		m.t.Errorf("pins: %v\n%s", out.Err, out.Output())
 	}
-	if pidOf("containerd.service") != containerd {
+	if systemctl.PID("containerd.service") != containerd {
 		m.t.Error("a set-up after that restarted containerd")
 	}
 }
@@ -186,7 +187,7 @@ func (m *machine) mountLazy(size int) func() {
 // programOf returns the program that a unit runs.
 func (m *machine) programOf(unit string) []byte {
 	m.t.Helper()
-	p, err := os.ReadFile(fmt.Sprintf("/proc/%d/exe", pidOf(unit)))
+	p, err := os.ReadFile(fmt.Sprintf("/proc/%d/exe", systemctl.PID(unit)))
 	m.ok(err)
 	return p
 }

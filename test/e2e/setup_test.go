@@ -14,6 +14,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/test/e2e/node"
+	"github.com/ballast-dev/ballast/test/e2e/systemctl"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 )
@@ -56,12 +57,12 @@ func TestSetup(t *testing.T) {
 	if out := m.ctr("run", "-d", "--snapshotter", "ballast", "--mount", node.BusyboxMount, model, "reader", "/.bin/busybox", "sleep", "100000"); out.Err != nil {
 		t.Fatalf("%v\n%s", out.Err, out.Output())
 	}
-	containerd, old := pidOf("containerd.service"), m.program("ballastd")
+	containerd, old := systemctl.PID("containerd.service"), m.program("ballastd")
 	for _, p := range []string{"ballast", "ballastd"} {
 		m.copy(node.Binary(t, p), m.dir+"/"+p, 0o755, "another version")
 	}
 	m.mustSetup()
-	if bytes.Equal(m.program("ballastd"), old) || pidOf("containerd.service") != containerd {
+	if bytes.Equal(m.program("ballastd"), old) || systemctl.PID("containerd.service") != containerd {
 		t.Error("the upgrade did not replace the daemon, or restarted containerd")
 	}
 	m.checkReader()
@@ -70,7 +71,7 @@ func TestSetup(t *testing.T) {
 		m.copy(node.Binary(t, p), m.dir+"/"+p, 0o755, "")
 	}
 	m.mustSetup()
-	if !bytes.Equal(m.program("ballastd"), old) || pidOf("containerd.service") != containerd {
+	if !bytes.Equal(m.program("ballastd"), old) || systemctl.PID("containerd.service") != containerd {
 		t.Error("the version before is not back, or containerd was restarted")
 	}
 	m.checkReader()
@@ -281,7 +282,7 @@ func TestSetupHeals(t *testing.T) {
 		t.Errorf("opened: %v\n%s", out.Err, out.Output())
 	}
 	m.mustSetup("--registry", m.registry.Host, "--image", pinned)
-	if !active("ballastd.service") {
+	if !systemctl.Active("ballastd.service") {
 		t.Error("a set-up does not start the daemon")
 	}
 	if out := m.pull("overlayfs", tag); out.Err != nil {
@@ -298,11 +299,11 @@ func TestSetupOldContainerd(t *testing.T) {
 	const wrapper = "/usr/local/sbin/old-containerd"
 	tool := node.Tool(t, "containerd")
 	m.write(wrapper, "#!/bin/sh\n[ ! -e /etc/containerd/conf.d/ballast.toml ] || exit 1\nexec "+tool+"\n", 0o755)
-	unit, err := os.ReadFile(filepath.Join(unitsDir, "containerd.service"))
+	unit, err := os.ReadFile(filepath.Join(systemctl.Units, "containerd.service"))
 	m.ok(err)
-	m.write(filepath.Join(unitsDir, "containerd.service"), strings.Replace(string(unit), "ExecStart="+tool, "ExecStart="+wrapper, 1), 0o644)
+	m.write(filepath.Join(systemctl.Units, "containerd.service"), strings.Replace(string(unit), "ExecStart="+tool, "ExecStart="+wrapper, 1), 0o644)
 	wantError(t, m.setup("--registry", m.registry.Host), "containerd does not start", "everything was undone")
-	if active("ballastd.service") {
+	if systemctl.Active("ballastd.service") {
 		t.Error("ballastd still runs")
 	}
 	if b, err := os.ReadFile(machineConfig); err != nil || string(b) != plainConfig {
@@ -348,7 +349,7 @@ func (m *machine) killAfter(k int, args ...string) {
 // has.
 func (m *machine) checkPulls(image string) {
 	m.t.Helper()
-	if !active("containerd.service") { // killed between stop and start; a boot starts it
+	if !systemctl.Active("containerd.service") { // killed between stop and start; a boot starts it
 		m.systemctl("start", "containerd")
 	}
 	// The restart continues without the killed setup, so containerd may not have stopped yet, or not listen again.
@@ -452,7 +453,7 @@ func (m *machine) checkGone(before map[string]string, image string) {
 	if _, err := os.Stat(machineSettings); err != nil {
 		m.t.Errorf("the operator's settings: %v", err)
 	}
-	if active("ballastd.service") || !active("containerd.service") {
+	if systemctl.Active("ballastd.service") || !systemctl.Active("containerd.service") {
 		m.t.Error("ballastd runs on, or containerd does not")
 	}
 	if out := m.ctr("plugins", "ls"); out.Err != nil || strings.Contains(out.Stdout, "ballast") {

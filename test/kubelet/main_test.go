@@ -25,29 +25,12 @@ func TestMain(m *testing.M) {
 // diskSize is the size of the file system for all files, in bytes.
 const diskSize = 2 << 30 // 2 GiB; the file is sparse
 
-// sysctls are the kernel settings that the kubelet requires.
-// https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/kubelet/cm/container_manager_linux.go
-var sysctls = map[string]string{
-	"vm/overcommit_memory":      "1",
-	"vm/panic_on_oom":           "0",
-	"kernel/panic":              "10",
-	"kernel/panic_on_oops":      "1",
-	"kernel/keys/root_maxkeys":  "1000000",
-	"kernel/keys/root_maxbytes": "25000000",
-}
-
 // isolate hides the machine's directories and settings from the kubelet, in the mount namespace of the
 // test, and makes the file system for temporary files.
 func isolate() error {
 	outer := os.TempDir()
-	for name, value := range sysctls {
-		p := filepath.Join(outer, filepath.Base(name))
-		if err := os.WriteFile(p, []byte(value+"\n"), 0o644); err != nil {
-			return err
-		}
-		if err := unix.Mount(p, filepath.Join("/proc/sys", name), "", unix.MS_BIND, ""); err != nil {
-			return fmt.Errorf("hide %s: %w", name, err)
-		}
+	if _, err := node.HideSysctls(outer); err != nil {
+		return err
 	}
 	for _, dir := range []string{"/var/lib", "/var/log"} { // the kubelet has directories there that no option moves
 		if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755"); err != nil {

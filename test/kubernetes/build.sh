@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the kubelet, or with --all all programs of a Kubernetes cluster and etcd, into .cache/tools/kubernetes-<version>/ and
+# Builds the kubelet, or with --all all programs of a Kubernetes cluster, etcd and Helm, into .cache/tools/kubernetes-<version>/ and
 # points .cache/tools/kubernetes at it. A build is skipped if the programs were built from the same modules with the same flags.
 # Without a build cache the kubelet takes about five minutes of one processor, all programs about three times that.
 set -euo pipefail
@@ -21,9 +21,12 @@ build() {
 others() {
 	build go.etcd.io/etcd/server/v3 k8s.io/kubernetes/cmd/{kube-apiserver,kube-controller-manager,kube-scheduler,kubectl}
 	mv "$tools/$dir/server" "$tools/$dir/etcd"
+	local version sum # of Helm: that of the other tests
+	read -r _ version sum <<<"$(grep '^helm.sh/helm/v4 v[^/]* ' ../chart/go.sum)"
+	go build -C "$(module_dir helm.sh/helm/v4 "$version" "$sum")" -trimpath -ldflags '-s -w' -o "$PWD/$tools/$dir/" ./cmd/helm
 }
 stamped "$tools/$dir/stamp" "$stamp" build k8s.io/kubernetes/cmd/kubelet
 ln -sfn "$dir" "$tools/kubernetes"
 if [ "${1:-}" = --all ]; then
-	stamped "$tools/$dir/stamp-all" "$stamp" others
+	stamped "$tools/$dir/stamp-all" "$stamp $(sha256sum <../chart/go.sum)" others
 fi

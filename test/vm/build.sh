@@ -201,20 +201,12 @@ arm() {
 	go build -C "$(module_dir "$module" "v$version" "$sum")" -trimpath -ldflags "-s -w -X $module/version.Version=$version" -o "$out/arm64/" ./cmd/containerd ./cmd/ctr ./cmd/containerd-shim-runc-v2
 }
 
-# cluster builds Helm, with the version that other tests use.
-cluster() {
-	local version sum
-	read -r _ version sum <<<"$(grep '^helm.sh/helm/v4 v[^/]* ' ../chart/go.sum)"
-	CGO_ENABLED=0 go build -C "$(module_dir helm.sh/helm/v4 "$version" "$sum")" -trimpath -ldflags '-s -w' -o "$out/cluster/" ./cmd/helm
-}
-
 ../kubernetes/build.sh --all
 once qemu-arm qemu_arm
 once kernel-6.12-debian13 kernel 6.12-debian13 trixie amd64
 once debian13 disk debian13 trixie 6.12-debian13 "$node"
 once selinux disk selinux bookworm 6.1,6.12 "$node,selinux-policy-default,selinux-utils,policycoreutils"
 once disk-cluster disk cluster trixie 6.12-debian13 "$node,skopeo"
-once cluster cluster "$(sha256sum ../chart/go.sum)"
 ../../contrib/image/build.sh "$out/image" v0.1.0 amd64
 ../../contrib/image/build.sh "$out/image-next" v0.2.0 amd64
 once kernel-arm64 kernel arm64 trixie arm64

@@ -3,7 +3,6 @@
 package vm
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,8 +15,6 @@ import (
 	"github.com/ballast-dev/ballast/test/cluster/plane"
 	"github.com/ballast-dev/ballast/test/e2e/node"
 	"github.com/google/go-cmp/cmp"
-	"github.com/opencontainers/go-digest"
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
 // clusterNode is Debian 13 with skopeo: the node of a cluster, and the machine of its administrator.
@@ -39,20 +36,20 @@ func TestCluster(t *testing.T) {
 	m := startNode(t, k, kernel13, newest(t), c.cargo(t))
 	r := m.registries
 	llama := r.pushOllama(t, "library/llama3.2", "1b", weights(1, 16<<20))
-	r.oci.Push(t, "ggml-org/llama.cpp", "server", digestServer(t))
-	m.sh(t, "echo "+registriesAddress+" "+githubHost+" >>/etc/hosts")
+	r.OCI.Push(t, "ggml-org/llama.cpp", "server", node.DigestServer(t))
+	m.sh(t, "echo "+registriesAddress+" "+node.GithubHost+" >>/etc/hosts")
 	if !m.journey(t, "node of a cluster", m.join) {
 		return
 	}
 	before := m.foreignFiles(t)
 	const page = "contrib/docs/kubernetes-install.md"
-	if n := blocks(t, page); n != 6 {
+	if n := node.Blocks(t, page); n != 6 {
 		t.Errorf("%s has %d blocks of commands", page, n)
 	}
 	pod := func(t *testing.T) { m.podReads(t, llama) }
 
 	m.journey(t, "the image", func(t *testing.T) {
-		c := typed(t, page, "## The image")
+		c := node.Typed(t, page, "## The image")
 		if len(c) != 4 || c[1] != "make image" || !strings.HasPrefix(c[3], "docker buildx build ") {
 			t.Fatalf("the page has other commands than this test knows: %q", c)
 		}
@@ -62,12 +59,12 @@ func TestCluster(t *testing.T) {
 		m.admin(t, "helm package contrib/helm/ballast", "helm package contrib/helm/ballast --version 0.2.0 --app-version v0.2.0")
 	})
 	m.journey(t, "Helm", func(t *testing.T) {
-		m.admin(t, typed(t, page, "## Helm")...)
+		m.admin(t, node.Typed(t, page, "## Helm")...)
 		m.ready(t)
 	})
 	m.journey(t, "pod with a model", pod)
 	m.journey(t, "helm upgrade, helm rollback", func(t *testing.T) {
-		c := typed(t, page, "## Upgrade and rollback")
+		c := node.Typed(t, page, "## Upgrade and rollback")
 		if len(c) != 2 {
 			t.Fatalf("the page has other commands than this test knows: %q", c)
 		}
@@ -81,7 +78,7 @@ func TestCluster(t *testing.T) {
 		m.admin(t, "kubectl exec llama -- sha256sum /models/llama/model.gguf | grep "+llama.sum)
 	})
 	m.journey(t, "helm uninstall", func(t *testing.T) {
-		c := typed(t, page, "## Uninstall")
+		c := node.Typed(t, page, "## Uninstall")
 		m.sh(t, "systemd-run --quiet --unit uninstall.service -p WorkingDirectory="+download+" -E HOME=/root -E PATH=$PATH -p RemainAfterExit=yes "+strings.Join(c, ";"))
 		eventually(t, "the removal to say which container it waits for", func() error {
 			pod := strings.TrimSpace(m.try("kubectl -n ballast-system get pods -l app.kubernetes.io/component=remove -o name").Stdout)
@@ -108,12 +105,12 @@ func TestCluster(t *testing.T) {
 	m.journey(t, "Kustomize", func(t *testing.T) {
 		// The image of the project itself, which the objects name.
 		m.admin(t, "skopeo copy --all oci:bin/image docker://ghcr.io/ballast-dev/ballast:v0.1.0")
-		m.admin(t, typed(t, page, "## Kustomize")...)
+		m.admin(t, node.Typed(t, page, "## Kustomize")...)
 		m.admin(t, "kubectl -n ballast-system rollout status daemonset/ballast")
 		m.ready(t)
 		m.podReads(t, llama)
 		m.admin(t, "kubectl delete pod llama")
-		m.admin(t, typed(t, page, "With Kustomize:")...)
+		m.admin(t, node.Typed(t, page, "With Kustomize:")...)
 		m.gone(t, before)
 	})
 	m.journey(t, "install.md, the other commands", func(t *testing.T) { m.installByHand(t, before, llama) })
@@ -123,11 +120,11 @@ func TestCluster(t *testing.T) {
 func (m *machine) installByHand(t *testing.T, before map[string]string, llama model) {
 	t.Helper()
 	const page = "contrib/docs/install.md"
-	if n := blocks(t, page); n != 9 {
+	if n := node.Blocks(t, page); n != 9 {
 		t.Errorf("%s has %d blocks of commands", page, n)
 	}
-	kubeadm := typed(t, page, "### Plain, and kubeadm")
-	m.admin(t, typed(t, page, "Anywhere, use the tarball")[0], m.tarballOf(thisVersion)+"/"+kubeadm[0])
+	kubeadm := node.Typed(t, page, "### Plain, and kubeadm")
+	m.admin(t, node.Typed(t, page, "Anywhere, use the tarball")[0], m.tarballOf(thisVersion)+"/"+kubeadm[0])
 	for _, command := range kubeadm[1:] {
 		m.admin(t, strings.ReplaceAll(command, "NODE", nodeName))
 	}
@@ -147,14 +144,14 @@ version = 3
     SystemdCgroup = true
 END
 systemctl restart containerd`)
-	m.admin(t, typed(t, page, "### GPU nodes")...)
+	m.admin(t, node.Typed(t, page, "### GPU nodes")...)
 	m.podReads(t, llama)
 	m.sh(t, "grep -q create /run/nvidia.log")
 	m.admin(t, "kubectl delete pod llama")
 	// The kubelet removes the sandbox of a deleted pod later, which needs ballastd. Nobody types as fast as this test.
 	m.sh(t, `timeout 180 sh -c 'while ctr -n k8s.io containers ls -q | grep -q .; do sleep 1; done'`)
 
-	heal := typed(t, page, "**To heal a node by hand**")
+	heal := node.Typed(t, page, "**To heal a node by hand**")
 	checks := []string{
 		"systemctl is-active ballastd.socket ballastd.service",
 		"true",
@@ -261,7 +258,7 @@ func (c *controlPlane) cargo(t *testing.T) cargo {
 		"/root/bin/image-next.tar":            {from: image(t, "image-next.tar"), mode: 0o644},
 	}
 	files["/usr/local/bin/kubectl"] = load{from: filepath.Join(tools, "kubernetes/kubectl"), mode: 0o755}
-	files["/usr/local/bin/helm"] = load{from: image(t, "cluster/helm"), mode: 0o755}
+	files["/usr/local/bin/helm"] = load{from: filepath.Join(tools, "kubernetes/helm"), mode: 0o755}
 	maps.Copy(files, kubeletCargo())
 	err := filepath.WalkDir("../../contrib", func(path string, d fs.DirEntry, err error) error {
 		if rel, in := strings.CutPrefix(path, "../../"); in && err == nil && d.Type().IsRegular() {
@@ -297,27 +294,4 @@ systemd-run --quiet --unit kubelet.service -p KillMode=process /root/kubelet --k
 		return nil
 	})
 	t.Log(m.sh(t, "kubectl version; kubectl get nodes -o wide"))
-}
-
-// digestServer is an image that is started as that of a model server, and prints the digest of the model.
-func digestServer(t *testing.T) node.Artifact {
-	t.Helper()
-	a := node.Busybox(t)
-	var manifest ocispec.Manifest
-	var config ocispec.Image
-	if err := errors.Join(json.Unmarshal(a.Manifest, &manifest), json.Unmarshal(a.Blobs[manifest.Config.Digest], &config)); err != nil {
-		t.Fatal(err)
-	}
-	delete(a.Blobs, manifest.Config.Digest)
-	config.Config.Entrypoint = []string{"/bin/sh", "-c", `sha256sum "$1"; trap exit TERM; sleep 1000000 & wait`} // --model FILE
-	p, err := json.Marshal(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	manifest.Config.Digest, manifest.Config.Size = digest.FromBytes(p), int64(len(p))
-	a.Blobs[manifest.Config.Digest] = p
-	if a.Manifest, err = json.Marshal(manifest); err != nil {
-		t.Fatal(err)
-	}
-	return a
 }

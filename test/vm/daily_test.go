@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ballast-dev/ballast/test/e2e/node"
 	gocmp "github.com/google/go-cmp/cmp"
 )
 
@@ -50,7 +51,7 @@ func TestDebian12(t *testing.T) {
 // demo runs the demo of the tarball, with small weights: it uses the machine's programs, and leaves the machine as it was.
 func (m *machine) demo(t *testing.T) {
 	t.Helper()
-	commands := typed(t, "README.md", "Without Docker")
+	commands := node.Typed(t, "README.md", "Without Docker")
 	if len(commands) != 2 || !strings.HasSuffix(commands[1], "/ballast-demo") {
 		t.Fatalf("the page has other commands than this test knows: %q", commands)
 	}
@@ -86,7 +87,7 @@ const installPage = "contrib/docs/install.md"
 // install follows the page word by word.
 func (m *machine) install(t *testing.T) {
 	t.Helper()
-	commands := typed(t, installPage, "# Installing on a node")
+	commands := node.Typed(t, installPage, "# Installing on a node")
 	if len(commands) != 3 || commands[0] != "sudo apt install ./ballast_0.1.0_amd64.deb" {
 		t.Fatalf("the page has other commands than this test knows: %q", commands)
 	}
@@ -104,7 +105,7 @@ func (m *machine) install(t *testing.T) {
 // unpack follows the page word by word where there is no package.
 func (m *machine) unpack(t *testing.T) {
 	t.Helper()
-	commands, doctor := typed(t, installPage, "Anywhere, use the tarball"), typed(t, installPage, "# Installing on a node")[2]
+	commands, doctor := node.Typed(t, installPage, "Anywhere, use the tarball"), node.Typed(t, installPage, "# Installing on a node")[2]
 	if len(commands) != 2 || commands[0] != "tar xf ballast_0.1.0_linux_amd64.tar.gz" {
 		t.Fatalf("the page has other commands than this test knows: %q", commands)
 	}
@@ -142,7 +143,7 @@ func (m *machine) setUp(t *testing.T, setup, doctor string) {
 // firstPull follows the README, and looks at all files.
 func (m *machine) firstPull(t *testing.T, want model) {
 	t.Helper()
-	commands := typed(t, "README.md", "## First pull")
+	commands := node.Typed(t, "README.md", "## First pull")
 	if len(commands) != 4 || commands[0] != "ref="+want.ref || commands[3] != "ls /mnt" {
 		t.Fatalf("the page has other commands than this test knows: %q", commands)
 	}
@@ -161,7 +162,7 @@ func (m *machine) firstPull(t *testing.T, want model) {
 // lookAround follows the README after the first pull, up to the removal of the model, and pulls it again.
 func (m *machine) lookAround(t *testing.T, want model) {
 	t.Helper()
-	commands := typed(t, "README.md", "## Look around")
+	commands := node.Typed(t, "README.md", "## Look around")
 	if len(commands) != 5 || commands[2] != "sudo ballast top" {
 		t.Fatalf("the page has other commands than this test knows: %q", commands)
 	}
@@ -278,7 +279,7 @@ func (m *machine) purge(t *testing.T, before map[string]string, busybox string) 
 func (m *machine) rpm(t *testing.T, before map[string]string, want model, busybox string) {
 	t.Helper()
 	m.sh(t, "cd "+download+"\nrpm --install ./"+m.rpmOf(thisVersion))
-	commands := typed(t, installPage, "# Installing on a node")
+	commands := node.Typed(t, installPage, "# Installing on a node")
 	m.setUp(t, commands[1], commands[2])
 	m.mustPull(t, want.ref)
 	m.startReader(t, "of-rpm", want, busybox)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ballast-dev/ballast/test/e2e/node"
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -21,7 +22,7 @@ func (m *machine) emptied(t *testing.T, want model) {
 	m.mustPull(t, fresh.ref)
 	m.holds(t, fresh)
 	// What doctor says about the records that containerd has of lost snapshots.
-	for _, l := range lines(m.try("ballast doctor").Stdout) {
+	for _, l := range node.Lines(m.try("ballast doctor").Stdout) {
 		if fix, ok := strings.CutPrefix(l, "fix: "); ok && strings.HasPrefix(fix, "ctr ") {
 			m.sh(t, fix+" >/dev/null")
 		}

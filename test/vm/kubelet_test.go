@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/ballast-dev/ballast/test/e2e/node"
 )
 
 // kubeletConfig is the configuration of a kubelet without an API server.
@@ -40,7 +42,7 @@ func (m *machine) userPod(t *testing.T) {
 		"spec": map[string]any{
 			"hostUsers": false, "terminationGracePeriodSeconds": 1,
 			"containers": []any{map[string]any{
-				"name": "main", "image": otherHost + "/busybox:1", "imagePullPolicy": "IfNotPresent",
+				"name": "main", "image": node.OtherHost + "/busybox:1", "imagePullPolicy": "IfNotPresent",
 				"command":      []string{"sh", "-c", "read first host count </proc/self/uid_map; echo users $first $count; test $host -gt 0 && echo mapped; stat -c '%u:%g %n' /model/model.gguf /bin/busybox; sha256sum /model/model.gguf; echo end; trap exit TERM; sleep 1000000 & wait"},
 				"volumeMounts": []any{map[string]any{"name": "model", "mountPath": "/model"}},
 			}},

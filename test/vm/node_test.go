@@ -7,9 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -73,7 +71,7 @@ func containerdCargo(t *testing.T, version string) cargo {
 // ballastCargo is what a user has downloaded: two releases of ballast.
 func (m *machine) ballastCargo(t *testing.T) cargo {
 	t.Helper()
-	c := cargo{caFile: {text: string(m.registries.ca), mode: 0o644}, download + "/demo.tar": {from: "../../bin/demo.tar", mode: 0o644}}
+	c := cargo{caFile: {text: string(m.registries.Authority), mode: 0o644}, download + "/demo.tar": {from: "../../bin/demo.tar", mode: 0o644}}
 	for _, v := range []string{thisVersion, nextVersion} {
 		for _, name := range []string{m.packageOf(v), m.rpmOf(v), m.tarballOf(v) + ".tar.gz"} {
 			c[download+"/"+name] = load{from: image(t, filepath.Join(v, name)), mode: 0o644}
@@ -121,38 +119,6 @@ const network = `{"cniVersion": "1.0.0", "name": "pods", "plugins": [
   {"type": "ptp", "ipam": {"type": "host-local", "dataDir": "/run/cni", "ranges": [[{"subnet": "10.88.0.0/24"}]]}}
 ]}
 `
-
-var fence = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
-
-// blocks returns the number of blocks of commands of a page.
-func blocks(t *testing.T, page string) int {
-	t.Helper()
-	p, err := os.ReadFile(filepath.Join("../..", page))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(fence.FindAll(p, -1))
-}
-
-// typed returns the commands in the first block after a heading of a page, without comments.
-func typed(t *testing.T, page, heading string) []string {
-	t.Helper()
-	p, err := os.ReadFile(filepath.Join("../..", page))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, text, ok := strings.Cut(string(p), heading)
-	block := fence.FindStringSubmatch(text)
-	if !ok || block == nil {
-		t.Fatalf("%s has no commands after %q", page, heading)
-	}
-	var all []string
-	for _, l := range lines(strings.ReplaceAll(block[1], "\\\n", "")) {
-		command, _, _ := strings.Cut(l, " # ")
-		all = append(all, strings.TrimSpace(command))
-	}
-	return all
-}
 
 // answers waits until ballastd answers.
 func (m *machine) answers(t *testing.T) {
@@ -242,7 +208,7 @@ func (m *machine) foreignFiles(t *testing.T) map[string]string {
 	const dirs = `/etc /usr/local /opt /srv /home /mnt /var/lib -xdev \( -path /var/lib/containerd -o -path /var/lib/dpkg -o -path /var/lib/rpm -o -path /var/lib/containers -o -path /var/lib/apt -o -path /var/lib/cni -o -path /var/lib/systemd -o -path /var/lib/private \) -prune -o`
 	out := m.sh(t, "find "+dirs+` -printf '%M %U:%G %l\t%p\n'; find `+dirs+` -type f -size -8M -exec sha256sum {} + | sed 's/  /\t#/'`)
 	files := map[string]string{}
-	for _, l := range lines(out) {
+	for _, l := range node.Lines(out) {
 		what, path, _ := strings.Cut(l, "\t")
 		files[path] = what
 	}

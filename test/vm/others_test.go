@@ -109,9 +109,9 @@ func TestArm64(t *testing.T) {
 	m.sh(t, "cat "+caFile+" >>/etc/ssl/certs/ca-certificates.crt")
 	m.installContainerd(t)
 	llama := r.pushOllama(t, "library/llama3.2", "1b", weights(1, 16<<20))
-	r.oci.Push(t, "busybox", "1", node.BusyboxFor(t, "arm64", image(t, "arm64/busybox")))
-	r.oci.Push(t, "pause", "1", node.BusyboxFor(t, "arm64", image(t, "arm64/busybox")))
-	busybox := otherHost + "/busybox:1"
+	r.OCI.Push(t, "busybox", "1", node.BusyboxFor(t, "arm64", image(t, "arm64/busybox")))
+	r.OCI.Push(t, "pause", "1", node.BusyboxFor(t, "arm64", image(t, "arm64/busybox")))
+	busybox := node.OtherHost + "/busybox:1"
 	before := m.foreignFiles(t)
 	if !m.journey(t, "install.md", m.install) {
 		return

@@ -4,16 +4,10 @@ package plane
 
 import (
 	"cmp"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/base64"
-	"encoding/pem"
 	"fmt"
-	"math/big"
 	"net"
 	"net/http"
 	"os"
@@ -32,6 +26,10 @@ type Options struct {
 	// address it is. Without one it is 127.0.0.1.
 	Address, Services string
 
+	// Listen is the address and port of the API server, which then reaches kubelets by their addresses. It is a free port of the
+	// loopback device by default, and kubelets are reached by the names of their nodes.
+	Listen string
+
 	// Nodes are the names of nodes with the token of a kubelet, "node-NAME".
 	Nodes []string
 
@@ -42,7 +40,7 @@ type Options struct {
 // A Plane is a control plane. The token of its administrator is "admin".
 type Plane struct {
 	Authority []byte // the certificate of the API server's issuer
-	Address   string // "127.0.0.1:port" of the API server
+	Address   string // of the API server
 
 	dir     string
 	options Options
@@ -53,13 +51,16 @@ type Plane struct {
 // Start starts a control plane and waits until it answers.
 func Start(t node.TB, dir string, o Options) *Plane {
 	t.Helper()
-	p := &Plane{Address: node.FreeAddress(t), dir: dir, options: o, etcd: "http://" + node.FreeAddress(t)}
+	p := &Plane{Address: o.Listen, dir: dir, options: o, etcd: "http://" + node.FreeAddress(t)}
+	if p.Address == "" {
+		p.Address = node.FreeAddress(t)
+	}
 	names := []string{"127.0.0.1"}
 	if o.Address != "" {
 		names = append([]string{o.Address}, names...)
 	}
 	var cert, key []byte
-	p.Authority, cert, key = Certificates(t, names...)
+	p.Authority, cert, key = node.Certificates(t, names...)
 	tokens := "admin,admin,1,system:masters\ncontrollers,system:kube-controller-manager,2\nscheduler,system:kube-scheduler,3\n"
 	for i, n := range o.Nodes {
 		tokens += fmt.Sprintf("node-%s,system:node:%[1]s,n%d,system:nodes\n", n, i)
@@ -97,11 +98,19 @@ func (p *Plane) start(t node.TB, name string, args ...string) *node.Process {
 // StartAPI starts or restarts the API server and waits until it answers.
 func (p *Plane) StartAPI(t node.TB) {
 	t.Helper()
+	host, _, err := net.SplitHostPort(p.Address)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
 	services, address := "10.96.0.0/24", "127.0.0.1"
 	if p.options.Address != "" {
 		services, address = p.options.Services, p.options.Address
 	}
-	p.api = p.start(t, "kube-apiserver", "--etcd-servers", p.etcd, "--bind-address", "127.0.0.1", "--secure-port", port(t, p.Address),
+	kubelets := "Hostname"
+	if p.options.Listen != "" {
+		kubelets = "InternalIP"
+	}
+	p.api = p.start(t, "kube-apiserver", "--kubelet-preferred-address-types", kubelets, "--etcd-servers", p.etcd, "--bind-address", host, "--secure-port", port(t, p.Address),
 		"--advertise-address", address, "--endpoint-reconciler-type", "none", "--service-cluster-ip-range", services, "--tls-cert-file", p.in("cert"), "--tls-private-key-file", p.in("key"),
 		"--token-auth-file", p.in("tokens"), "--authorization-mode", "Node,RBAC", "--enable-admission-plugins", "NodeRestriction", "--allow-privileged",
 		"--service-account-issuer", "https://kubernetes.default.svc", "--service-account-key-file", p.in("key"), "--service-account-signing-key-file", p.in("key"))
@@ -148,43 +157,4 @@ func port(t node.TB, address string) string {
 		t.Fatalf("%v", err)
 	}
 	return p
-}
-
-// Certificates makes a new authority, and a certificate with its key for names and addresses, all as PEM.
-func Certificates(t node.TB, names ...string) (authority, cert, key []byte) {
-	t.Helper()
-	newKey := func() *ecdsa.PrivateKey {
-		k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		if err != nil {
-			t.Fatalf("%v", err)
-		}
-		return k
-	}
-	caKey, leafKey := newKey(), newKey()
-	ca := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority of a test"}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-24 * time.Hour), NotAfter: time.Now().Add(24 * time.Hour), KeyUsage: x509.KeyUsageCertSign,
-	}
-	leaf := &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: names[0]},
-		NotBefore: ca.NotBefore, NotAfter: ca.NotAfter, KeyUsage: x509.KeyUsageDigitalSignature,
-	}
-	for _, n := range names {
-		if ip := net.ParseIP(n); ip != nil {
-			leaf.IPAddresses = append(leaf.IPAddresses, ip)
-		} else {
-			leaf.DNSNames = append(leaf.DNSNames, n)
-		}
-	}
-	block := func(kind string) func(p []byte, err error) []byte {
-		return func(p []byte, err error) []byte {
-			if err != nil {
-				t.Fatalf("%v", err)
-			}
-			return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: p})
-		}
-	}
-	return block("CERTIFICATE")(x509.CreateCertificate(rand.Reader, ca, ca, &caKey.PublicKey, caKey)),
-		block("CERTIFICATE")(x509.CreateCertificate(rand.Reader, leaf, ca, &leafKey.PublicKey, caKey)),
-		block("EC PRIVATE KEY")(x509.MarshalECPrivateKey(leafKey))
 }

@@ -5,6 +5,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/ballast-dev/ballast/convert/converttest"
@@ -60,4 +62,42 @@ func TarOf(t TB, files map[string][]byte) []byte {
 		t.Fatalf("%v", err)
 	}
 	return b.Bytes()
+}
+
+// Layout reads the image for an architecture from an OCI layout with one index.
+func Layout(t TB, layout, arch string) Artifact {
+	t.Helper()
+	a := Artifact{MediaType: ocispec.MediaTypeImageManifest, Blobs: map[digest.Digest][]byte{}}
+	blob := func(d digest.Digest) []byte {
+		p, err := os.ReadFile(filepath.Join(layout, "blobs", d.Algorithm().String(), d.Encoded()))
+		if err != nil || digest.FromBytes(p) != d {
+			t.Fatalf("blob %s: %v", d, err)
+		}
+		return p
+	}
+	decode := func(p []byte, v any) {
+		if err := json.Unmarshal(p, v); err != nil {
+			t.Fatalf("%v", err)
+		}
+	}
+	top, err := os.ReadFile(filepath.Join(layout, "index.json"))
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	var index, images ocispec.Index
+	decode(top, &index)
+	decode(blob(index.Manifests[0].Digest), &images)
+	for _, d := range images.Manifests {
+		if d.Platform != nil && d.Platform.Architecture == arch {
+			a.Manifest = blob(d.Digest)
+			var m ocispec.Manifest
+			decode(a.Manifest, &m)
+			for _, l := range append(m.Layers, m.Config) {
+				a.Blobs[l.Digest] = blob(l.Digest)
+			}
+			return a
+		}
+	}
+	t.Fatalf("no image for %s in %+v", arch, images.Manifests)
+	return a
 }

@@ -87,6 +87,18 @@ func outer(cmd *exec.Cmd, more uintptr) int {
 	}
 }
 
+// InNamespaces returns a command that runs this program with arguments in new namespaces of mounts, processes, network and the
+// name of the machine, below a process 1 as that of Main. There, Main calls f, and [Inside] is true.
+func InNamespaces(args ...string) *exec.Cmd {
+	cmd := again("init", args)
+	cmd.Stdin, cmd.Stdout = nil, nil
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS}
+	return cmd
+}
+
+// Inside reports whether this program runs in the namespaces of Main.
+func Inside() bool { return os.Getenv(stageVar) == "run" }
+
 // initProcess is process 1: it makes the private mounts, starts the program and reaps orphans.
 func initProcess() int {
 	if err := privateMounts(); err != nil {

@@ -1,8 +1,17 @@
-package e2e
+// Package systemctl does for a test what systemctl does for "ballast setup", without systemd, with real programs and units.
+//
+// It emulates start, stop, restart and try-restart (ExecStart, Type=notify, Wants of services, KillMode=process), is-active,
+// enable and disable (the links), daemon-reload and clean. A socket unit is only marked as active: the daemon binds its port
+// itself. Programs that end are not restarted.
+//
+// The program of a test is the emulated systemctl, see [Main].
+package systemctl
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -15,29 +24,114 @@ import (
 	"time"
 )
 
-// systemctlArg makes the test program a systemctl without systemd: it does what "ballast setup" needs,
-// with real programs and units. It emulates start, stop, restart and try-restart (ExecStart, Type=notify, Wants of
-// services, KillMode=process), is-active, enable and disable (the links), daemon-reload and clean. A socket unit
-// is only marked as active: the daemon binds its port itself. Programs that end are not restarted.
-const systemctlArg = "systemctl-without-systemd"
-
 const (
-	unitsDir   = "/etc/systemd/system"
-	managerDir = "/run/systemd/system" // exists if systemd runs
-	stateOf    = "/run/systemd/emulated"
+	// Units is the directory of units.
+	Units = "/etc/systemd/system"
+
+	// State is the directory of logs, and of the file with the calls that a test reads.
+	State = "/run/systemd/emulated"
+
+	manager  = "/run/systemd/system" // exists if systemd runs
+	socket   = State + "/private"
+	patience = 5 * time.Minute
 )
 
-// systemctl executes a command line.
-func systemctl(args []string) error {
-	if err := os.MkdirAll(stateOf, 0o755); err != nil {
+// First arguments that make the program of a test the systemctl.
+const (
+	local  = "systemctl-without-systemd"
+	remote = "systemctl-of-the-machine"
+)
+
+// Main executes the command line of a systemctl, ends the program if there is one, and otherwise returns.
+func Main() {
+	if len(os.Args) < 3 || os.Args[1] != local && os.Args[1] != remote {
+		return
+	}
+	do := Run
+	if os.Args[1] == remote {
+		do = ask
+	}
+	if err := do(os.Args[2:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// Install installs the systemctl of a machine. With served, it asks the one that Serve serves: a service that a pod itself
+// starts would end with the pod.
+func Install(served bool) error {
+	self, err := os.Executable()
+	if err != nil {
 		return err
 	}
+	which := local
+	if served {
+		which = remote
+	}
+	for _, d := range []string{manager, State, Units, "/usr/local/sbin"} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile("/usr/local/sbin/systemctl", fmt.Appendf(nil, "#!/bin/sh\nexec %s %s \"$@\"\n", self, which), 0o755)
+}
+
+// Serve executes the command lines of the installed systemctl in the root of its caller, until stop is called.
+func Serve() (stop func(), err error) {
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		return nil, err
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			var args []string
+			if err = json.NewDecoder(conn).Decode(&args); err == nil {
+				err = Run(args)
+			}
+			if err != nil {
+				_, _ = io.WriteString(conn, err.Error()) // the caller then fails without a reason
+			}
+			conn.Close()
+		}
+	}()
+	return func() {
+		l.Close()
+		<-done
+	}, nil
+}
+
+// ask has a command line executed by Serve.
+func ask(args []string) error {
+	c, err := net.Dial("unix", socket)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := json.NewEncoder(c).Encode(args); err != nil {
+		return err
+	}
+	answer, err := io.ReadAll(c)
+	if err == nil && len(answer) > 0 {
+		err = errors.New(string(answer))
+	}
+	return err
+}
+
+// Run executes a command line.
+func Run(args []string) error {
 	if err := logCall(args); err != nil {
 		return err
 	}
 	verb, units, now := args[0], args[1:], false
 	if verb != "is-active" {
-		jobs, err := os.OpenFile(filepath.Join(stateOf, "jobs"), os.O_CREATE|os.O_RDWR, 0o644)
+		jobs, err := os.OpenFile(filepath.Join(State, "jobs"), os.O_CREATE|os.O_RDWR, 0o644)
 		if err != nil {
 			return err
 		}
@@ -63,7 +157,7 @@ func systemctl(args []string) error {
 
 // logCall adds a line to the calls that a test reads.
 func logCall(args []string) error {
-	f, err := os.OpenFile(filepath.Join(stateOf, "calls"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	f, err := os.OpenFile(filepath.Join(State, "calls"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}
@@ -76,16 +170,16 @@ func oneUnit(verb, u string, now bool) error {
 	case "start":
 		return startUnit(u)
 	case "stop":
-		return stopUnit(u)
+		return Stop(u)
 	case "try-restart":
-		if !active(u) {
+		if !Active(u) {
 			return nil
 		}
-		return errors.Join(stopUnit(u), startUnit(u))
+		return errors.Join(Stop(u), startUnit(u))
 	case "restart":
-		return errors.Join(stopUnit(u), startUnit(u))
+		return errors.Join(Stop(u), startUnit(u))
 	case "is-active":
-		if !active(u) {
+		if !Active(u) {
 			return errors.New("inactive")
 		}
 		return nil
@@ -96,7 +190,7 @@ func oneUnit(verb, u string, now bool) error {
 		if err != nil {
 			return err
 		}
-		dir := filepath.Join(unitsDir, target+".wants")
+		dir := filepath.Join(Units, target+".wants")
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
@@ -106,7 +200,7 @@ func oneUnit(verb, u string, now bool) error {
 		}
 		return err
 	case "disable":
-		links, err := filepath.Glob(filepath.Join(unitsDir, "*.wants", u))
+		links, err := filepath.Glob(filepath.Join(Units, "*.wants", u))
 		if err != nil {
 			return err
 		}
@@ -117,7 +211,7 @@ func oneUnit(verb, u string, now bool) error {
 			_ = os.Remove(filepath.Dir(l)) // if it is empty
 		}
 		if now {
-			return stopUnit(u)
+			return Stop(u)
 		}
 		return nil
 	}
@@ -126,7 +220,7 @@ func oneUnit(verb, u string, now bool) error {
 
 // unitFile returns the file of a unit: that of a package, if there is no other.
 func unitFile(u string) string {
-	p := filepath.Join(unitsDir, u)
+	p := filepath.Join(Units, u)
 	if _, err := os.Stat(p); err != nil {
 		return filepath.Join("/usr/lib/systemd/system", u)
 	}
@@ -159,10 +253,10 @@ func setting(u, key string) (string, error) {
 	return values[0], nil
 }
 
-func pidFile(u string) string { return filepath.Join(stateOf, u+".pid") }
+func pidFile(u string) string { return filepath.Join(State, u+".pid") }
 
-// pidOf returns the process id of a unit, or 0.
-func pidOf(u string) int {
+// PID returns the process id of a unit, or 0.
+func PID(u string) int {
 	p, err := os.ReadFile(pidFile(u))
 	if err != nil {
 		return 0
@@ -178,16 +272,18 @@ func pidOf(u string) int {
 	return pid
 }
 
-func active(u string) bool {
+// Active reports whether a unit is active.
+func Active(u string) bool {
 	if strings.HasSuffix(u, ".socket") {
 		_, err := os.Stat(pidFile(u))
 		return err == nil
 	}
-	return pidOf(u) != 0
+	return PID(u) != 0
 }
 
-func stopUnit(u string) error {
-	pid := pidOf(u)
+// Stop stops a unit.
+func Stop(u string) error {
+	pid := PID(u)
 	if pid == 0 {
 		err := os.Remove(pidFile(u))
 		if errors.Is(err, fs.ErrNotExist) {
@@ -199,7 +295,7 @@ func stopUnit(u string) error {
 		return err
 	}
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		if pidOf(u) == 0 {
+		if PID(u) == 0 {
 			return os.Remove(pidFile(u))
 		}
 	}
@@ -207,7 +303,7 @@ func stopUnit(u string) error {
 }
 
 func startUnit(u string) error {
-	if active(u) {
+	if Active(u) {
 		return nil
 	}
 	if strings.HasSuffix(u, ".socket") {
@@ -229,12 +325,12 @@ func startUnit(u string) error {
 	if err != nil {
 		return err
 	}
-	log, err := os.OpenFile(filepath.Join(stateOf, u+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	log, err := os.OpenFile(filepath.Join(State, u+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}
 	defer log.Close()
-	notify := filepath.Join(stateOf, u+".notify")
+	notify := filepath.Join(State, u+".notify")
 	_ = os.Remove(notify) // of the previous start
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: notify, Net: "unixgram"})
 	if err != nil {

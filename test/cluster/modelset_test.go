@@ -273,12 +273,24 @@ func (c *cluster) private(t *testing.T) {
 		}
 		return nil
 	})
-	config := fmt.Sprintf(`{"auths": {%q: {"auth": %q}}}`, r.Host, base64.StdEncoding.EncodeToString([]byte(r.User+":"+r.Password)))
-	c.create(t, &core.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "models"}, Type: core.SecretTypeDockerConfigJson,
-		Data: map[string][]byte{core.DockerConfigJsonKey: []byte(config)},
-	})
+	secret := &core.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "models"}, Type: core.SecretTypeDockerConfigJson}
+	of := func(host string) map[string][]byte {
+		config := fmt.Sprintf(`{"auths": {%q: {"auth": %q}}}`, host, base64.StdEncoding.EncodeToString([]byte(r.User+":"+r.Password)))
+		return map[string][]byte{core.DockerConfigJsonKey: []byte(config)}
+	}
+	secret.Data = of("elsewhere.example")
+	c.create(t, secret)
 	c.update(t, "other", func(s *v1alpha1.ModelSet) { s.Spec.PullSecret = "models" })
+	eventually(t, "the secret to have no entry", func() error {
+		if s := c.modelNode(t, "n1")[ref]; !strings.Contains(s.Error, "pull secret models has no entry for it") {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	secret.Data = of(r.Host)
+	if err := c.admin.Update(t.Context(), secret); err != nil {
+		t.Fatal(err)
+	}
 	c.awaitSet(t, "other", "3/3 True")
 	if _, err := c.nodes["n1"].cri.Pull(ref, ""); err == nil {
 		t.Error("a pod without the secret has pulled the model")

@@ -1,0 +1,346 @@
+package cluster
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/test/cluster/plane"
+	"github.com/ballast-dev/ballast/test/e2e/node"
+	"github.com/google/go-cmp/cmp"
+)
+
+const (
+	installPage = "contrib/docs/kubernetes-install.md"
+	fleetPage   = "contrib/docs/fleet.md"
+)
+
+// A site is a cluster of machines, with its registries and its administrator.
+type site struct {
+	*plane.Plane
+	whole      *testing.T // at whose end everything ends that subtests start
+	dir, tools string
+	registries *node.Registries
+	machines   []*machine
+}
+
+// startSite starts a cluster without machines. Its administrator has what a release has, and a checkout.
+func startSite(t *testing.T) *site {
+	t.Helper()
+	repository, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &site{whole: t, dir: t.TempDir(), tools: filepath.Join(repository, ".cache/tools/kubernetes")}
+	if err := os.Symlink(filepath.Join(repository, "contrib"), filepath.Join(c.dir, "contrib")); err != nil {
+		t.Fatal(err)
+	}
+	c.run(t, fmt.Sprintf("ip link add br0 type bridge && ip addr add %s/24 dev br0 && ip addr add %s/24 dev br0 && ip link set br0 up", registriesAddress, apiAddress))
+	c.registries = node.StartRegistries(t, filepath.Join(c.dir, "registry"), registriesAddress+":443")
+	planeDir := filepath.Join(c.dir, "plane")
+	if err := errors.Join(os.Mkdir(planeDir, 0o700), os.Mkdir(filepath.Join(c.dir, ".kube"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	c.Plane = plane.Start(t, planeDir, plane.Options{
+		Tools: c.tools, Address: apiAddress, Services: services, Listen: apiAddress + ":443", Nodes: []string{nodeOf(1), nodeOf(2), nodeOf(3), nodeOf(4)}, Grace: 20 * time.Second,
+	})
+	if err := os.WriteFile(filepath.Join(c.dir, ".kube/config"), []byte(c.Kubeconfig(apiAddress, "admin")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.run(t, "helm package contrib/helm/ballast && helm package contrib/helm/ballast --version 0.2.0 --app-version v0.2.0")
+	return c
+}
+
+// env is the environment of the administrator.
+func (c *site) env() []string {
+	return []string{"HOME=" + c.dir, "PATH=" + c.tools + ":" + os.Getenv("PATH")}
+}
+
+// try runs a script of the administrator.
+func (c *site) try(script string) node.Result {
+	return node.Command(context.Background(), c.env(), "sh", "-ec", "cd "+c.dir+"\n"+script)
+}
+
+// run is try that must succeed.
+func (c *site) run(t *testing.T, script string) string {
+	t.Helper()
+	out := c.try(script)
+	if out.Err != nil {
+		t.Fatalf("%s: %v\n%s", script, out.Err, out.Output())
+	}
+	return out.Stdout
+}
+
+// types types commands as they are in a page.
+func (c *site) types(t *testing.T, commands ...string) {
+	t.Helper()
+	for _, command := range commands {
+		t.Logf("$ %s\n%s", command, c.run(t, command+" 2>&1"))
+	}
+}
+
+// says waits until the output of a command of the administrator is as wanted.
+func (c *site) says(t *testing.T, command, want string) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%q from %s", want, command), func() error {
+		if out := c.try(command); out.Err != nil || strings.TrimSpace(out.Stdout) != want {
+			return fmt.Errorf("%w: %s", out.Err, out.Output())
+		}
+		return nil
+	})
+}
+
+// join starts a machine, and waits until it is a node.
+func (c *site) join(t *testing.T, number int) *machine {
+	t.Helper()
+	m := c.startMachine(t, number)
+	c.says(t, "kubectl get node "+m.name+` -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}'`, "True")
+	return m
+}
+
+// on returns the machine of a pod.
+func (c *site) on(t *testing.T, pod string) *machine {
+	t.Helper()
+	name := c.run(t, "kubectl get "+pod+" -o 'jsonpath={.spec.nodeName}{.items[0].spec.nodeName}'")
+	i := slices.IndexFunc(c.machines, func(m *machine) bool { return m.name == name })
+	if i < 0 {
+		t.Fatalf("%s is on node %q", pod, name)
+	}
+	return c.machines[i]
+}
+
+// TestInstall has a cluster of three kubelets, on which an administrator types the pages about the installation and about
+// ModelSets as they are.
+func TestInstall(t *testing.T) {
+	c := startSite(t)
+	llama := fmt.Sprintf("%x", sha256.Sum256(weights(1)))
+	c.push(t)
+	for number := range 3 {
+		c.join(t, 1+number)
+	}
+	c.says(t, "kubectl get serviceaccount default -o name", "serviceaccount/default")
+	for _, s := range []struct {
+		name string
+		do   func(*testing.T)
+	}{
+		{"Helm, and the startup taint", c.installed},
+		{"a pod with a model", func(t *testing.T) { c.podReads(t, llama) }},
+		{"ModelSets", c.modelSets},
+		{"the page", c.page},
+		{"upgrade and rollback", func(t *testing.T) { c.upgraded(t, llama) }},
+		{"no API server for a minute", func(t *testing.T) { c.aloneForAMinute(t, llama) }},
+		{"a node with a full disk joins", c.joinsFull},
+		{"a node dies", c.dies},
+		{"helm uninstall", c.uninstalled},
+	} {
+		if !t.Run(s.name, s.do) {
+			t.Fatal(c.try("kubectl get nodes,pods,modelsets,modelnodes -A -o wide; kubectl get events -A | tail -n 30").Output())
+		}
+	}
+}
+
+// push pushes the images of the pages and their models. Those of ghcr.io/team are private.
+func (c *site) push(t *testing.T) {
+	t.Helper()
+	oci := c.registries.OCI
+	oci.Push(t, "pause", "1", node.Busybox(t))
+	oci.Push(t, "ggml-org/llama.cpp", "server", node.DigestServer(t))
+	for tag, layout := range map[string]string{"v0.1.0": "one", "v0.2.0": "two"} {
+		oci.Push(t, "ballast", tag, node.Layout(t, filepath.Join("../../bin/test", layout), "amd64"))
+	}
+	b := converttest.Ollama(converttest.Files(weights(1)), converttest.OllamaConfigNew)
+	oci.Push(t, "library/llama3.2", "1b", node.Artifact{Manifest: b.Manifest, MediaType: b.MediaType, Blobs: b.Blobs})
+	private := node.StartRegistry(t, filepath.Join(c.dir, "private"))
+	private.User, private.Password = "USER", "TOKEN" // as in the page
+	push(t, private, "team/model", "v3", 2)
+	c.registries.Github = http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if strings.HasPrefix(req.URL.Path, "/v2/team/") {
+			private.Wire.ServeHTTP(w, req)
+		} else {
+			oci.Wire.ServeHTTP(w, req)
+		}
+	})
+}
+
+// installed types the installation. A pod waits for the taint of the nodes.
+func (c *site) installed(t *testing.T) {
+	c.run(t, "kubectl run early --image=registry.example/pause:1")
+	c.says(t, `kubectl get pod early -o 'jsonpath={.status.conditions[?(@.type=="PodScheduled")].reason}'`, "Unschedulable")
+	c.types(t, node.Typed(t, installPage, "## Helm")...)
+	c.ready(t)
+	c.run(t, "kubectl wait --for=condition=Ready pod/early --timeout=4m && kubectl delete pod early --now")
+}
+
+// ready wants each node to say that it has ballast, and ballast to be well.
+func (c *site) ready(t *testing.T) {
+	t.Helper()
+	var names []string
+	for _, m := range c.machines {
+		names = append(names, "node/"+m.name)
+	}
+	c.says(t, "kubectl get nodes -l ballast.dev/node=true -o name", strings.Join(names, "\n"))
+	c.says(t, "kubectl get nodes -o 'jsonpath={.items[*].spec.taints[*].key}'", "")
+	for _, m := range c.machines {
+		eventually(t, "healthy node "+m.name, func() error {
+			if out := m.try("ballast doctor"); out.Err != nil {
+				return fmt.Errorf("%w: %s", out.Err, out.Output())
+			}
+			return nil
+		})
+	}
+}
+
+// podReads applies the example of a pod.
+func (c *site) podReads(t *testing.T, llama string) {
+	c.types(t, "kubectl apply -f contrib/kubernetes/pod.yaml", "kubectl wait --for=condition=Ready pod/llama --timeout=4m")
+	c.says(t, "kubectl logs llama | cut -c -64", llama)
+}
+
+// reads has the pod read its model again.
+func (c *site) reads(t *testing.T, m *machine, llama string) {
+	t.Helper()
+	container := strings.TrimSpace(m.sh(t, `ctr -n k8s.io containers ls -q 'labels."io.kubernetes.pod.name"==llama,labels."io.kubernetes.container.name"==server'`))
+	out := m.sh(t, "ctr -n k8s.io tasks exec --exec-id read "+container+" sha256sum /models/llama/model.gguf")
+	if !strings.HasPrefix(out, llama) {
+		t.Errorf("the pod reads %q", out)
+	}
+}
+
+// modelSets types the page about ModelSets.
+func (c *site) modelSets(t *testing.T) {
+	if n := node.Blocks(t, fleetPage); n != 3 {
+		t.Fatalf("%s has %d blocks of commands", fleetPage, n)
+	}
+	c.types(t, node.Typed(t, fleetPage, "# Models on many nodes")...)
+	c.types(t, node.Typed(t, fleetPage, "## Private models")...)
+	c.run(t, "kubectl -n ballast-system rollout status daemonset/ballast deployment/ballast-fleet --timeout=4m")
+	set := node.Block(t, fleetPage, "# Models on many nodes", "yaml")
+	set = regexp.MustCompile(`deadline: ".*"`).ReplaceAllString(set, fmt.Sprintf("deadline: %q", time.Now().Add(time.Hour).UTC().Format(time.RFC3339)))
+	if err := os.WriteFile(filepath.Join(c.dir, "set.yaml"), []byte(set), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	c.types(t, "kubectl apply -f set.yaml")
+	commands := 0
+	for _, l := range node.Lines(node.Block(t, fleetPage, "# Models on many nodes", "text")) {
+		if command, ok := strings.CutPrefix(l, "$ "); ok {
+			c.types(t, command)
+			commands++
+		}
+	}
+	if commands != 3 {
+		t.Errorf("the page has %d commands", commands)
+	}
+	c.allReady(t)
+}
+
+// allReady wants all nodes to have all models of the set.
+func (c *site) allReady(t *testing.T) {
+	t.Helper()
+	n := len(c.machines)
+	c.says(t, "kubectl get modelset chat --no-headers | awk '{print $2, $3, $4, $5}'", fmt.Sprintf("%d/%[1]d 0 100%% True", n))
+	c.says(t, "kubectl get nodes -l models.ballast.dev/chat=ready -o name | wc -l", fmt.Sprint(n))
+}
+
+// page forwards a port to the page of the controller.
+func (c *site) page(t *testing.T) {
+	command := node.Typed(t, fleetPage, "## The page")[0]
+	forward := node.Start(t, "port-forward", filepath.Join(c.dir, "forward.log"), c.env(), "sh", "-ec", "exec "+command)
+	forward.WaitReady(t, func() error {
+		resp, err := http.Get("http://127.0.0.1:8080")
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		p, err := io.ReadAll(resp.Body)
+		for _, want := range []string{"chat", "registry.ollama.ai/library/llama3.2:1b", "ghcr.io/team/model:v3", "n1", "n2", "n3"} {
+			if err == nil && !strings.Contains(string(p), want) {
+				err = fmt.Errorf("the page has no %s: %s", want, p)
+			}
+		}
+		return err
+	})
+}
+
+// upgraded types the upgrade and the rollback, during which a pod reads.
+func (c *site) upgraded(t *testing.T, llama string) {
+	on := c.on(t, "pod llama")
+	commands := node.Typed(t, installPage, "## Upgrade and rollback")
+	if len(commands) != 2 {
+		t.Fatalf("the page has other commands than this test knows: %q", commands)
+	}
+	for i, want := range []string{"v0.1.0-two", "v0.1.0-one"} {
+		c.types(t, commands[i], "kubectl -n ballast-system rollout status daemonset/ballast")
+		for _, m := range c.machines {
+			if got := m.sh(t, "ballast version"); !strings.Contains(got, want) {
+				t.Errorf("%s: the version of %s is %s", commands[i], m.name, got)
+			}
+		}
+		c.reads(t, on, llama)
+		c.ready(t)
+	}
+	c.allReady(t)
+}
+
+// aloneForAMinute stops the API server.
+func (c *site) aloneForAMinute(t *testing.T, llama string) {
+	on := c.on(t, "pod llama")
+	c.StopAPI(t)
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Second) {
+		c.reads(t, on, llama)
+	}
+	c.StartAPI(c.whole)
+	c.ready(t)
+	c.allReady(t)
+	c.reads(t, on, llama)
+}
+
+// joinsFull has a node join whose disk has no space for models until somebody makes some.
+func (c *site) joinsFull(t *testing.T) {
+	m := c.join(t, 4)
+	m.sh(t, `fallocate -l $(($(df --output=avail -B1 /var/lib | tail -n 1) - 1000000000)) /var/lib/containerd/other`) // 1 GiB stays free
+	c.says(t, "kubectl get modelset chat --no-headers | awk '{print $2, $3, $5}'", "3/4 1 False")
+	if got := c.run(t, "kubectl get modelnode "+m.name+" -o 'jsonpath={.status.list[*].error}'"); !strings.Contains(got, "space") {
+		t.Errorf("the node says %q", got)
+	}
+	m.sh(t, "rm /var/lib/containerd/other")
+	c.allReady(t)
+	c.ready(t)
+}
+
+// dies takes the node with the controller away.
+func (c *site) dies(t *testing.T) {
+	m := c.on(t, "pod -n ballast-system -l app.kubernetes.io/component=fleet")
+	if m == c.on(t, "pod llama") {
+		c.types(t, "kubectl delete pod llama") // the last step does without
+	}
+	c.leave(t, m)
+	c.says(t, "kubectl get node "+m.name+` -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}'`, "Unknown")
+	c.types(t, "kubectl delete node "+m.name)
+	c.says(t, "kubectl get pods -n ballast-system -l app.kubernetes.io/component=fleet --field-selector=status.phase=Running -o name | wc -l", "1")
+	c.allReady(t)
+}
+
+// uninstalled types the removal. Nothing is left on the nodes or in the cluster.
+func (c *site) uninstalled(t *testing.T) {
+	c.types(t, "kubectl delete pod llama --ignore-not-found", "kubectl delete modelset chat")
+	c.types(t, node.Typed(t, installPage, "## Uninstall")...)
+	for _, m := range c.machines {
+		if d := cmp.Diff(m.before, m.files(t)); d != "" {
+			t.Errorf("left on %s (-before +after):\n%s", m.name, d)
+		}
+	}
+	c.says(t, `kubectl get all,runtimeclasses,validatingadmissionpolicies,validatingadmissionpolicybindings,crds -A -o name | grep ballast || true
+kubectl get clusterroles,clusterrolebindings,leases -A -o name | grep ballast || true
+kubectl get nodes --show-labels | grep ballast || true`, "")
+}

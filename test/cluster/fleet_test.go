@@ -59,11 +59,7 @@ type clusterNode struct {
 
 func startCluster(t *testing.T, o plane.Options) *cluster {
 	t.Helper()
-	tools, err := filepath.Abs("../../.cache/tools/kubernetes")
-	if err != nil {
-		t.Fatal(err)
-	}
-	o.Tools = tools
+	o.Tools = filepath.Dir(node.Kubernetes(t, "kubectl"))
 	dir := t.TempDir()
 	c := &cluster{whole: t, Plane: plane.Start(t, dir, o), dir: dir, nodes: map[string]*clusterNode{}}
 	c.admin = c.client(t, "admin")

@@ -38,12 +38,12 @@ type site struct {
 // startSite starts a cluster without machines. Its administrator has what a release has, and a checkout.
 func startSite(t *testing.T) *site {
 	t.Helper()
-	repository, err := filepath.Abs("../..")
+	contrib, err := filepath.Abs("../../contrib")
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &site{whole: t, dir: t.TempDir(), tools: filepath.Join(repository, ".cache/tools/kubernetes")}
-	if err := os.Symlink(filepath.Join(repository, "contrib"), filepath.Join(c.dir, "contrib")); err != nil {
+	c := &site{whole: t, dir: t.TempDir(), tools: filepath.Dir(node.Kubernetes(t, "kubectl"))}
+	if err := os.Symlink(contrib, filepath.Join(c.dir, "contrib")); err != nil {
 		t.Fatal(err)
 	}
 	c.run(t, fmt.Sprintf("ip link add br0 type bridge && ip addr add %s/24 dev br0 && ip addr add %s/24 dev br0 && ip link set br0 up", registriesAddress, apiAddress))

@@ -3,6 +3,7 @@ package cluster
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -45,17 +46,8 @@ func runMachine(dir, name string) error {
 			return err
 		}
 	}
-	disk := filepath.Join(dir, "disk")
-	if err := os.WriteFile(disk, nil, 0o600); err != nil {
+	if err := node.Disk(filepath.Join(dir, "disk"), 4<<30, "/var/lib", "loop,barrier=0,discard"); err != nil {
 		return err
-	}
-	if err := os.Truncate(disk, 4<<30); err != nil {
-		return err
-	}
-	for _, argv := range [][]string{{"mkfs.ext4", "-q", "-F", "-m", "0", disk}, {"mount", "-o", "loop,barrier=0,discard", disk, "/var/lib"}} {
-		if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
-			return fmt.Errorf("%v: %w: %s", argv, err, out)
-		}
 	}
 	if err := node.Empty(dir, "/var/log"); err != nil {
 		return err
@@ -92,42 +84,6 @@ const containerdConfig = `version = 3
 [plugins.'io.containerd.cri.v1.runtime'.cni]
   bin_dirs = ['/usr/lib/cni']
   conf_dir = '/etc/cni/net.d'
-`
-
-// unit is a service of a machine: its description, command line and PATH.
-const unit = `[Unit]
-Description=%s
-[Service]
-ExecStart=%s
-Environment=PATH=%s
-Type=notify
-KillMode=process
-[Install]
-WantedBy=multi-user.target
-`
-
-// kubeletConfig is the configuration of a kubelet at an address that does not control its machine.
-// https://kubernetes.io/docs/reference/config-api/kubelet-config.v1beta1/
-const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
-kind: KubeletConfiguration
-address: %s
-authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
-authorization: {mode: AlwaysAllow}
-registerWithTaints: [{key: ` + taint + `, effect: NoSchedule}]
-containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
-resolvConf: /etc/kubernetes/resolv.conf
-volumePluginDir: /var/lib/kubelet/volumeplugins
-cgroupDriver: cgroupfs
-cgroupsPerQOS: false
-enforceNodeAllocatable: []
-failCgroupV1: false
-failSwapOn: false
-protectKernelDefaults: true
-makeIPTablesUtilChains: false
-localStorageCapacityIsolation: false
-evictionHard: {memory.available: 1Mi}
-imageGCHighThresholdPercent: 100
-nodeStatusUpdateFrequency: 2s
 `
 
 // startMachine starts the machine with a number, which joins the cluster.
@@ -169,12 +125,20 @@ func (c *site) startMachine(t *testing.T, number int) *machine {
 	m.write(t, "/etc/ssl/certs/ca-certificates.crt", string(c.registries.Authority))
 	m.write(t, "/etc/kubernetes/resolv.conf", "")
 	m.write(t, "/etc/kubernetes/kubelet.conf", c.Kubeconfig(apiAddress, "node-"+m.name))
-	m.write(t, "/etc/kubernetes/kubelet.yaml", fmt.Sprintf(kubeletConfig, m.address))
-	versions := node.Versions(t)
-	containerd := node.ToolOf(t, versions[len(versions)-1], "containerd")
+	config, err := json.Marshal(node.KubeletConfig(map[string]any{
+		"address":                  m.address,
+		"registerWithTaints":       []map[string]string{{"key": taint, "effect": "NoSchedule"}},
+		"containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock", "resolvConf": "/etc/kubernetes/resolv.conf",
+		"volumePluginDir": "/var/lib/kubelet/volumeplugins", "localStorageCapacityIsolation": false, "nodeStatusUpdateFrequency": "2s",
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.write(t, "/etc/kubernetes/kubelet.json", string(config))
+	containerd := node.Tool(t, "containerd")
 	path := filepath.Dir(containerd) + ":" + filepath.Dir(node.Runc(t)) + ":" + os.Getenv("PATH")
-	m.write(t, systemctl.Units+"/containerd.service", fmt.Sprintf(unit, "containerd container runtime", containerd+" -c /etc/containerd/config.toml", path))
-	m.write(t, systemctl.Units+"/kubelet.service", fmt.Sprintf(unit, "kubelet", filepath.Join(c.tools, "kubelet")+" --kubeconfig /etc/kubernetes/kubelet.conf --config /etc/kubernetes/kubelet.yaml --node-ip "+
+	m.write(t, systemctl.Units+"/containerd.service", systemctl.Unit("containerd container runtime", containerd+" -c /etc/containerd/config.toml", path))
+	m.write(t, systemctl.Units+"/kubelet.service", systemctl.Unit("kubelet", node.Kubernetes(t, "kubelet")+" --kubeconfig /etc/kubernetes/kubelet.conf --config /etc/kubernetes/kubelet.json --node-ip "+
 		m.address+" --hostname-override "+m.name+" --node-labels example.com/gpu=true", path))
 	m.write(t, "/usr/local/bin/ctr", "#!/bin/sh\nexec "+filepath.Join(filepath.Dir(containerd), "ctr")+" \"$@\"\n")
 	m.sh(t, `ip addr add `+m.address+`/24 dev eth0
@@ -238,12 +202,7 @@ systemctl stop containerd`)
 func (m *machine) files(t *testing.T) map[string]string {
 	t.Helper()
 	const dirs = `/etc /usr/local /var/lib /run -xdev \( -path /var/lib/containerd -o -path /var/lib/kubelet -o -path /var/lib/cni -o -path /run/containerd -o -path /run/systemd -o -path /run/cni -o -path /run/netns \) -prune -o`
-	files := map[string]string{}
-	for _, l := range node.Lines(m.sh(t, "find "+dirs+` -printf '%M %U:%G %l\t%p\n'; find `+dirs+` -type f -size -8M -exec sha256sum {} + | sed 's/  /\t#/'`)) {
-		what, path, _ := strings.Cut(l, "\t")
-		files[path] = what
-	}
-	return files
+	return node.Tree(func(script string) string { return m.sh(t, script) }, dirs)
 }
 
 // leave takes the machine off the network.

@@ -122,24 +122,16 @@ func (c *clusterNode) startKubelet() {
 	for _, d := range []string{"pods", "plugins", "logs", "root"} {
 		c.ok(os.Mkdir(filepath.Join(c.dir, d), 0o755))
 	}
-	config, err := json.Marshal(map[string]any{
-		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
-		"address": host, "port": number, "healthzPort": 0, "readOnlyPort": 0,
-		"authentication":           map[string]any{"anonymous": map[string]any{"enabled": true}, "webhook": map[string]any{"enabled": false}},
-		"authorization":            map[string]any{"mode": "AlwaysAllow"},
+	config, err := json.Marshal(node.KubeletConfig(map[string]any{
+		"address": host, "port": number,
 		"containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock", "registerNode": false,
 		"staticPodPath": filepath.Join(c.dir, "pods"), "fileCheckFrequency": "1s",
 		"podLogsDir": filepath.Join(c.dir, "logs"), "volumePluginDir": filepath.Join(c.dir, "plugins"),
-		"cgroupDriver": "cgroupfs", "cgroupsPerQOS": false, "enforceNodeAllocatable": []string{},
-		"failCgroupV1": false, "failSwapOn": false, "protectKernelDefaults": true, "makeIPTablesUtilChains": false,
-		"localStorageCapacityIsolation": false, "evictionHard": map[string]string{"memory.available": "1Mi"},
-		"imageGCHighThresholdPercent": 100,
-	})
+		"localStorageCapacityIsolation": false,
+	}))
 	c.ok(err)
 	file := filepath.Join(c.dir, "config.json")
 	c.ok(os.WriteFile(file, config, 0o600))
-	program, err := filepath.Abs("../../.cache/tools/kubernetes/kubelet")
-	c.ok(err)
 	c.client = http.Client{Timeout: time.Minute, Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // the kubelet makes its own key
 	}}
@@ -150,7 +142,7 @@ func (c *clusterNode) startKubelet() {
 			c.t.Error(err)
 		}
 	})
-	c.kubelet = node.Start(c.t, "kubelet", filepath.Join(c.dir, "kubelet.log"), nil, program,
+	c.kubelet = node.Start(c.t, "kubelet", filepath.Join(c.dir, "kubelet.log"), nil, node.Kubernetes(c.t, "kubelet"),
 		"--config", file, "--root-dir", root, "--cert-dir", filepath.Join(c.dir, "pki"), "--hostname-override", "node")
 	c.kubelet.WaitReady(c.t, func() error { _, err := c.pods(); return err })
 	c.t.Cleanup(c.removePods)

@@ -41,18 +41,6 @@ const (
 	machineSettings = "/etc/ballast/config.toml"
 )
 
-// containerdUnit starts containerd as distributions do, with the version built for the tests.
-const containerdUnit = `[Unit]
-Description=containerd container runtime
-[Service]
-ExecStart=%s
-Environment=PATH=%s
-Type=notify
-KillMode=process
-[Install]
-WantedBy=multi-user.target
-`
-
 // startMachine makes a machine with a configuration of containerd; "" means none.
 func startMachine(t *testing.T, config string) *machine {
 	t.Helper()
@@ -86,7 +74,7 @@ func startMachineAt(t *testing.T, at place, config string) *machine {
 	}
 	m.ok(systemctl.Install(false))
 	tool := node.ToolOf(t, at.version, "containerd")
-	m.write(filepath.Join(systemctl.Units, at.unit+".service"), fmt.Sprintf(containerdUnit, tool+" -c "+at.config, filepath.Dir(tool)+":"+filepath.Dir(node.Runc(t))+":"+os.Getenv("PATH")), 0o644)
+	m.write(filepath.Join(systemctl.Units, at.unit+".service"), systemctl.Unit("containerd container runtime", tool+" -c "+at.config, filepath.Dir(tool)+":"+filepath.Dir(node.Runc(t))+":"+os.Getenv("PATH")), 0o644)
 	if config != "" {
 		m.write(at.config, config, 0o644)
 	}

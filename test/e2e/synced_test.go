@@ -3,7 +3,6 @@ package e2e
 import (
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -55,11 +54,8 @@ func inMemory(t *testing.T, path string) bool {
 // ext4 mounts a new file system of its own at a directory.
 func ext4(t *testing.T, dir string) {
 	t.Helper()
-	image := filepath.Join(t.TempDir(), "disk")
-	for _, argv := range [][]string{{"truncate", "-s", "512M", image}, {"mkfs.ext4", "-q", image}, {"mount", "-o", "loop", image, dir}} {
-		if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
-			t.Fatalf("%v: %v\n%s", argv, err, out)
-		}
+	if err := node.Disk(filepath.Join(t.TempDir(), "disk"), 512<<20, dir, "loop"); err != nil {
+		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {

@@ -72,8 +72,7 @@ func startNode(t *testing.T, o node.Options, config map[string]any, prepare ...f
 // podsDir is the directory of the static pods.
 func (k *kubelet) podsDir() string { return filepath.Join(k.dir, "manifests") }
 
-// defaults is the configuration of a kubelet that does not control its machine.
-// https://kubernetes.io/docs/reference/config-api/kubelet-config.v1beta1/
+// defaults is the configuration of a kubelet without an API server.
 func (k *kubelet) defaults(t *testing.T) map[string]any {
 	host, port, err := net.SplitHostPort(k.address)
 	if err != nil {
@@ -83,23 +82,16 @@ func (k *kubelet) defaults(t *testing.T) map[string]any {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return map[string]any{
-		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
-		"address": host, "port": number, "healthzPort": 0, "readOnlyPort": 0,
-		"authentication":           map[string]any{"anonymous": map[string]any{"enabled": true}, "webhook": map[string]any{"enabled": false}},
-		"authorization":            map[string]any{"mode": "AlwaysAllow"},
+	return node.KubeletConfig(map[string]any{
+		"address": host, "port": number,
 		"registerNode":             false,
 		"containerRuntimeEndpoint": "unix://" + k.node.Socket(),
 		"staticPodPath":            k.podsDir(), "fileCheckFrequency": "1s",
 		"podLogsDir": filepath.Join(k.node.Dir, "logs"), "volumePluginDir": filepath.Join(k.dir, "plugins"),
-		"cgroupDriver": "cgroupfs", "cgroupsPerQOS": false, "enforceNodeAllocatable": []string{},
-		"failCgroupV1": false, "failSwapOn": false,
-		"protectKernelDefaults": true, "makeIPTablesUtilChains": false,
-		"evictionHard": map[string]string{"memory.available": "1Mi"}, "imageGCHighThresholdPercent": 100,
 		"serializeImagePulls": false, "registryPullQPS": 0, "eventRecordQPS": 0,
 		// Events are logged from this verbosity on.
 		"logging": map[string]any{"format": "json", "verbosity": 3},
-	}
+	})
 }
 
 // start starts or restarts the kubelet and waits until it answers. A kubelet whose containerd has a socket but no
@@ -115,7 +107,7 @@ func (k *kubelet) start(t *testing.T) {
 	if err := os.WriteFile(file, p, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	argv := append([]string{tool(t), "--config", file, "--root-dir", k.dir, "--cert-dir", filepath.Join(k.dir, "pki"),
+	argv := append([]string{node.Kubernetes(t, "kubelet"), "--config", file, "--root-dir", k.dir, "--cert-dir", filepath.Join(k.dir, "pki"),
 		"--hostname-override", nodeName}, k.flags...)
 	k.process = node.Start(t, "kubelet", k.log(), nil, argv...)
 	k.process.WaitReady(t, func() error {
@@ -146,19 +138,6 @@ func (k *kubelet) cleanLater(t *testing.T) {
 }
 
 func (k *kubelet) log() string { return filepath.Join(k.node.Dir, "kubelet.log") }
-
-// tool returns the path of the kubelet as built by make.
-func tool(t *testing.T) string {
-	t.Helper()
-	p, err := filepath.Abs("../../.cache/tools/kubernetes/kubelet")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(p); err != nil {
-		t.Fatalf("the kubelet is not built; run `make kubelet`: %v", err)
-	}
-	return p
-}
 
 // get decodes a response of the kubelet's API.
 func (k *kubelet) get(path string, v any) error {

@@ -3,7 +3,6 @@ package kubelet
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -38,22 +37,11 @@ func isolate() error {
 		}
 	}
 	disk, dir := filepath.Join(outer, "disk.img"), filepath.Join(outer, "d")
-	if err := os.WriteFile(disk, nil, 0o600); err != nil {
-		return err
-	}
-	if err := os.Truncate(disk, diskSize); err != nil {
-		return err
-	}
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
 	}
-	for _, argv := range [][]string{
-		{"mkfs.ext4", "-q", "-F", "-m", "0", disk},
-		{"mount", "-o", "loop", disk, dir},
-	} {
-		if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
-			return fmt.Errorf("%v: %w: %s", argv, err, out)
-		}
+	if err := node.Disk(disk, diskSize, dir, "loop"); err != nil {
+		return err
 	}
 	return os.Setenv("TMPDIR", dir)
 }

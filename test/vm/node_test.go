@@ -206,11 +206,5 @@ func (m *machine) replaced(t *testing.T, before string) {
 func (m *machine) foreignFiles(t *testing.T) map[string]string {
 	t.Helper()
 	const dirs = `/etc /usr/local /opt /srv /home /mnt /var/lib -xdev \( -path /var/lib/containerd -o -path /var/lib/dpkg -o -path /var/lib/rpm -o -path /var/lib/containers -o -path /var/lib/apt -o -path /var/lib/cni -o -path /var/lib/systemd -o -path /var/lib/private \) -prune -o`
-	out := m.sh(t, "find "+dirs+` -printf '%M %U:%G %l\t%p\n'; find `+dirs+` -type f -size -8M -exec sha256sum {} + | sed 's/  /\t#/'`)
-	files := map[string]string{}
-	for _, l := range node.Lines(out) {
-		what, path, _ := strings.Cut(l, "\t")
-		files[path] = what
-	}
-	return files
+	return node.Tree(func(script string) string { return m.sh(t, script) }, dirs)
 }

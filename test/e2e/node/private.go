@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -56,4 +58,29 @@ func Empty(dir, p string) error {
 		return err
 	}
 	return unix.Mount(fresh, p, "", unix.MS_BIND, "")
+}
+
+// Disk makes a file with an ext4 file system of a size in bytes, and mounts it at a directory with options, of which "loop" is one.
+func Disk(file string, size int64, dir, options string) error {
+	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Truncate(file, size)); err != nil {
+		return err
+	}
+	for _, argv := range [][]string{{"mkfs.ext4", "-q", "-F", "-m", "0", file}, {"mount", "-o", options, file, dir}} {
+		if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
+			return fmt.Errorf("%v: %w: %s", argv, err, out)
+		}
+	}
+	return nil
+}
+
+// Tree lists what is in directories of a machine, in which sh runs scripts: modes, owners, links, and the digests of files up to
+// 8 MiB. where is the begin of a command line of find, with what is left out.
+func Tree(sh func(script string) string, where string) map[string]string {
+	out := sh("find " + where + ` -printf '%M %U:%G %l\t%p\n'; find ` + where + ` -type f -size -8M -exec sha256sum {} + | sed 's/  /\t#/'`)
+	files := map[string]string{}
+	for _, l := range Lines(out) {
+		what, path, _ := strings.Cut(l, "\t")
+		files[path] = what
+	}
+	return files
 }

@@ -33,8 +33,22 @@ const (
 
 	manager  = "/run/systemd/system" // exists if systemd runs
 	socket   = State + "/private"
-	patience = 5 * time.Minute
+	patience = 8 * time.Minute
 )
+
+// Unit returns a unit that starts a command line with a PATH as distributions do: it stops only its own process, not containers.
+func Unit(description, command, path string) string {
+	return fmt.Sprintf(`[Unit]
+Description=%s
+[Service]
+ExecStart=%s
+Environment=PATH=%s
+Type=notify
+KillMode=process
+[Install]
+WantedBy=multi-user.target
+`, description, command, path)
+}
 
 // First arguments that make the program of a test the systemctl.
 const (

@@ -11,7 +11,7 @@ import (
 )
 
 // standStill is a configuration that practically stops background downloads.
-const standStill = "[lazy]\nrate = \"1\"\n"
+const standStill = "[lazy]\nrate = \"1B\"\n"
 
 // A lazyModel is a model of one large file whose image has digests of chunks.
 type lazyModel struct {

@@ -195,6 +195,13 @@ BENCH ?=
 bench: build tools ## Measure ballast against its limits and stock containerd, print tables in Markdown; BENCH for flags
 	cd test && go run ./bench $(BENCH)
 
+# The commit with which bench-guard compares.
+BASE ?= HEAD~1
+
+.PHONY: bench-guard
+bench-guard: build tools ## Compare the working tree with a commit, fail if it is slower; BASE=COMMIT (default: the one before HEAD), BENCH for flags
+	@base=$$(test/bench/base.sh '$(BASE)'); cd test && go run ./bench -base "$$base" -size 512MiB -rounds 15 $(BENCH) guard
+
 bench-%: build tools ## One measurement, or a group such as lazy
 	cd test && go run ./bench $(BENCH) $*
 

@@ -26,6 +26,7 @@ func main() {
 	objects := flag.Int("objects", 1_000_000, "objects of the largest node of the measurement scale")
 	stargz := flag.String("stargz", "", "the program of the directory stargz, for the measurement peers")
 	ollama := flag.String("ollama", "", "the program of Ollama, for the measurement peers; without, it is left out")
+	base := flag.String("base", "", "directory with another build of ballast and ballastd, for the measurement guard")
 	page := flag.String("page", "", "Markdown file whose part below the heading Figures the tables replace, which are printed too")
 	plotOnly := flag.Bool("plot", false, "draw the plot of the page from its tables, and measure nothing")
 	task := flag.String("task", "", "run one task as a process of its own (internal)")
@@ -57,14 +58,20 @@ func main() {
 		os.Exit(1)
 	}
 	os.Exit(node.Main(func() int {
-		return node.Run(func(t node.TB) {
-			b := &bench{t: t, rounds: *rounds, size: size, objects: *objects, load: load(), stargz: *stargz, ollama: *ollama}
+		b := &bench{rounds: *rounds, size: size, objects: *objects, load: load(), stargz: *stargz, ollama: *ollama, base: *base}
+		code := node.Run(func(t node.TB) {
+			b.t = t
 			b.run(flag.Args())
 			b.print(os.Stdout)
 			if *page != "" {
 				b.writePage(*page)
 			}
 		})
+		if len(b.worse) > 0 {
+			fmt.Fprintf(os.Stderr, "bench: worse than %s: %s\n", filepath.Base(*base), strings.Join(b.worse, "; "))
+			return 1
+		}
+		return code
 	}))
 }
 
@@ -96,7 +103,7 @@ func usage() {
 	fmt.Fprint(w, `usage: bench [flags] [MEASUREMENT…]
 
 Measures ballast beside controls in the same run and prints tables in Markdown on standard output. Without a name all
-measurements are made, but for fleet, and peers only with -stargz; a name stands for its group too: lazy for lazy-read and so on. It
+measurements are made, but for fleet and guard, and peers only with -stargz; a name stands for its group too: lazy for lazy-read and so on. It
 needs root, and the programs of "make build tools".
 
 `)
@@ -121,6 +128,9 @@ type bench struct {
 
 	stargz, stargzSocket string // the program, and its socket
 	ollama               string // the program
+
+	base  string   // see Options.Bin, of the node that guard compares with
+	worse []string // what guard has found
 }
 
 // A measurement adds rows and tables.
@@ -129,10 +139,11 @@ type measurement struct {
 	run        func(*bench)
 }
 
-// peersName is the measurement that needs other programs, fleetName that of a network.
+// peersName is the measurement that needs other programs, fleetName that of a network, guardName that of two versions.
 const (
 	peersName = "peers"
 	fleetName = "fleet"
+	guardName = "guard"
 )
 
 var measurements = []measurement{
@@ -155,6 +166,7 @@ var measurements = []measurement{
 	{"ordinary", "images that are no models, beside overlayfs", (*bench).ordinaryImages},
 	{"volumes", "pods and mounts of complete models", (*bench).volumes},
 	{fleetName, "eight nodes at once, directly and through Dragonfly, and mirrors that do wrong (about ten minutes)", (*bench).fleet},
+	{guardName, "another commit beside the working tree, in pairs; fails if a cost has grown (make bench-guard)", (*bench).guard},
 	{peersName, "other snapshotters and clients with the same bytes (make bench-peers)", (*bench).peers},
 	{"scale", "a node of many objects, snapshots, layers and files", (*bench).scale}, // last, because its files stay
 }
@@ -195,7 +207,7 @@ func (b *bench) options(peers bool) node.Options {
 
 func (b *bench) run(names []string) {
 	wanted := func(m measurement) bool {
-		return slices.ContainsFunc(names, m.called) || len(names) == 0 && m.name != fleetName && (m.name != peersName || b.stargz != "")
+		return slices.ContainsFunc(names, m.called) || len(names) == 0 && m.name != fleetName && m.name != guardName && (m.name != peersName || b.stargz != "")
 	}
 	b.node = node.StartNode(b.t, b.options(slices.ContainsFunc(measurements, func(m measurement) bool { return m.name == peersName && wanted(m) })))
 	for _, m := range measurements {

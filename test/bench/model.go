@@ -186,7 +186,7 @@ func (b *bench) settle(size int64, blobs ...digest.Digest) {
 	flush(b.node.Dir)
 	drop()
 	for _, d := range blobs {
-		f, err := os.Open(filepath.Join(b.node.Dir, "registry/docker/registry/v2/blobs/sha256", d.Encoded()[:2], d.Encoded(), "data"))
+		f, err := os.Open(filepath.Join(b.node.Registry.Dir, "docker/registry/v2/blobs/sha256", d.Encoded()[:2], d.Encoded(), "data"))
 		if err != nil {
 			b.t.Fatalf("%v", err)
 		}

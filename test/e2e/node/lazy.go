@@ -63,7 +63,7 @@ func (n *Node) dropLazy(t TB) {
 	if n.holder(t) == 0 {
 		return
 	}
-	if out := Command(context.Background(), n.Env(), Binary(t, "ballastd"), "--config", n.ConfigFile(), "unmount"); out.Err != nil {
+	if out := Command(context.Background(), n.Env(), n.binary("ballastd"), "--config", n.ConfigFile(), "unmount"); out.Err != nil {
 		t.Logf("ballastd unmount: %v: %s", out.Err, out.Stderr) // a test has broken the configuration
 		n.KillHolder(t)
 	}

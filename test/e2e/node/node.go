@@ -43,6 +43,9 @@ type Options struct {
 	// Registry is the registry of the node; nil means a new one.
 	Registry *Registry
 
+	// Bin is a directory with other builds of ballast and ballastd; empty means those of Binary.
+	Bin string
+
 	// Wrap is prepended to the command line of ballastd.
 	Wrap []string
 
@@ -135,10 +138,18 @@ func (n *Node) ConfigFile() string { return filepath.Join(n.Dir, "ballast.toml")
 // ContainerdConfigFile is containerd's configuration file.
 func (n *Node) ContainerdConfigFile() string { return filepath.Join(n.Dir, "containerd.toml") }
 
+// binary returns the path of the node's ballast or ballastd.
+func (n *Node) binary(name string) string {
+	if n.options.Bin != "" {
+		return filepath.Join(n.options.Bin, name)
+	}
+	return Binary(n.tb, name)
+}
+
 // Env returns the environment in which ballast and ctr use this node, as printed by `make dev`.
 func (n *Node) Env() []string {
 	return []string{
-		"PATH=" + filepath.Dir(n.Tool("ctr")) + ":" + filepath.Dir(Binary(n.tb, "ballast")) + ":" + os.Getenv("PATH"),
+		"PATH=" + filepath.Dir(n.Tool("ctr")) + ":" + filepath.Dir(n.binary("ballast")) + ":" + os.Getenv("PATH"),
 		"BALLAST_CONFIG=" + n.ConfigFile(),
 		"CONTAINERD_ADDRESS=" + n.Socket(),
 	}
@@ -190,7 +201,7 @@ func (n *Node) StartBallastd(t TB) {
 // LaunchBallastd starts ballastd and waits until it answers.
 func (n *Node) LaunchBallastd(t TB) {
 	t.Helper()
-	argv, env, files := append(slices.Clip(n.options.Wrap), Binary(t, "ballastd"), "--config", n.ConfigFile()), n.Env(), []*os.File(nil)
+	argv, env, files := append(slices.Clip(n.options.Wrap), n.binary("ballastd"), "--config", n.ConfigFile()), n.Env(), []*os.File(nil)
 	if n.FacadeSocket != nil {
 		// As systemd does: LISTEN_PID is the pid, which the shell knows.
 		argv = append([]string{"/bin/sh", "-c", `LISTEN_PID=$$ exec "$@"`, "sh"}, argv...)
@@ -293,7 +304,7 @@ func (n *Node) Ctr(args ...string) Result {
 
 // Ballast runs the ballast command with the node's configuration.
 func (n *Node) Ballast(args ...string) Result {
-	argv := append([]string{Binary(n.tb, "ballast"), "--config", n.ConfigFile()}, args...)
+	argv := append([]string{n.binary("ballast"), "--config", n.ConfigFile()}, args...)
 	return Command(context.Background(), n.Env(), argv...)
 }
 

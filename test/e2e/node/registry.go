@@ -32,6 +32,9 @@ type Registry struct {
 	// Host is "127.0.0.1:port", plain HTTP.
 	Host string
 
+	// Dir is the directory of its content.
+	Dir string
+
 	// Wire records and can disturb every request.
 	Wire *Wire
 
@@ -63,7 +66,7 @@ func StartRegistry(t TB, dir string) *Registry {
 	config.HTTP.Secret = "of no use outside of a test"
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
-	r := &Registry{app: handlers.NewApp(ctx, config), odd: map[string]Artifact{}}
+	r := &Registry{Dir: dir, app: handlers.NewApp(ctx, config), odd: map[string]Artifact{}}
 	r.Wire = &Wire{Next: http.HandlerFunc(r.serve)}
 	r.Host = Serve(t, r.Wire)
 	return r

@@ -8,7 +8,9 @@ import (
 	"io"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/ballast-dev/ballast/store/transfer"
@@ -49,8 +51,12 @@ func (r Repository) String() string { return r.Host + "/" + r.Name }
 // belongs reports whether containerd recorded, in the labels of a blob, that the blob came from the
 // repository. containerd records hosts without ports.
 func (r Repository) belongs(ls map[string]string) bool {
-	host := (&url.URL{Host: r.Host}).Hostname()
-	return slices.Contains(strings.Split(ls[labels.LabelDistributionSource+"."+host], ","), r.Name)
+	return slices.Contains(strings.Split(ls[r.label()], ","), r.Name)
+}
+
+// label returns the name of the label with the repositories of its host.
+func (r Repository) label() string {
+	return labels.LabelDistributionSource + "." + (&url.URL{Host: r.Host}).Hostname()
 }
 
 // repositories returns the repositories from which containerd got a blob: the one of the image
@@ -114,8 +120,7 @@ func Dial(address string) (*grpc.ClientConn, error) {
 // whatever their credentials, so a fetcher sees only blobs that containerd got from its repository,
 // and treats their bytes as private.
 type ContentFetcher struct {
-	// Content is the content store.
-	Content content.InfoReaderProvider
+	Content Content
 
 	// Namespace is the containerd namespace. A fetch can outlive the request that started it, and
 	// with it the namespace in the context.
@@ -124,6 +129,24 @@ type ContentFetcher struct {
 	// Repository is the repository being pulled from. The zero value is for images without one, as
 	// from "ctr images import"; it sees only blobs without one.
 	Repository Repository
+
+	mu      sync.Mutex // guards the following
+	misses  int        // blobs that were not found
+	listing map[digest.Digest]bool
+	listed  time.Time // begin of the listing
+}
+
+// A node usually pulls a model without its layers. To be told so for each of thousands of files costs more than their
+// bytes, so after manyMisses the fetcher asks for what there is, which it takes to be all for listingTTL.
+const (
+	manyMisses = 16
+	listingTTL = 10 * time.Second
+)
+
+// Content is what is needed of containerd's content store.
+type Content interface {
+	content.InfoReaderProvider
+	Walk(ctx context.Context, fn content.WalkFunc, filters ...string) error
 }
 
 var _ transfer.Fetcher = (*ContentFetcher)(nil)
@@ -157,9 +180,13 @@ func (f *ContentFetcher) Fetch(ctx context.Context, d digest.Digest, size, off, 
 		ctx = namespaces.WithNamespace(ctx, f.Namespace)
 	}
 	missing := fmt.Errorf("content store: blob %s: %w", d, errdefs.ErrNotFound)
+	if f.lacks(ctx, d) {
+		return nil, 0, missing
+	}
 	info, err := f.Content.Info(ctx, d)
 	switch {
 	case errdefs.IsNotFound(err):
+		f.missed()
 		return nil, 0, missing
 	case err != nil:
 		return nil, 0, fmt.Errorf("content store: blob %s: %w", d, transfer.Foreign(ctx, err))
@@ -173,6 +200,37 @@ func (f *ContentFetcher) Fetch(ctx context.Context, d digest.Digest, size, off, 
 	r := bufio.NewReaderSize(io.NewSectionReader(ra, off, n), int(min(n, contentBuffer)))
 	// Private: the credentials of the pull that brought the blob are unknown.
 	return transfer.NewBody(ctx, section{r, ra}, true), off, nil
+}
+
+// missed counts a blob that was not found.
+func (f *ContentFetcher) missed() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.misses++
+}
+
+// lacks reports whether a blob is known to be missing.
+func (f *ContentFetcher) lacks(ctx context.Context, d digest.Digest) bool {
+	if f.Repository == (Repository{}) { // its blobs have no label to ask for
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.misses < manyMisses {
+		return false
+	}
+	if f.listing == nil || time.Since(f.listed) > listingTTL {
+		now, all := time.Now(), map[digest.Digest]bool{}
+		err := f.Content.Walk(ctx, func(info content.Info) error {
+			all[info.Digest] = true
+			return nil
+		}, "labels."+strconv.Quote(f.Repository.label()))
+		if err != nil {
+			return false // the error is that of the next request
+		}
+		f.listing, f.listed = all, now
+	}
+	return !f.listing[d]
 }
 
 // has reports whether f may read a blob with these labels.

@@ -14,6 +14,7 @@ import (
 	"github.com/ballast-dev/ballast/store/storetest"
 	"github.com/ballast-dev/ballast/store/transfer"
 	contentapi "github.com/containerd/containerd/api/services/content/v1"
+	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/content/proxy"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/plugins/content/local"
@@ -80,6 +81,52 @@ func TestContentFetcher(t *testing.T) {
 	if _, _, err := f.Fetch(n.ctx, desc.Digest, size, 0, 1); !errdefs.IsNotFound(err) {
 		t.Errorf("another namespace: got %v, want not found", err)
 	}
+}
+
+// asked counts the requests to a content store.
+type asked struct {
+	Content
+	infos, walks int
+}
+
+func (a *asked) Info(ctx context.Context, d digest.Digest) (content.Info, error) {
+	a.infos++
+	return a.Content.Info(ctx, d)
+}
+
+func (a *asked) Walk(ctx context.Context, fn content.WalkFunc, filters ...string) error {
+	a.walks++
+	return a.Content.Walk(ctx, fn, filters...)
+}
+
+// A model whose layers are not in the content store takes one request for all of them, and what is there is still found.
+func TestContentFetcherManyMissing(t *testing.T) {
+	n := newNode(t)
+	for i := range 3 { // of other repositories
+		n.put(t, "application/octet-stream", storetest.Random(uint64(100+i), 10), from("other.example", "team/b"))
+	}
+	here := n.put(t, "application/octet-stream", []byte("here"), from("registry.example", "team/b"))
+	a := &asked{Content: n.differ.o.Content}
+	f := &ContentFetcher{Content: a, Namespace: namespace, Repository: Repository{"registry.example:5000", "team/b"}}
+	for i := range 1000 {
+		if _, _, err := f.Fetch(t.Context(), digest.FromString(fmt.Sprint(i)), 1, 0, 1); !errdefs.IsNotFound(err) {
+			t.Fatalf("got %v, want not found", err)
+		}
+	}
+	if a.infos != manyMisses || a.walks != 1 || len(f.listing) != 1 {
+		t.Errorf("%d requests for a blob and %d for all, which gave %d, want %d, 1 and 1", a.infos, a.walks, len(f.listing), manyMisses)
+	}
+	body, _, err := f.Fetch(t.Context(), here.Digest, here.Size, 0, here.Size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body.Close()
+	late := n.put(t, "application/octet-stream", []byte("late"), from("registry.example", "team/b"))
+	f.listed = f.listed.Add(-listingTTL - time.Second)
+	if body, _, err = f.Fetch(t.Context(), late.Digest, late.Size, 0, late.Size); err != nil {
+		t.Fatalf("a blob that came later: %v", err)
+	}
+	body.Close()
 }
 
 // A blob that exists only for other namespaces is reported like a missing one.

@@ -28,7 +28,7 @@ import (
 // Options configure a Differ. Only Check, Mode, Background and Log may be nil.
 type Options struct {
 	// Content is containerd's content store.
-	Content content.InfoReaderProvider
+	Content Content
 
 	// Plain is containerd's diff service, which applies ordinary layers.
 	Plain diff.Applier

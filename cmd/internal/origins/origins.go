@@ -45,7 +45,7 @@ type Origins struct {
 	Options
 	images     imagesapi.ImagesClient
 	namespaces namespacesapi.NamespacesClient
-	content    content.InfoReaderProvider
+	content    content.Store
 
 	mu      sync.Mutex
 	targets map[targetKey]target // guarded by mu
@@ -102,7 +102,7 @@ func New(o Options) *Origins {
 }
 
 // Content returns the content store of containerd.
-func (o *Origins) Content() content.InfoReaderProvider { return o.content }
+func (o *Origins) Content() content.Store { return o.content }
 
 // list returns the images of a namespace, oldest first.
 func (o *Origins) list(ctx context.Context, namespace string) ([]entry, error) {

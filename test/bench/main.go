@@ -152,6 +152,7 @@ var measurements = []measurement{
 	{"conversion", "the first and the second answer of the facade for a tag", (*bench).conversions},
 	{"tensors", "a model with a layer for each of 1,209 tensors", (*bench).tensors},
 	{"small", "a model of 1,209 small files", (*bench).small},
+	{"small-files", "a model of 10,000 small files in one layer", (*bench).manyFiles},
 	{"carton", "a carton, beside a raw blob", (*bench).carton},
 	{"convert", "ballast convert", (*bench).convert},
 	{"memory", "the daemon's memory over a pull", (*bench).memory},
@@ -168,7 +169,7 @@ var measurements = []measurement{
 	{fleetName, "eight nodes at once, directly and through Dragonfly, and mirrors that do wrong (about ten minutes)", (*bench).fleet},
 	{guardName, "another commit beside the working tree, in pairs; fails if a cost has grown (make bench-guard)", (*bench).guard},
 	{peersName, "other snapshotters and clients with the same bytes (make bench-peers)", (*bench).peers},
-	{"scale", "a node of many objects, snapshots, layers and files", (*bench).scale}, // last, because its files stay
+	{"scale", "a node of many objects, snapshots and layers", (*bench).scale}, // last, because its files stay
 }
 
 // called reports whether name is that of the measurement or of its group.

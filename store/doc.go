@@ -8,21 +8,23 @@
 // Imports go down only; TestLayout compares this picture with the code. The store combines the packages
 // below it and decides on policy. They call it only through the interfaces that host.go implements.
 //
-//	store      : expose hydrate chunkfile object meta staging transfer filetable verify boltfile
+//	store      : expose hydrate chunkfile object meta staging dirs transfer filetable verify boltfile
 //	expose     : hydrate chunkfile object meta staging transfer filetable verify
-//	hydrate    : chunkfile meta staging transfer filetable verify
-//	chunkfile  : staging transfer filetable verify
-//	object     : meta filetable verify
+//	hydrate    : chunkfile meta staging dirs transfer filetable verify
+//	chunkfile  : staging dirs transfer filetable verify
+//	object     : meta dirs filetable verify
 //	meta       : filetable boltfile durable
-//	staging    : filetable
+//	staging    : dirs filetable
 //	transfer   : offheap
 //	filetable  : verify
 //	verify     :
 //	boltfile   :
 //	durable    :
+//	dirs       :
 //	offheap    :
 //
 //	durable    small files that are replaced atomically
+//	dirs       paths below the directory of the store; some directories stay open
 //	offheap    memory for buffers
 //	boltfile   checks of databases that may be damaged
 //	verify     the comparison of digests
@@ -102,7 +104,8 @@
 // package meta; expose.Set.exposing before a transaction and before expose.Set.mu; expose.Set.mu and hydrate.Engine.mu
 // before chunkfile.Set.mu; Engine.mu before the locks of its hydrations; File.opening before the files of a name in
 // staging.Area are claimed; Set.mu before File.mu and staging.Area.mu. The locks of the scheduler,
-// transfer.Sources, offheap.Pool, chunkfile.Set.idleMu, File.mu, staging.Partial.mu and staging.Area.mu come
-// last, in this order. No file is opened, read, written, closed or removed in a transaction or under a lock,
-// but for File.opening, the claims of staging.Area, expose.Set.exposing and the locks of package object.
+// transfer.Sources, offheap.Pool, chunkfile.Set.idleMu, File.mu, staging.Partial.mu, staging.Area.mu and
+// dirs.Root.mu come last, in this order. No file is opened, read, written, closed or removed in a transaction or
+// under a lock, but for File.opening, the claims of staging.Area, expose.Set.exposing, the locks of package object,
+// the gaps of a staging.Partial, and directories in package dirs.
 package store

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/internal/chunkfile"
+	"github.com/ballast-dev/ballast/store/internal/dirs"
 	"github.com/ballast-dev/ballast/store/internal/expose"
 	"github.com/ballast-dev/ballast/store/internal/hydrate"
 	"github.com/ballast-dev/ballast/store/internal/meta"
@@ -87,7 +88,7 @@ type Store struct {
 	expose.Views
 
 	dir     string
-	root    *os.Root
+	root    *dirs.Root
 	db      *meta.DB
 	objects *object.Objects
 	o       Options
@@ -116,7 +117,7 @@ func Open(dir string, o Options) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	root, err := os.OpenRoot(dir)
+	root, err := dirs.Open(dir, func(dir string) bool { return staging.Keeps(dir) || object.Keeps(dir) })
 	if err != nil {
 		return nil, err
 	}
@@ -142,8 +143,8 @@ func (s *Store) open() (err error) {
 		return err
 	}
 	s.files.Area, s.engine.Area = s.area, s.area
-	files := object.Scan(s.ctx, s.root, s.log)
-	if s.db, err = meta.Open(s.dbPath(), meta.Options{Expected: object.Exist(s.root), Log: s.log}); err != nil {
+	files := object.Scan(s.ctx, s.root.Root, s.log)
+	if s.db, err = meta.Open(s.dbPath(), meta.Options{Expected: object.Exist(s.root.Root), Log: s.log}); err != nil {
 		s.stop()
 		_ = files.Wait() // the root is closed next
 		return err

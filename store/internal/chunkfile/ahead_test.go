@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/internal/dirs"
 	"github.com/ballast-dev/ballast/store/internal/staging"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
@@ -61,7 +62,7 @@ func newFile(t *testing.T, groups, size int) (*Set, *File, *memory) {
 			Offset: int64(i * size), Size: int64(size), Digest: digest.FromBytes(p), At: int64(i * apart), Len: int64(size),
 		})
 	}
-	root, err := os.OpenRoot(t.TempDir())
+	root, err := dirs.Open(t.TempDir(), staging.Keeps)
 	if err != nil {
 		t.Fatal(err)
 	}

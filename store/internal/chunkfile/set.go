@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/internal/dirs"
 	"github.com/ballast-dev/ballast/store/internal/staging"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/opencontainers/go-digest"
@@ -41,7 +42,7 @@ type Counts struct {
 type Set struct {
 	Scheduler *transfer.Scheduler
 	Area      *staging.Area
-	Root      *os.Root // of the store
+	Root      *dirs.Root // of the store
 	Finder    Finder
 	Log       *slog.Logger
 	Counts    Counts

@@ -11,8 +11,9 @@ import (
 type stage struct {
 	p     *staging.Partial
 	data  *os.File
-	users int  // guarded by File.mu
-	old   bool // replaced, for existing users only; guarded by File.mu
+	end   func() error // of data
+	users int          // guarded by File.mu
+	old   bool         // replaced, for existing users only; guarded by File.mu
 }
 
 // open opens the staged part, until done.
@@ -34,14 +35,14 @@ func (f *File) open() (*stage, error) {
 	if err != nil {
 		return nil, err
 	}
-	data, err := f.set.Root.OpenFile(p.Path("data"), os.O_CREATE|os.O_RDWR, 0o644)
+	data, end, err := p.Data()
 	if err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
 	if err := data.Truncate(f.Size); err != nil { // zeros are holes
-		return nil, errors.Join(err, data.Close(), p.Close())
+		return nil, errors.Join(err, end(), p.Close())
 	}
-	return f.use(&stage{p: p, data: data})
+	return f.use(&stage{p: p, data: data, end: end})
 }
 
 // use returns the stage with one more user; fresh becomes the stage if there was none.
@@ -117,7 +118,7 @@ func (f *File) replace() (unused *stage) {
 func (st *stage) close() {
 	if st != nil {
 		// Written bytes are synced where needed, through other descriptors.
-		_, _ = st.p.Close(), st.data.Close()
+		_, _ = st.end(), st.p.Close()
 	}
 }
 

@@ -4,12 +4,12 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
 	"sync"
 	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/internal/chunkfile"
+	"github.com/ballast-dev/ballast/store/internal/dirs"
 	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/ballast-dev/ballast/store/internal/staging"
 	"github.com/ballast-dev/ballast/store/transfer"
@@ -62,7 +62,7 @@ type Engine struct {
 	Scheduler *transfer.Scheduler
 	Files     *chunkfile.Set
 	Area      *staging.Area
-	Root      *os.Root // of the store
+	Root      *dirs.Root // of the store
 	Objects   Objects
 	Linger    time.Duration // how long work continues without a waiter
 	Log       *slog.Logger

@@ -16,6 +16,7 @@ import (
 
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/internal/chunkfile"
+	"github.com/ballast-dev/ballast/store/internal/dirs"
 	"github.com/ballast-dev/ballast/store/internal/hydrate"
 	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/ballast-dev/ballast/store/internal/staging"
@@ -42,7 +43,7 @@ type host struct {
 // start starts an engine until the end of the test.
 func start(t *testing.T) *host {
 	t.Helper()
-	root, err := os.OpenRoot(t.TempDir())
+	root, err := dirs.Open(t.TempDir(), staging.Keeps)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ballast-dev/ballast/store/internal/dirs"
 	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
@@ -25,6 +26,11 @@ const (
 	Dir        = "objects"
 	DamagedDir = "damaged"
 )
+
+// Keeps reports whether a directory below the root of a store is better kept open, see dirs.Open.
+func Keeps(dir string) bool {
+	return dir == DamagedDir || filepath.Dir(dir) == filepath.Join(Dir, digest.SHA256.String()) || filepath.Dir(dir) == Dir
+}
 
 // Mode is the mode of every object. Snapshots have their own modes.
 const Mode = 0o644
@@ -47,8 +53,8 @@ const graceTime = time.Minute
 
 // Options configure Objects. All are required.
 type Options struct {
-	Root  *os.Root // of the store
-	Temp  string   // directory below Root for files that are not yet objects
+	Root  *dirs.Root // of the store
+	Temp  string     // directory below Root for files that are not yet objects
 	DB    *meta.DB
 	Files *Files // of Root, unchanged since
 	Log   *slog.Logger
@@ -138,8 +144,8 @@ func (s *Objects) Record(d digest.Digest) (rec meta.Object, ok bool) {
 	if err != nil {
 		return rec, false
 	}
-	info, err := s.o.Root.Lstat(Path(d))
-	return rec, err == nil && info.Mode().IsRegular() && info.Size() == rec.Size
+	size, regular, err := s.o.Root.Size(Path(d))
+	return rec, err == nil && regular && size == rec.Size
 }
 
 // MayHave is Has for objects that sources with these names may have.

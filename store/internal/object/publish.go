@@ -126,10 +126,10 @@ func (s *Objects) rename(files []meta.File, dirs map[string]bool, done map[diges
 func (s *Objects) syncDirs(dirs map[string]bool) error {
 	var g errgroup.Group // concurrent syncs share the work of the disk
 	for dir := range dirs {
-		g.Go(func() error { return s.syncDir(dir) })
+		g.Go(func() error { return s.o.Root.Sync(dir) })
 	}
 	if len(dirs) > 0 {
-		g.Go(func() error { return s.syncDir(filepath.Join(Dir, digest.SHA256.String())) })
+		g.Go(func() error { return s.o.Root.Sync(filepath.Join(Dir, digest.SHA256.String())) })
 	}
 	return g.Wait()
 }
@@ -143,12 +143,4 @@ func (s *Objects) removeReplaced(d digest.Digest) {
 	if err := s.o.Root.Remove(damagedPath(d)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		s.o.Log.Warn("damaged file stays", "path", damagedPath(d), "err", err)
 	}
-}
-
-func (s *Objects) syncDir(name string) error {
-	f, err := s.o.Root.Open(name)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
 }

@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
 
+	"github.com/ballast-dev/ballast/store/internal/dirs"
 	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/ballast-dev/ballast/store/internal/object"
 	"github.com/opencontainers/go-digest"
@@ -26,10 +26,10 @@ func (w waits) Live() meta.Roots {
 }
 
 // empty returns empty objects, their records and their directory.
-func empty(t *testing.T) (*object.Objects, *meta.DB, *os.Root) {
+func empty(t *testing.T) (*object.Objects, *meta.DB, *dirs.Root) {
 	t.Helper()
 	dir := t.TempDir()
-	root, err := os.OpenRoot(dir)
+	root, err := dirs.Open(dir, object.Keeps)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +40,7 @@ func empty(t *testing.T) (*object.Objects, *meta.DB, *os.Root) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { db.Close() })
-	s, err := object.Open(object.Options{Root: root, Temp: "partial", DB: db, Files: object.Scan(t.Context(), root, log), Log: log})
+	s, err := object.Open(object.Options{Root: root, Temp: "partial", DB: db, Files: object.Scan(t.Context(), root.Root, log), Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}

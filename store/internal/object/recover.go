@@ -275,7 +275,7 @@ func (s *Objects) setAside(d digest.Digest) error {
 	if s.linked(damagedPath(d)) {
 		err = s.withhold(d)
 	}
-	return errors.Join(err, s.syncDir(filepath.Dir(Path(d))), s.syncDir(DamagedDir))
+	return errors.Join(err, s.o.Root.Sync(filepath.Dir(Path(d))), s.o.Root.Sync(DamagedDir))
 }
 
 // Damaged returns the files that were set aside, by digest.

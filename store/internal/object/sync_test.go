@@ -3,11 +3,11 @@ package object_test
 import (
 	"bytes"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/ballast-dev/ballast/store/internal/dirs"
 	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/ballast-dev/ballast/store/internal/object"
 	"github.com/ballast-dev/ballast/store/storetest"
@@ -23,7 +23,7 @@ func (nothing) Live() meta.Roots { return meta.Roots{} }
 // found and collected.
 func TestSyncBeforeLocks(t *testing.T) {
 	disk := storetest.NewSlowDisk(t)
-	root, err := os.OpenRoot(disk.Dir)
+	root, err := dirs.Open(disk.Dir, object.Keeps)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +34,7 @@ func TestSyncBeforeLocks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	s, err := object.Open(object.Options{Root: root, Temp: "partial", DB: db, Files: object.Scan(t.Context(), root, log), Log: log})
+	s, err := object.Open(object.Options{Root: root, Temp: "partial", DB: db, Files: object.Scan(t.Context(), root.Root, log), Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,11 +12,15 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/ballast-dev/ballast/store/internal/dirs"
 	"github.com/opencontainers/go-digest"
 )
 
 // Top is the directory of all partials, below the root of the store.
 const Top = "partial"
+
+// Keeps reports whether a directory below the root of a store is better kept open, see dirs.Open.
+func Keeps(dir string) bool { return dir == Top }
 
 // TTL is how long abandoned staged files stay.
 const TTL = 24 * time.Hour
@@ -27,7 +31,7 @@ const gone = ".gone-"
 // An Area is the directory of all partials. Its methods are safe for concurrent use. It knows what is in the
 // directory, so that no method but New and Collect reads all of it.
 type Area struct {
-	root *os.Root
+	root *dirs.Root
 	boot string         // kernel.random.boot_id
 	work sync.WaitGroup // checkpoints
 
@@ -48,7 +52,7 @@ type entry struct {
 }
 
 // New returns the area below a root.
-func New(root *os.Root) (*Area, error) {
+func New(root *dirs.Root) (*Area, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return nil, err
@@ -114,18 +118,18 @@ func (a *Area) forget(e *entry) {
 }
 
 // claim waits until nobody else creates or removes the files of a name, until done reports whether they
-// are there.
-func (a *Area) claim(name string) (done func(there bool)) {
+// are there. there is false if they are not.
+func (a *Area) claim(name string) (there bool, done func(there bool)) {
 	for {
 		a.mu.Lock()
 		e := a.entry(name)
 		busy := e.busy
 		if busy == nil {
-			done = a.begin(e)
+			there, done = e.there, a.begin(e)
 		}
 		a.mu.Unlock()
 		if busy == nil {
-			return done
+			return there, done
 		}
 		<-busy
 	}
@@ -190,16 +194,37 @@ func (a *Area) Drop(name string) {
 
 // Make makes a directory.
 func (a *Area) Make(name string) error {
-	defer a.claim(name)(true)
+	_, done := a.claim(name)
+	defer done(true)
 	return a.root.MkdirAll(filepath.Join(Top, name), 0o700)
 }
 
 // Remove removes a directory.
 func (a *Area) Remove(name string) error {
-	done := a.claim(name)
-	err := a.root.RemoveAll(filepath.Join(Top, name))
+	there, done := a.claim(name)
+	var err error
+	if there {
+		err = a.remove(name)
+	}
 	done(err != nil)
 	return err
+}
+
+// remove removes a file or a directory, which may be missing.
+func (a *Area) remove(name string) error {
+	path := filepath.Join(Top, name)
+	if err := a.root.Remove(path); err == nil || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return a.root.RemoveAll(path)
+}
+
+// isThere reports whether files of a name may be on the disk.
+func (a *Area) isThere(name string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	e := a.find(name)
+	return e != nil && (e.there || e.busy != nil)
 }
 
 // Tidy is Remove, unless the directory is held.
@@ -263,9 +288,10 @@ func (a *Area) recent(name string) bool {
 // until Close. Chunks begin at the offsets in grid or, if it is nil, every ChunkSize bytes.
 func (a *Area) Open(name string, size int64, pieces []Piece, grid []int64) (*Partial, error) {
 	a.Hold(name)
-	defer a.claim(name)(true)
+	there, done := a.claim(name)
+	defer done(true)
 	p := &Partial{area: a, name: name, root: a.root, Dir: filepath.Join(Top, name), Size: size, Pieces: pieces, grid: grid}
-	if err := p.open(); err != nil {
+	if err := p.open(there); err != nil {
 		a.Drop(name)
 		return nil, err
 	}
@@ -275,6 +301,9 @@ func (a *Area) Open(name string, size int64, pieces []Piece, grid []int64) (*Par
 // Marked returns the number of bytes with valid marks of a partial, without opening it: 0 if there
 // is none, or one of another layout. It may be written concurrently.
 func (a *Area) Marked(name string, size int64, grid []int64) (n int64) {
+	if !a.isThere(name) {
+		return 0
+	}
 	p := &Partial{root: a.root, Dir: filepath.Join(Top, name), Size: size, grid: grid}
 	head, err := p.readHead()
 	switch {
@@ -329,6 +358,9 @@ func (a *Area) Usage() (total int64, err error) {
 
 // Allocated returns the disk usage of a directory, in bytes.
 func (a *Area) Allocated(name string) (n int64, err error) {
+	if !a.isThere(name) {
+		return 0, nil
+	}
 	err = fs.WalkDir(a.root.FS(), filepath.Join(Top, name), func(_ string, e fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil

@@ -14,6 +14,7 @@ import (
 	"sync"
 
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/internal/dirs"
 	"golang.org/x/sys/unix"
 )
 
@@ -49,18 +50,20 @@ const (
 type Partial struct {
 	area   *Area
 	name   string
-	root   *os.Root
+	root   *dirs.Root
 	Dir    string // below the root
 	Size   int64  // bytes
 	Pieces []Piece
 	grid   []int64 // offsets of chunks; nil if all have ChunkSize
 	head   partialHead
-	dir    *os.File // opened at Dir, even if that is replaced
+	dir    *os.File     // opened at Dir, even if that is replaced; the data, if that is the only file
+	end    func() error // of dir
 
 	// Resumed is true if some chunks were present when it was opened.
 	Resumed bool
 
 	mu      sync.Mutex // guards the following
+	gaps    *os.File   // the file of this name, if it was used
 	marks   *os.File   // nil if single
 	state   []byte     // the marks
 	have    int64      // bytes of present chunks
@@ -128,14 +131,17 @@ func (p *Partial) writeHead() error {
 	return err
 }
 
-// open opens or creates the staged files.
-func (p *Partial) open() error {
+// open opens or creates the staged files, which may be there.
+func (p *Partial) open(there bool) error {
 	p.head = partialHead{Size: p.Size, Chunk: ChunkSize, Layout: LayoutOf(p.Pieces, p.grid), Boot: p.area.boot}
-	have, err := p.readHead()
+	have, err := partialHead{}, fs.ErrNotExist
+	if there {
+		have, err = p.readHead()
+	}
 	sameBoot := have.Boot == p.area.boot
 	have.Boot = p.area.boot
 	same := err == nil && have == p.head && (sameBoot || !p.single())
-	if same && p.grid != nil {
+	if same && p.grid != nil && !isFile(p.grid) {
 		_, err := p.root.Lstat(p.Path("data"))
 		same = err == nil // otherwise it became an object just before the process ended
 	}
@@ -152,9 +158,11 @@ func (p *Partial) open() error {
 		}
 	}
 	if isFile(p.grid) {
-		p.dir, err = p.root.OpenFile(p.Dir, os.O_CREATE|os.O_RDWR, fileMode)
+		if p.dir, err = p.root.OpenFile(p.Dir, os.O_CREATE|os.O_RDWR, fileMode); err == nil {
+			p.end = p.dir.Close
+		}
 	} else {
-		p.dir, err = p.root.Open(p.Dir)
+		p.dir, p.end, err = p.root.Keep(p.Dir)
 	}
 	if err != nil {
 		return err
@@ -165,7 +173,7 @@ func (p *Partial) open() error {
 		p.state[0], p.have, p.Resumed = markWritten, p.Size, true
 	}
 	if err != nil {
-		return errors.Join(err, p.dir.Close())
+		return errors.Join(err, p.end())
 	}
 	return nil
 }
@@ -267,17 +275,33 @@ func (p *Partial) Each(off, n int64, fn func(pc Piece, at, from, to int64) error
 	return nil
 }
 
+// piece opens the file of a piece, until done. The gaps, which lie between all others, stay open.
+func (p *Partial) piece(pc Piece, flag int) (f *os.File, done func() error, err error) {
+	if !pc.InGap() {
+		if f, err = p.root.OpenFile(p.Path(pc.File), flag|os.O_RDWR, fileMode); err != nil {
+			return nil, nil, err
+		}
+		return f, f.Close, nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.gaps == nil {
+		p.gaps, err = p.root.OpenFile(p.Path(pc.File), flag|os.O_RDWR, fileMode)
+	}
+	return p.gaps, func() error { return nil }, err
+}
+
 // Write stages chunk i and marks it as written.
 func (p *Partial) Write(i int, b []byte) error {
 	off, n := p.Chunk(i)
 	err := p.Each(off, n, func(pc Piece, at, from, to int64) error {
-		f, err := p.root.OpenFile(p.Path(pc.File), os.O_CREATE|os.O_WRONLY, fileMode)
+		f, done, err := p.piece(pc, os.O_CREATE)
 		if err != nil {
 			return err
 		}
 		_, err = f.WriteAt(b[from:to], at)
 		StartWriteback(f, at, to-from)
-		return errors.Join(err, f.Close())
+		return errors.Join(err, done())
 	})
 	if err != nil {
 		return err
@@ -374,17 +398,32 @@ func (p *Partial) syncChunks(chunks []int) error {
 	return nil
 }
 
+// Data opens the staged bytes of a raw blob or a file for reading and writing.
+func (p *Partial) Data() (data *os.File, done func() error, err error) {
+	if isFile(p.grid) {
+		return p.dir, func() error { return nil }, nil
+	}
+	data, err = p.root.OpenFile(p.Path("data"), os.O_CREATE|os.O_RDWR, fileMode)
+	if err != nil {
+		return nil, nil, err
+	}
+	return data, data.Close, nil
+}
+
 // Sync makes a staged file durable. If that fails, all staged bytes are dropped, and the Partial
 // cannot be used any more.
 func (p *Partial) Sync(name string) error {
 	if err := p.Lost(); err != nil {
 		return err
 	}
-	f, err := p.root.OpenFile(p.Path(name), os.O_RDWR, 0)
-	if err != nil {
-		return err
+	f := p.dir
+	if !isFile(p.grid) {
+		var err error
+		if f, err = p.root.OpenFile(p.Path(name), os.O_RDWR, 0); err != nil {
+			return err
+		}
+		defer f.Close()
 	}
-	defer f.Close()
 	if err := f.Sync(); err != nil {
 		err = fmt.Errorf("the fetched bytes did not reach the disk and are fetched again: %w", err)
 		p.mu.Lock()
@@ -411,12 +450,12 @@ func (p *Partial) ReadAt(b []byte, off int64) (int, error) {
 	}
 	n := min(int64(len(b)), p.Size-off)
 	err := p.Each(off, n, func(pc Piece, at, from, to int64) error {
-		f, err := p.root.Open(p.Path(pc.File))
+		f, done, err := p.piece(pc, 0)
 		if err != nil {
 			return err
 		}
 		_, err = io.ReadFull(io.NewSectionReader(f, at, to-from), b[from:to])
-		return errors.Join(err, f.Close())
+		return errors.Join(err, done())
 	})
 	if err == nil && n < int64(len(b)) {
 		err = io.EOF
@@ -436,7 +475,10 @@ func (p *Partial) Close() error {
 	p.closed = true
 	syncing := p.syncing
 	p.mu.Unlock()
-	err := p.dir.Close()
+	err := p.end()
+	if p.gaps != nil {
+		err = errors.Join(err, p.gaps.Close())
+	}
 	if p.marks != nil && !syncing {
 		err = errors.Join(err, p.marks.Close())
 	}

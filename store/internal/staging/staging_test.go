@@ -11,12 +11,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ballast-dev/ballast/store/internal/dirs"
 	"github.com/opencontainers/go-digest"
 )
 
 func area(t *testing.T, dir string) *Area {
 	t.Helper()
-	root, err := os.OpenRoot(dir)
+	root, err := dirs.Open(dir, Keeps)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,15 +150,15 @@ func TestCollect(t *testing.T) {
 }
 
 // TestResumeSingle checks that the only chunk of a blob, if it was written, is present after a restart
-// in the same boot, whatever an earlier version left at its path.
+// in the same boot, whatever was left at its path.
 func TestResumeSingle(t *testing.T) {
 	for name, grid := range map[string][]int64{"archive": nil, "file": {0}} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			a := area(t, dir)
 			if err := os.MkdirAll(filepath.Join(dir, Top, "one", "left"), 0o700); err != nil {
 				t.Fatal(err)
 			}
+			a := area(t, dir)
 			for _, write := range []bool{false, true} {
 				p, err := a.Open("one", 10, RawPieces(10), grid)
 				if err != nil || p.Resumed || a.Marked("one", 10, grid) != 0 {

@@ -279,29 +279,45 @@ func (t *tree) putCopy(f filetable.File) error {
 // putOwn makes a regular file with its own inode and sets its attributes. It calls fill for the
 // content unless the present file is right.
 func (t *tree) putOwn(f filetable.File, right bool, fill func(*os.File) error) error {
-	if !right {
-		err := t.replace(f.Path, func(p string) error {
-			file, err := t.root.OpenFile(p, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-			if err != nil {
-				return err
-			}
-			return errors.Join(fill(file), file.Close())
-		})
+	t.sync = append(t.sync, f.Path)
+	if right {
+		file, err := t.root.Open(f.Path)
 		if err != nil {
 			return err
 		}
+		return errors.Join(t.finishFile(f, file), file.Close())
 	}
-	if err := t.root.Lchown(f.Path, 0, 0); err != nil {
+	return t.replace(f.Path, func(p string) error {
+		file, err := t.root.OpenFile(p, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		if err != nil {
+			return err
+		}
+		if err = fill(file); err == nil {
+			err = t.finishFile(f, file)
+		}
+		return errors.Join(err, file.Close())
+	})
+}
+
+// finishFile sets the attributes of a file and counts it. It does so by its descriptor: a model can have thousands
+// of files, and os.Root opens each directory of a path for each operation.
+func (t *tree) finishFile(f filetable.File, file *os.File) error {
+	ts, err := unix.TimeToTimespec(mtimeOf(f))
+	if err != nil {
 		return err
 	}
-	if err := t.root.Chmod(f.Path, permOf(f)); err != nil {
+	if err := errors.Join(file.Chown(0, 0), file.Chmod(permOf(f))); err != nil {
 		return err
 	}
-	if err := t.root.Chtimes(f.Path, mtimeOf(f), mtimeOf(f)); err != nil {
-		return err
+	// With AT_EMPTY_PATH, utimensat(2) needs Linux 5.8.
+	if err := unix.UtimesNanoAt(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", file.Fd()), []unix.Timespec{ts, ts}, 0); err != nil {
+		return fmt.Errorf("set the time: %w", err)
 	}
-	t.sync = append(t.sync, f.Path)
-	return t.count(f.Path)
+	fi, err := file.Stat()
+	if err == nil {
+		t.add(fi)
+	}
+	return err
 }
 
 // putLink makes a hard link to the object. The link shares the attributes of the object.
@@ -360,9 +376,13 @@ func (t *tree) count(path string) error {
 	if err != nil {
 		return err
 	}
+	t.add(fi)
+	return nil
+}
+
+func (t *tree) add(fi fs.FileInfo) {
 	t.usage.Size += fi.Sys().(*syscall.Stat_t).Blocks * statBlock
 	t.usage.Inodes++
-	return nil
 }
 
 // Up to syncTogether files and directories are synced in parallel, so that they share writes of the

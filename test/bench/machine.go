@@ -40,11 +40,14 @@ func memory(name string) int64 {
 	return 0
 }
 
-// load returns the load of the machine over the last minute.
-func load() string {
-	p, _ := os.ReadFile("/proc/loadavg") // used only in the heading
+// quietLoad is the load above which a machine has more to do than to be measured.
+const quietLoad = 1
+
+// load returns the load of the machine over the last minute; 0 if it is not known.
+func load() float64 {
+	p, _ := os.ReadFile("/proc/loadavg")
 	first, _, _ := strings.Cut(string(p), " ")
-	return first
+	return number(first)
 }
 
 // cpuOf is node.CPU.

@@ -28,6 +28,7 @@ func main() {
 	ollama := flag.String("ollama", "", "the program of Ollama, for the measurement peers; without, it is left out")
 	base := flag.String("base", "", "directory with another build of ballast and ballastd, for the measurement guard")
 	page := flag.String("page", "", "Markdown file whose part below the heading Figures the tables replace, which are printed too")
+	loaded := flag.Bool("loaded", false, "write figures into the page although the machine is loaded; their heading says so")
 	plotOnly := flag.Bool("plot", false, "draw the plot of the page from its tables, and measure nothing")
 	task := flag.String("task", "", "run one task as a process of its own (internal)")
 	flag.Usage = usage
@@ -50,6 +51,11 @@ func main() {
 		fmt.Fprintln(os.Stderr, "bench:", cmp.Or(err, errors.New("-rounds has to be 1 or more")))
 		os.Exit(2)
 	}
+	before := load()
+	if *page != "" && before > quietLoad && !*loaded {
+		fmt.Fprintf(os.Stderr, "bench: the load of the machine is %.2f, and above %d the figures are those of other work; wait until it is quiet, or use -loaded\n", before, quietLoad)
+		os.Exit(1)
+	}
 	if *dir != "" {
 		os.Setenv("TMPDIR", *dir)
 	}
@@ -58,7 +64,7 @@ func main() {
 		os.Exit(1)
 	}
 	os.Exit(node.Main(func() int {
-		b := &bench{rounds: *rounds, size: size, objects: *objects, load: load(), stargz: *stargz, ollama: *ollama, base: *base}
+		b := &bench{rounds: *rounds, size: size, objects: *objects, load: before, stargz: *stargz, ollama: *ollama, base: *base}
 		code := node.Run(func(t node.TB) {
 			b.t = t
 			b.run(flag.Args())
@@ -123,8 +129,8 @@ type bench struct {
 	node    *node.Node
 	rows    []row
 	tables  []table
-	load    string // of the machine, at the start
-	one     model  // see model
+	load    float64 // of the machine, at the start
+	one     model   // see model
 
 	stargz, stargzSocket string // the program, and its socket
 	ollama               string // the program
@@ -231,11 +237,11 @@ func (b *bench) model() model {
 // pull measures a pull until the model is resident and verified, and the bytes written.
 func (b *bench) pull() {
 	m := b.model()
-	var limit, ballast, stock, cpu, limitCPU series
+	var limit, ballast, stock, unsynced, multipart, cpu, limitCPU series
 	var written float64
 	tarDigest := b.pushTar("bench/tar", m)
 	modelRef := b.node.Registry.Ref("bench/model", "v1")
-	tarRef := b.node.Registry.Ref("bench/tar", "v1")
+	parts := b.multipart()
 	for range b.rounds {
 		took := b.limit(m)
 		limit.add(took.wall)
@@ -247,18 +253,39 @@ func (b *bench) pull() {
 		written = float64(b.written()-before) / float64(m.size)
 		b.forget(modelRef)
 
-		b.settle(m.size, tarDigest)
-		start := time.Now()
-		b.must(b.node.Pull("overlayfs", tarRef))
-		flush(b.node.Dir)
-		stock.add(time.Since(start))
-		b.must(b.node.Ctr("images", "rm", "--sync", tarRef))
+		pulled, synced := b.stockPull(b.node, m, tarDigest)
+		unsynced.add(pulled)
+		stock.add(synced)
+		_, synced = b.stockPull(parts, m, tarDigest)
+		multipart.add(synced)
 	}
+	parts.Containerd.Stop(b.t)
 	b.times("pull to resident and verified", ballast, "limit", limit, atMost(1.25, ""))
 	b.compare("the same, CPU", cpu, "limit", limitCPU, perGiB(m.size), target{})
 	b.times("the same, beside stock containerd", ballast, "stock", stock, atMost(0.67, ""))
+	b.times("the same, beside stock containerd that fetches parts of a layer in parallel", ballast, "stock", multipart, target{})
+	b.times("the same, beside stock containerd that syncs nothing", ballast, "stock", unsynced, target{})
 	b.figure("bytes written for each byte of the model", written, "%.3f", "", atMost(1.02, ""))
 	b.pullStates()
+}
+
+// stockPull measures a pull of bench/tar by containerd alone: until it is unpacked, and until all of it is on the disk.
+func (b *bench) stockPull(n *node.Node, m model, blob digest.Digest) (pulled, synced time.Duration) {
+	ref := b.node.Registry.Ref("bench/tar", "v1")
+	b.settle(m.size, blob)
+	start := time.Now()
+	b.must(n.Pull("overlayfs", ref))
+	pulled = time.Since(start)
+	flush(n.Dir)
+	synced = time.Since(start)
+	b.must(n.Ctr("images", "rm", "--sync", ref))
+	return pulled, synced
+}
+
+// multipart starts a node with a containerd that fetches 8 parts of a layer at a time, as ballast does.
+func (b *bench) multipart() *node.Node {
+	return node.StartNode(b.t, node.Options{Stock: true, Registry: b.node.Registry, Containerd: fmt.Sprintf(
+		"[plugins.\"io.containerd.transfer.v1.local\"]\nmax_concurrent_downloads = 8\nconcurrent_layer_fetch_buffer = %d\n", 4<<20)})
 }
 
 // pullStates measures a pull of a larger model whose image has digests and states of chunks.

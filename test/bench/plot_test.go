@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/xml"
 	"os"
 	"strings"
 	"testing"
@@ -25,5 +26,8 @@ func TestPlot(t *testing.T) {
 	}
 	if svg := plot(table); !strings.Contains(svg, "0.71</text>") {
 		t.Errorf("the plot lacks the ratio:\n%s", svg)
+	}
+	if err := xml.Unmarshal([]byte(plot(table)), new(struct{})); err != nil {
+		t.Error(err)
 	}
 }

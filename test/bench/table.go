@@ -150,7 +150,10 @@ func (b *bench) figure(what string, figure float64, format, beside string, t tar
 
 // print writes the table in Markdown.
 func (b *bench) print(w io.Writer) {
-	fmt.Fprintf(w, "%s; a model of %s, %d rounds; medians (smallest–largest); load of the machine %s before and %s after\n\n",
+	if b.load > quietLoad {
+		fmt.Fprint(w, "**LOADED**: other work ran on the machine, so only ratios and CPU-seconds mean something. ")
+	}
+	fmt.Fprintf(w, "%s; a model of %s, %d rounds; medians (smallest–largest); load of the machine %.2f before and %.2f after\n\n",
 		machine(), sizeOf(b.size), b.rounds, b.load, load())
 	rows := [][]string{{"what", "ballast", "beside it", "ratio", "target"}}
 	for _, r := range b.rows {

@@ -32,10 +32,23 @@ var loaders = []loader{
 	{"tensors", "header, then tensors by 4 threads, mmap", readTensors},
 }
 
+// randomLoader forbids read-ahead, so each page is a request: it reads an eighth of the file.
+var randomLoader = loader{"random", "mmap, MADV_RANDOM, an eighth", func(f *os.File, size int64) error { return readMapped(f, size/8, 0, unix.MADV_RANDOM) }}
+
+// loaderNamed returns a loader; nothing if there is none of the name.
+func loaderNamed(name string) loader {
+	for _, l := range append(slices.Clip(loaders), randomLoader) {
+		if l.name == name {
+			return l
+		}
+	}
+	return loader{}
+}
+
 // loadModel reads a file by the named loader.
 func loadModel(name, path string) error {
-	i := slices.IndexFunc(loaders, func(l loader) bool { return l.name == name })
-	if i < 0 {
+	l := loaderNamed(name)
+	if l.load == nil {
 		return fmt.Errorf("there is no loader %q", name)
 	}
 	f, err := os.Open(path)
@@ -47,7 +60,7 @@ func loadModel(name, path string) error {
 	if err != nil {
 		return err
 	}
-	return loaders[i].load(f, info.Size())
+	return l.load(f, info.Size())
 }
 
 // readParts reads with several concurrent readers, each of them a part of the file, in order.

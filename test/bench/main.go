@@ -156,6 +156,7 @@ var measurements = []measurement{
 	{"pull", "a pull to resident and verified, beside its limit and stock containerd", (*bench).pull},
 	{"read", "a model that is there, beside a native file", (*bench).read},
 	{"conversion", "the first and the second answer of the facade for a tag", (*bench).conversions},
+	{"disk-waits", "loaders of a complete model on a disk that takes a time for each request", (*bench).diskWaits},
 	{"tensors", "a model with a layer for each of 1,209 tensors", (*bench).tensors},
 	{"small", "a model of 1,209 small files", (*bench).small},
 	{"small-files", "a model of 10,000 small files in one layer", (*bench).manyFiles},

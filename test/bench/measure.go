@@ -71,6 +71,7 @@ func runTask(name string, args []string) error {
 		run  func([]string) error
 	}{
 		"limit":     {3, func(a []string) error { return limit(a[0], a[1], a[2]) }},
+		"ahead":     {1, func(a []string) error { return ahead(a[0]) }},
 		"load":      {2, func(a []string) error { return loadModel(a[0], a[1]) }},
 		"copy":      {2, func(a []string) error { return copyFile(a[0], a[1]) }},
 		"touch":     {1, func(a []string) error { return touchMemory(a[0]) }},

@@ -1,0 +1,204 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+)
+
+// A waitingDisk is a block device that takes a time for each request, whatever its size, and any number of requests
+// at once, as network volumes do: a loop device over a file whose server sleeps. The file system on it has one file.
+type waitingDisk struct {
+	wait   atomic.Int64 // for each read, in nanoseconds
+	device string       // below /dev
+	file   string
+}
+
+// newWaitingDisk makes a disk with a file of size bytes, which write makes.
+func (b *bench) newWaitingDisk(size int64, write func(path string) error) *waitingDisk {
+	d := &waitingDisk{}
+	dir, err := os.MkdirTemp(b.node.Dir, "waits")
+	if err != nil {
+		b.t.Fatalf("%v", err)
+	}
+	run := func(name string, args ...string) string {
+		out, err := exec.Command(name, args...).CombinedOutput()
+		if err != nil {
+			b.t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	image, top, mount := filepath.Join(dir, "image"), filepath.Join(dir, "fuse"), filepath.Join(dir, "mnt")
+	for _, name := range []string{top, mount} {
+		if err := os.Mkdir(name, 0o700); err != nil {
+			b.t.Fatalf("%v", err)
+		}
+	}
+	run("truncate", "-s", fmt.Sprint(size+size/8+64<<20), image)
+	run("mkfs.ext4", "-q", image)
+	f, err := os.OpenFile(image, os.O_RDWR, 0)
+	if err != nil {
+		b.t.Fatalf("%v", err)
+	}
+	server, err := fs.Mount(top, &waitingDir{disk: d, image: f}, &fs.Options{MountOptions: fuse.MountOptions{
+		DirectMountStrict: true, MaxWrite: 512 << 10, MaxBackground: 1024, ExtraCapabilities: fuse.CAP_ASYNC_DIO,
+	}})
+	if err != nil {
+		b.t.Fatalf("%v", err)
+	}
+	b.t.Cleanup(func() { server.Unmount(); f.Close() })
+	d.device = strings.TrimPrefix(run("losetup", "--find", "--show", "--direct-io=on", filepath.Join(top, "disk")), "/dev/")
+	b.t.Cleanup(func() { run("losetup", "--detach", "/dev/"+d.device) })
+	run("mount", "-o", "noatime", "/dev/"+d.device, mount)
+	b.t.Cleanup(func() { run("umount", mount) })
+	d.file = filepath.Join(mount, modelFile)
+	if err := write(d.file); err != nil {
+		b.t.Fatalf("%v", err)
+	}
+	flush(mount)
+	return d
+}
+
+// readAhead sets the read-ahead of the disk, in KiB.
+func (d *waitingDisk) readAhead(b *bench, kib int) {
+	if err := os.WriteFile(filepath.Join("/sys/block", d.device, "queue/read_ahead_kb"), []byte(fmt.Sprint(kib)), 0); err != nil {
+		b.t.Fatalf("%v", err)
+	}
+}
+
+// waitingDir is a directory with one file, the image of a waitingDisk.
+type waitingDir struct {
+	fs.Inode
+	disk  *waitingDisk
+	image *os.File
+}
+
+// OnAdd implements fs.NodeOnAdder.
+func (d *waitingDir) OnAdd(ctx context.Context) {
+	d.AddChild("disk", d.NewPersistentInode(ctx, &waitingFile{disk: d.disk, image: d.image}, fs.StableAttr{}), false)
+}
+
+type waitingFile struct {
+	fs.Inode
+	disk  *waitingDisk
+	image *os.File
+}
+
+// Open implements fs.NodeOpener.
+func (f *waitingFile) Open(context.Context, uint32) (fs.FileHandle, uint32, syscall.Errno) {
+	return nil, fuse.FOPEN_DIRECT_IO, 0
+}
+
+// Getattr implements fs.NodeGetattrer.
+func (f *waitingFile) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
+	info, err := f.image.Stat()
+	if err != nil {
+		return fs.ToErrno(err)
+	}
+	out.Mode, out.Size = syscall.S_IFREG|0o600, uint64(info.Size())
+	return 0
+}
+
+// Read implements fs.NodeReader.
+func (f *waitingFile) Read(_ context.Context, _ fs.FileHandle, dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
+	if wait := time.Duration(f.disk.wait.Load()); wait > 0 {
+		time.Sleep(wait)
+	}
+	return fuse.ReadResultFd(f.image.Fd(), off, len(dest)), 0
+}
+
+// Write implements fs.NodeWriter.
+func (f *waitingFile) Write(_ context.Context, _ fs.FileHandle, data []byte, off int64) (uint32, syscall.Errno) {
+	n, err := f.image.WriteAt(data, off)
+	return uint32(n), fs.ToErrno(err)
+}
+
+// Fsync implements fs.NodeFsyncer. Nothing is to be kept.
+func (f *waitingFile) Fsync(context.Context, fs.FileHandle, uint32) syscall.Errno { return 0 }
+
+// ahead reads a file ahead in order, until it is killed.
+func ahead(path string) error {
+	const step = 2 << 20
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	for off := int64(0); off < info.Size(); off += step {
+		if _, _, errno := unix.Syscall(unix.SYS_READAHEAD, f.Fd(), uintptr(off), step); errno != 0 {
+			return errno
+		}
+	}
+	select {}
+}
+
+// waitLoaders are the loaders that are measured on disks that wait. The last one reads a part only: each page is a request.
+var waitLoaders = []string{"read", "read16", "mmap", "tensors", "random"}
+
+// diskWaits measures how loaders read a complete model from a disk that takes a time for each request, alone and beside a
+// process that reads the file ahead in order.
+func (b *bench) diskWaits() {
+	size := b.size / 8
+	d := b.newWaitingDisk(size, func(path string) error {
+		f, err := os.Create(path)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		_, err = io.Copy(f, safetensors(size, 400, false))
+		return err
+	})
+	t := table{fmt.Sprintf("A file of %s, not in memory, on a disk that waits for each request: seconds alone, beside a process that reads it ahead in order, and the ratio",
+		sizeOf(size)), [][]string{{"loader"}}}
+	rows := map[string][]string{}
+	for _, kib := range []int{128, 4096} {
+		for _, wait := range []time.Duration{200 * time.Microsecond, time.Millisecond, 5 * time.Millisecond} {
+			t.rows[0] = append(t.rows[0], fmt.Sprintf("%v, read_ahead_kb %d", wait, kib))
+			d.readAhead(b, kib)
+			for _, loader := range waitLoaders {
+				d.wait.Store(int64(wait))
+				var alone, beside series
+				for range b.rounds {
+					alone.add(b.loadWaiting(d, loader, size, false))
+					beside.add(b.loadWaiting(d, loader, size, true))
+				}
+				d.wait.Store(0)
+				_, text := ratio(beside, alone)
+				rows[loader] = append(rows[loader], fmt.Sprintf("%s, %s: %s", seconds(alone.median()), seconds(beside.median()), text))
+			}
+		}
+	}
+	for _, loader := range waitLoaders {
+		t.rows = append(t.rows, append([]string{loaderNamed(loader).what}, rows[loader]...))
+	}
+	b.tables = append(b.tables, t)
+}
+
+// loadWaiting reads the file of a disk.
+func (b *bench) loadWaiting(d *waitingDisk, loader string, size int64, readAhead bool) time.Duration {
+	drop()
+	b.touch(2 * size)
+	if readAhead {
+		cmd := taskCommand("ahead", d.file)
+		if err := cmd.Start(); err != nil {
+			b.t.Fatalf("%v", err)
+		}
+		defer func() { cmd.Process.Kill(); cmd.Wait() }()
+	}
+	return b.task("load", loader, d.file)
+}

@@ -22,10 +22,11 @@ const refPrefix = "snapshot/"
 
 func refName(id string) string { return refPrefix + id }
 
-// Hold adds a reference that keeps the objects of a table until the snapshot id is removed.
+// Hold adds a reference that keeps the objects of a table until the snapshot id is removed. It records the names of
+// the sources of the table, for downloading the rest of it later.
 //
 // It returns errdefs.ErrFailedPrecondition if the snapshot shows another table.
-func (s *Snapshotter) Hold(ctx context.Context, id string, table digest.Digest) error {
+func (s *Snapshotter) Hold(ctx context.Context, id string, table digest.Digest, sources ...string) error {
 	m, err := readMarker(s.snapshotDir(id))
 	if err != nil {
 		return err
@@ -33,7 +34,7 @@ func (s *Snapshotter) Hold(ctx context.Context, id string, table digest.Digest) 
 	if m.Table != "" && m.Table != table {
 		return fmt.Errorf("hold table %s: snapshot %s belongs to another layer: %w", table, id, errdefs.ErrFailedPrecondition)
 	}
-	if err := s.store.AddRef(refName(id), table, time.Time{}); err != nil {
+	if err := s.store.AddRef(refName(id), table, time.Time{}, sources...); err != nil {
 		return fmt.Errorf("hold table %s for snapshot %s: %w", table, id, err)
 	}
 	// If the snapshot was removed meanwhile, nothing else would remove the reference.

@@ -7,12 +7,6 @@ import (
 	"github.com/ballast-dev/ballast/store"
 )
 
-// SetSources records the names of the sources of a snapshot's model, for downloading the rest of it
-// later. The table of the snapshot must be kept (Hold).
-func (s *Snapshotter) SetSources(id string, sources []string) error {
-	return s.store.SetRefSources(refName(id), sources)
-}
-
 // ViewName returns the name of the view of snapshot id in the store. A model that is exposed there
 // sees that view only.
 func ViewName(id string) string { return refName(id) }

@@ -30,7 +30,7 @@ func TestFailedGrantIsRepeated(t *testing.T) {
 	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: from}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.SetRefSources(view, []string{from[0].Name}); err != nil {
+	if err := s.AddRef(view, table, time.Time{}, from[0].Name); err != nil {
 		t.Fatal(err)
 	}
 	if _, exposed := s.Early(table)[view]; !exposed {

@@ -12,16 +12,17 @@ import (
 type Ref = meta.Ref
 
 // AddRef adds a reference to a table. An existing reference with the name is replaced, but keeps
-// its creation time and, if it is to the same table, its sources. A zero expires means never.
+// its creation time and, if it is to the same table and no names of sources are given, its sources. A zero
+// expires means never.
 //
 // If the table is unknown, because the database was lost, it is read from its object. If that is
 // missing, AddRef adds the reference and returns errdefs.ErrNotFound: garbage collection stops
 // until the table is stored again or the reference is removed.
-func (s *Store) AddRef(name string, table digest.Digest, expires time.Time) error {
+func (s *Store) AddRef(name string, table digest.Digest, expires time.Time, sources ...string) error {
 	if old, err := s.db.Ref(name); err == nil && old.Table != table {
 		defer s.exposed.Withdraw(old.Table)
 	}
-	needs, err := s.db.AddRef(name, table, expires)
+	needs, err := s.db.AddRef(name, table, expires, sources...)
 	if errdefs.IsNotFound(err) {
 		needs, err = s.recoverTable(table)
 	}

@@ -202,11 +202,8 @@ func (s *Store) ObjectsDir() string { return filepath.Join(s.dir, object.Dir) }
 
 // PutTable validates and stores an encoded table.
 func (s *Store) PutTable(ctx context.Context, p []byte) (digest.Digest, error) {
-	t, err := s.decoded.decode(digest.FromBytes(p), p)
-	if err != nil {
-		return "", err
-	}
-	d, err := s.PutBytes(ctx, p)
+	d := digest.FromBytes(p)
+	t, err := s.decoded.decode(d, p)
 	if err != nil {
 		return "", err
 	}
@@ -214,7 +211,11 @@ func (s *Store) PutTable(ctx context.Context, p []byte) (digest.Digest, error) {
 	if err != nil && !errdefs.IsUnavailable(err) {
 		return "", err
 	}
-	return d, s.db.PutTable(d, rec)
+	if _, err := s.objects.PutTable(p, rec); err != nil {
+		return "", err
+	}
+	s.exposed.Arrived(d, "")
+	return d, nil
 }
 
 // Table returns a table stored by PutTable, or errdefs.ErrNotFound. The caller must not change it.

@@ -27,8 +27,7 @@ func viewed(t *testing.T, s *store.Store, view string, b *storetest.Builder, o s
 	for _, src := range o.Sources {
 		names = append(names, src.Name)
 	}
-	err := errors.Join(s.AddRef(view, table, time.Time{}), s.SetRefSources(view, names))
-	if err != nil {
+	if err := s.AddRef(view, table, time.Time{}, names...); err != nil {
 		t.Fatal(err)
 	}
 	o.View = view
@@ -236,7 +235,7 @@ func TestPresentAgain(t *testing.T) {
 	b := storetest.NewBuilder("x").RawChunks("w", p, 0o644, 1<<20).RawChunks("v", q, 0o644, 1<<20)
 	o := store.ExposeOptions{Sources: good(f)}
 	v, table := viewed(t, s, "snapshot/1", b, o)
-	if err := s.SetRefSources("snapshot/1", []string{o.Sources[0].Name}); err != nil {
+	if err := s.AddRef("snapshot/1", table, time.Time{}, o.Sources[0].Name); err != nil {
 		t.Fatal(err)
 	}
 	bring := func() {

@@ -120,10 +120,7 @@ func (a *app) seedModel(ctx context.Context, h *registry.Handler, ref remote.Ref
 		return err
 	}
 	pin := api.PinName(api.Label(im, ref))
-	if err := h.Store.AddRef(pin, im.Table, time.Time{}); err != nil {
-		return err
-	}
-	if err := h.Store.SetRefSources(pin, []string{ref.Name()}); err != nil {
+	if err := h.Store.AddRef(pin, im.Table, time.Time{}, ref.Name()); err != nil {
 		return err
 	}
 	for _, named := range h.Store.ImagesByRef(ref.Recorded()) { // an index, or the model

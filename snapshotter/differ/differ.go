@@ -215,10 +215,7 @@ func (d *Differ) ShowReady(ctx context.Context, id string, table digest.Digest, 
 func (d *Differ) show(ctx context.Context, id string, table digest.Digest, names []string, prepare func() (early bool, err error)) error {
 	start := time.Now()
 	// Held before the first byte is downloaded, so that garbage collection keeps it.
-	if err := d.o.Snapshotter.Hold(ctx, id, table); err != nil {
-		return err
-	}
-	if err := d.o.Snapshotter.SetSources(id, names); err != nil {
+	if err := d.o.Snapshotter.Hold(ctx, id, table, names...); err != nil {
 		return err
 	}
 	early, err := prepare()

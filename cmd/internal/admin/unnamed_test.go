@@ -24,10 +24,7 @@ func TestModelWithoutImage(t *testing.T) {
 	p := storetest.Random(41, 9<<20)
 	f := storetest.NewFetcher(p)
 	table := storetest.NewBuilder("ahead").RawChunks("model.bin", p, 0o644, filetable.MaxChunk).Put(t, r.store)
-	if err := r.store.AddRef("snapshot/1", table, time.Time{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.store.SetRefSources("snapshot/1", []string{"reg.example/team/ahead"}); err != nil {
+	if err := r.store.AddRef("snapshot/1", table, time.Time{}, "reg.example/team/ahead"); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.store.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(f)}); err != nil {

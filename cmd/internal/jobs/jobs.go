@@ -398,10 +398,10 @@ func (js *Jobs) pin(ctx context.Context, j *job, im store.Image, ref remote.Ref)
 // AddPin pins a table that was requested by a reference, which becomes its source for later
 // downloads. With the zero reference, its sources stay as they are.
 func AddPin(ctx context.Context, s *store.Store, name string, table digest.Digest, expires time.Time, ref remote.Ref) error {
-	if err := s.AddRef(name, table, expires); err != nil || ref == (remote.Ref{}) {
-		return err
+	if ref == (remote.Ref{}) {
+		return s.AddRef(name, table, expires)
 	}
-	return s.SetRefSources(name, []string{ref.Name()})
+	return s.AddRef(name, table, expires, ref.Name())
 }
 
 // progress records the progress reported by the store.

@@ -87,10 +87,7 @@ func (d *Sources) pull(t *testing.T, table digest.Digest, ended bool, names ...s
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Snapshotter.Hold(t.Context(), id, table); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Snapshotter.SetSources(id, names); err != nil {
+	if err := d.Snapshotter.Hold(t.Context(), id, table, names...); err != nil {
 		t.Fatal(err)
 	}
 	if !ended {
@@ -188,10 +185,7 @@ func TestSourceIdentity(t *testing.T) {
 	d.pull(t, table, true, name)
 	sameKeys(t, "the rest, for a snapshot", recorded(false), name+" pull secret 1", name+" ")
 	sameKeys(t, "the rest, as the administrator asks", recorded(true), name+" pull secret 1", name+" ", name+" node")
-	if err := d.Store.AddRef(api.PinName(name+":1"), table, time.Time{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Store.SetRefSources(api.PinName(name+":1"), []string{name}); err != nil {
+	if err := d.Store.AddRef(api.PinName(name+":1"), table, time.Time{}, name); err != nil {
 		t.Fatal(err)
 	}
 	sameKeys(t, "the rest, for a snapshot and a pin", recorded(false), name+" pull secret 1", name+" ", name+" node")
@@ -269,8 +263,7 @@ func TestSourcesOfStrangers(t *testing.T) {
 		}
 		view = snapshotter.ViewName(id)
 		for _, err := range []error{
-			d.Snapshotter.Hold(t.Context(), id, table),
-			d.Snapshotter.SetSources(id, []string{name}),
+			d.Snapshotter.Hold(t.Context(), id, table, name),
 			d.Store.Expose(t.Context(), table, store.ExposeOptions{View: view, Sources: storetest.FromRepository(name, privately{storetest.NewFetcher(p)})}),
 			d.Snapshotter.Show(t.Context(), id, table),
 		} {

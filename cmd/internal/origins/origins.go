@@ -401,10 +401,7 @@ func (o *Origins) keep(ctx context.Context, d digest.Digest, im store.Image, fro
 	if r, err := o.Store.Ref(name); err == nil && r.Table == im.Table {
 		return nil
 	}
-	if err := o.Store.AddRef(name, im.Table, time.Time{}); err != nil {
-		return err
-	}
-	return o.Store.SetRefSources(name, from)
+	return o.Store.AddRef(name, im.Table, time.Time{}, from...)
 }
 
 // Bare returns errdefs.ErrFailedPrecondition if the namespace has an image whose mount would be an

@@ -73,6 +73,7 @@ type Arrival struct {
 	Files     []File
 	Contents  map[digest.Digest][]filetable.Member // of archives, by blob
 	Assembled map[digest.Digest]digest.Digest      // by recipe
+	Tables    map[digest.Digest]Table              // as in PutTable
 }
 
 // Arrive records files that have become objects, used now.
@@ -108,6 +109,11 @@ func arrive(tx *txn, a Arrival, used time.Time) error {
 	}
 	for recipe, d := range a.Assembled {
 		if err := put(tx, bucketAssembled, recipe, assembled{d}); err != nil {
+			return err
+		}
+	}
+	for d, t := range a.Tables {
+		if err := putTable(tx, d, t); err != nil {
 			return err
 		}
 	}

@@ -18,7 +18,7 @@ type Ref struct {
 	Expires time.Time     `json:"expires,omitzero"` // zero means never
 
 	// Sources are the names of the sources of the table for this reference (transfer.Source), in
-	// order.
+	// order, for downloading the rest of the model later.
 	Sources []string `json:"sources,omitempty"`
 
 	// Size and Inodes are the usage of this reference: each object counts for one of the references
@@ -30,10 +30,10 @@ type Ref struct {
 // live reports whether the reference has not expired.
 func (r Ref) live(now time.Time) bool { return r.Expires.IsZero() || r.Expires.After(now) }
 
-// AddRef adds a reference to a table. An existing reference with the name is replaced, but keeps
-// its creation time. A zero expires means never. It returns the objects that the table needs. If
-// the table is unknown, it adds the reference and returns errdefs.ErrNotFound.
-func (db *DB) AddRef(name string, table digest.Digest, expires time.Time) (needs []digest.Digest, err error) {
+// AddRef adds a reference to a table, with the names of its sources if any are given. An existing reference
+// with the name is replaced, but keeps its creation time. A zero expires means never. It returns the objects
+// that the table needs. If the table is unknown, it adds the reference and returns errdefs.ErrNotFound.
+func (db *DB) AddRef(name string, table digest.Digest, expires time.Time, sources ...string) (needs []digest.Digest, err error) {
 	var unknown error
 	err = db.update(func(tx *txn) error {
 		var t Table
@@ -48,19 +48,13 @@ func (db *DB) AddRef(name string, table digest.Digest, expires time.Time) (needs
 		} else if err != nil {
 			return err
 		}
-		if r.Table != table {
-			r.Sources = nil
+		if r.Table != table || len(sources) > 0 {
+			r.Sources = sources[:min(len(sources), maxSources)]
 		}
 		r.Table, r.Expires, r.Size, r.Inodes = table, expires, 0, 0
 		return put(tx, bucketRefs, name, r)
 	})
 	return needs, cmp.Or(err, unknown)
-}
-
-// SetRefSources records the sources of a reference's table, for downloading the rest of the model
-// later. It returns errdefs.ErrNotFound if there is no such reference.
-func (c Catalog) SetRefSources(name string, sources []string) error {
-	return change(c.db, bucketRefs, name, func(r *Ref) { r.Sources = sources[:min(len(sources), maxSources)] })
 }
 
 // maxSources limits the sources recorded for a reference.

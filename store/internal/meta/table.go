@@ -37,23 +37,25 @@ func (db *DB) Tables() (tables []digest.Digest, err error) {
 
 // PutTable records a table. It keeps earlier results: the objects that a table needs never become fewer.
 func (db *DB) PutTable(d digest.Digest, t Table) error {
-	return db.update(func(tx *txn) error {
-		old, err := load[Table](tx, bucketTables, d)
-		if err != nil && !errdefs.IsNotFound(err) {
-			return err
-		}
-		if old.Complete || old.Broken {
-			t.Complete, t.Broken, t.Logical = old.Complete, old.Broken, old.Logical
-		}
-		t.Partly = t.Partly && (err != nil || old.Partly)
-		if err != nil { // a reference to an unknown table means that its record was lost
-			t.Broken = tx.index.referred(d)
-		}
-		t.Objects = append(slices.Clone(t.Objects), old.Objects...)
-		slices.Sort(t.Objects)
-		t.Objects = slices.Compact(t.Objects)
-		return put(tx, bucketTables, d, t)
-	})
+	return db.update(func(tx *txn) error { return putTable(tx, d, t) })
+}
+
+func putTable(tx *txn, d digest.Digest, t Table) error {
+	old, err := load[Table](tx, bucketTables, d)
+	if err != nil && !errdefs.IsNotFound(err) {
+		return err
+	}
+	if old.Complete || old.Broken {
+		t.Complete, t.Broken, t.Logical = old.Complete, old.Broken, old.Logical
+	}
+	t.Partly = t.Partly && (err != nil || old.Partly)
+	if err != nil { // a reference to an unknown table means that its record was lost
+		t.Broken = tx.index.referred(d)
+	}
+	t.Objects = append(slices.Clone(t.Objects), old.Objects...)
+	slices.Sort(t.Objects)
+	t.Objects = slices.Compact(t.Objects)
+	return put(tx, bucketTables, d, t)
 }
 
 // CompleteTable records a table whose objects all exist, and that these are used now. It

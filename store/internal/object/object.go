@@ -205,23 +205,38 @@ func (s *Objects) Put(p []byte) (digest.Digest, error) {
 	if s.claim(d) {
 		return d, nil
 	}
+	return d, s.put(d, p, meta.Arrival{})
+}
+
+// PutTable is Put for an encoded table, and records the table.
+func (s *Objects) PutTable(p []byte, rec meta.Table) (digest.Digest, error) {
+	d := digest.FromBytes(p)
+	if s.claim(d) {
+		return d, s.o.DB.PutTable(d, rec)
+	}
+	return d, s.put(d, p, meta.Arrival{Tables: map[digest.Digest]meta.Table{d: rec}})
+}
+
+// put makes an object of p, and records it with what else arrives.
+func (s *Objects) put(d digest.Digest, p []byte, a meta.Arrival) error {
 	name := s.temp()
 	f, err := s.o.Root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, Mode)
 	if err != nil {
-		return "", err
+		return err
 	}
 	_, err = f.Write(p)
 	if err == nil {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err == nil {
-		err = s.publishFile(meta.File{Staged: name, Digest: d, Size: int64(len(p))})
+		a.Files = []meta.File{{Staged: name, Digest: d, Size: int64(len(p))}}
+		err = s.Publish(a)
 	}
 	_ = s.o.Root.Remove(name) // present after an error, or if a concurrent call made the object
 	if err != nil {
-		return "", fmt.Errorf("store object %s: %w", d, err)
+		return fmt.Errorf("store object %s: %w", d, err)
 	}
-	return d, nil
+	return nil
 }
 
 // tempPrefix is the prefix of the names of temporary files.

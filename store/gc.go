@@ -146,6 +146,7 @@ func (s *Store) Run(ctx context.Context) error {
 			if err := s.MakeRoom(); err != nil {
 				s.log.Error("evicting objects", "err", err)
 			}
+			s.exposed.SaveOrders()
 		}
 	}
 }

@@ -129,6 +129,7 @@ func (h *Handler) Routes() http.Handler {
 	}))
 	mux.Handle("GET /v1/image", named(h.image))
 	mux.Handle("GET /v1/why", named(h.why))
+	mux.Handle("GET /v1/order", named(h.order))
 	mux.Handle("DELETE /v1/image", named(h.removeImage))
 	mux.Handle("GET /v1/removal", named(h.planRemoval))
 	mux.Handle("GET /v1/status", query(func(ctx context.Context) (api.Status, error) { return h.Status(ctx), nil }))

@@ -222,7 +222,7 @@ func (f *File) Await(ctx context.Context, off int64, n int) (_ *os.File, done fu
 			f.done(st)
 		}
 	}()
-	first, last := f.Layout.find(off), f.Layout.find(off+int64(n)-1)
+	first, last := f.Layout.Find(off), f.Layout.Find(off+int64(n)-1)
 	f.recordRead(st, first, last)
 	for g := first; g <= last; g++ {
 		if err := f.ensure(ctx, st, g); err != nil {

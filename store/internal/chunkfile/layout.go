@@ -121,8 +121,15 @@ func (l *Layout) of(g int) []filetable.Chunk {
 	return l.Chunks[l.groups[g]:end]
 }
 
-// find returns the group with the byte at off.
-func (l *Layout) find(off int64) int {
+// Part returns the range of the file that is group g.
+func (l *Layout) Part(g int) (off, size int64) {
+	chunks := l.of(g)
+	last := chunks[len(chunks)-1]
+	return chunks[0].Offset, last.Offset + last.Size - chunks[0].Offset
+}
+
+// Find returns the group with the byte at off.
+func (l *Layout) Find(off int64) int {
 	return sort.Search(len(l.groups), func(g int) bool { return l.Chunks[l.groups[g]].Offset > off }) - 1
 }
 

@@ -63,6 +63,9 @@ type exposure struct {
 	staged int64           // bytes staged before
 	reads  atomic.Int64    // that run
 
+	recording *recording
+	seen      seen
+
 	tables   map[digest.Digest]string // groups of their sources; guarded by Set.mu
 	from     transfer.Sources         // sources of all tables
 	identity atomic.Value             // digest.Digest
@@ -189,6 +192,11 @@ func (s *Set) register(table digest.Digest, files []missingFile, o Request) erro
 	if err != nil {
 		return err
 	}
+	of := recorded{table, transfer.GroupKey(o.Sources)}
+	known, err := s.Order(of.table, of.group)
+	if err != nil {
+		return err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -210,8 +218,12 @@ func (s *Set) register(table digest.Digest, files []missingFile, o Request) erro
 			if f.layout != nil {
 				x.file, x.staged = s.Files.Acquire(x.digest, x.size, x.path, f.layout), f.staged
 			}
+			if s.recordings[of] == nil {
+				s.recordings[of] = &recording{of: of, order: known}
+			}
+			s.recordings[of].begin(x)
 		}
-		s.index.show(x, table, transfer.GroupKey(o.Sources))
+		s.index.show(x, table, of.group)
 		x.from.Set(table.String(), o.Sources)
 		if x.file != nil {
 			x.file.Sources.Set(o.View+" "+table.String(), o.Sources)
@@ -302,6 +314,7 @@ func (s *Set) unexpose(view string, table digest.Digest) {
 	s.mu.Unlock()
 	for _, x := range gone { // which closes files
 		x.fail(chunkfile.ErrGone)
+		s.stopRecording(x)
 		if x.file != nil {
 			s.Files.Release(x.file)
 		}
@@ -383,6 +396,7 @@ func (s *Set) finish(x *exposure) {
 		return
 	}
 	close(x.done)
+	s.stopRecording(x)
 	if x.file == nil {
 		return
 	}

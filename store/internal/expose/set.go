@@ -58,11 +58,13 @@ type Set struct {
 	closed    bool
 	index     index
 	presented map[string]presented // by view that has all of its table
+
+	recordings map[recorded]*recording
 }
 
 // New returns a Set without exposed files.
 func New(o Options) *Set {
-	return &Set{Options: o, index: newIndex(), presented: map[string]presented{}}
+	return &Set{Options: o, index: newIndex(), presented: map[string]presented{}, recordings: map[recorded]*recording{}}
 }
 
 var errClosed = fmt.Errorf("the store is closed: %w", errdefs.ErrUnavailable)
@@ -73,6 +75,7 @@ func (s *Set) Close() {
 	s.closed = true
 	s.mu.Unlock()
 	s.work.Wait()
+	s.SaveOrders()
 }
 
 // Forget forgets views whose references are removed.

@@ -369,6 +369,7 @@ func (s *Set) awaitEarly(ctx context.Context, x *exposure, off int64, n int) (f 
 	}
 	x.reads.Add(1)
 	defer x.reads.Add(-1)
+	x.record(off, int64(n))
 	if x.file == nil {
 		return nil, nil, cmp.Or(s.await(ctx, x), chunkfile.ErrMoved)
 	}

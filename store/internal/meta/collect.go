@@ -237,7 +237,7 @@ func keysOf(records []record) map[string]bool {
 
 // useless returns the records that are useless without the images that are gone.
 func (tx *txn) useless(gone map[string]bool) (drop []record, err error) {
-	for _, bucket := range [][]byte{bucketContents, bucketAssembled, bucketWays, bucketVerdicts, bucketTables} {
+	for _, bucket := range [][]byte{bucketContents, bucketAssembled, bucketWays, bucketVerdicts, bucketOrders, bucketTables} {
 		err = errors.Join(err, keys(tx, bucket, func(key string) error {
 			useless, err := tx.isUseless(record{bucket, key}, gone)
 			if useless {

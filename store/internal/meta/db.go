@@ -27,9 +27,10 @@ var (
 	bucketChunks    = []byte("chunks")
 	bucketWays      = []byte("ways")
 	bucketVerdicts  = []byte("verdicts")
+	bucketOrders    = []byte("orders")
 
 	// sealed are the buckets whose values have a checksum.
-	sealed  = [][]byte{bucketObjects, bucketContents, bucketAssembled, bucketTables, bucketImages, bucketRefs, bucketWays, bucketVerdicts}
+	sealed  = [][]byte{bucketObjects, bucketContents, bucketAssembled, bucketTables, bucketImages, bucketRefs, bucketWays, bucketVerdicts, bucketOrders}
 	buckets = append([][]byte{bucketMeta, bucketChunks}, sealed...)
 )
 

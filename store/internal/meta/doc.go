@@ -28,6 +28,8 @@
 //	  <digest>    list of: policy signers time
 //	ways
 //	  <file>      identity tables wrong
+//	orders
+//	  <digest>    list of: sources ranges
 //
 // The version also stands, as a line of text, in the file <path>.schema: a version of ballast must be able to
 // name the schema of any other, also while a daemon has the database open.
@@ -39,7 +41,8 @@
 // A value in ways has the identity under which a file of a view is read before, and after, it is complete, the
 // tables that show it in this way, and how often wrong bytes were read, which changes the identity. Its key is
 // a digest, preceded by the name of the view and a space except in the common view. A value in verdicts lists the
-// policies that the signatures of a table or manifest satisfy. A reference is named snapshot/<id>, pin/<reference> or origin/<digest>. Each object counts for one of the
+// policies that the signatures of a table or manifest satisfy, and one in orders the orders in which a table is
+// read from groups of sources. A reference is named snapshot/<id>, pin/<reference> or origin/<digest>. Each object counts for one of the
 // references that need it, so that the sum over snapshots is the disk usage.
 //
 // The index, in memory, knows which records need which objects. It is built when the database is opened and

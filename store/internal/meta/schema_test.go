@@ -64,6 +64,7 @@ func TestSchema(t *testing.T) {
 		"assembled": assembled{},
 		"ways":      way{Wrong: 1},
 		"verdicts":  Verdict{},
+		"orders":    Order{},
 		"tables":    Table{Partly: true, Broken: true},
 		"images":    Image{PrivateNames: []string{"h/r"}, Imported: []string{"h/r:t"}, Read: map[string]time.Time{"h/r": now}},
 		"refs":      Ref{Expires: now, Sources: []string{"h/r"}},

@@ -1,0 +1,28 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/convert"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// order returns the order in which a model is first read, by those who pulled it from the repository of a reference.
+func (h *Handler) order(ctx context.Context, name api.Name) (r api.Recorded, err error) {
+	im, err := h.findOne(ctx, name)
+	if err != nil {
+		return r, err
+	}
+	repository := ""
+	if name.IsRef() {
+		repository = name.Ref.Name()
+	}
+	if r.Order, err = h.Store.Order(im.Table, repository); err != nil {
+		return r, fmt.Errorf("%s: %w", name, err)
+	}
+	p, err := h.Store.ReadBytes(ctx, im.Manifest, convert.MaxManifestSize)
+	r.Image = ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: im.Manifest, Size: int64(len(p))}
+	return r, err
+}

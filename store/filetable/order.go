@@ -1,0 +1,115 @@
+package filetable
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/containerd/errdefs"
+)
+
+// OrderVersion is the version of an Order.
+const OrderVersion = 1
+
+// Limits of an Order: strangers write them.
+const (
+	MaxOrderSize   = 768 << 10 // bytes of the encoded order: 96 for each range
+	MaxOrderRanges = 8192      // tensors of models are some thousands
+)
+
+// An Order is the order in which the parts of a model are first read. It is a hint: a wrong one makes reads slower,
+// and has no other effect.
+type Order struct {
+	Version int     `json:"version"`
+	Ranges  []Range `json:"ranges"`
+}
+
+// A Range is a part of a file.
+type Range struct {
+	Path   string `json:"path"`   // of the file, as in its table
+	Offset int64  `json:"offset"` // bytes
+	Size   int64  `json:"size"`   // bytes
+}
+
+// End returns the offset of the first byte after the range.
+func (r Range) End() int64 { return r.Offset + r.Size }
+
+// ParseOrder decodes an order. It returns errdefs.ErrInvalidArgument if it is too large, of another version, or has
+// ranges that no file can have.
+func ParseOrder(p []byte) (Order, error) {
+	bad := func(format string, args ...any) (Order, error) {
+		return Order{}, fmt.Errorf("order of a model: "+format+": %w", append(args, errdefs.ErrInvalidArgument)...)
+	}
+	if len(p) > MaxOrderSize {
+		return bad("more than %d bytes", MaxOrderSize)
+	}
+	var o Order
+	if err := json.Unmarshal(p, &o); err != nil {
+		return bad("%w", err)
+	}
+	switch {
+	case o.Version != OrderVersion:
+		return bad("version %d, want %d", o.Version, OrderVersion)
+	case len(o.Ranges) > MaxOrderRanges:
+		return bad("%d ranges, more than %d", len(o.Ranges), MaxOrderRanges)
+	}
+	for i, r := range o.Ranges {
+		if r.Offset < 0 || r.Size <= 0 || r.End() < r.Offset {
+			return bad("range %d: %d bytes at %d", i, r.Size, r.Offset)
+		}
+	}
+	return o, nil
+}
+
+// Encode returns the encoded order, as far as ParseOrder accepts it.
+func (o Order) Encode() ([]byte, error) {
+	o.Version = OrderVersion
+	if o.Ranges == nil {
+		o.Ranges = []Range{}
+	}
+	p, err := json.Marshal(o)
+	if n := len(o.Ranges); err == nil && len(p) > MaxOrderSize { // long paths
+		return Order{Ranges: o.Ranges[:n/2]}.Encode()
+	}
+	return p, err
+}
+
+// Within returns the order without what the files do not have.
+func (o Order) Within(files []File) Order {
+	sizes := map[string]int64{}
+	for _, f := range files {
+		if f.Type == TypeReg {
+			sizes[f.Path] = f.Size
+		}
+	}
+	out := Order{Version: OrderVersion}
+	for _, r := range o.Ranges {
+		if r.Size = min(r.Size, sizes[r.Path]-r.Offset); r.Size > 0 && r.Offset >= 0 {
+			out.Ranges = append(out.Ranges, r)
+		}
+	}
+	return out
+}
+
+// A range is added to one of the last orderStreams ranges if it continues that: several readers alternate. Only the last one
+// becomes larger than maxMerged, so that the others keep their turns.
+const (
+	orderStreams = 8
+	maxMerged    = 32 << 20 // 32 MiB: 4,480 ranges for 140 GiB
+)
+
+// Add adds a range at the end, or to one that it continues. It returns false if there is no room.
+func (o *Order) Add(r Range) bool {
+	last := len(o.Ranges) - 1
+	for i := last; i >= max(0, last+1-orderStreams); i-- {
+		if to := &o.Ranges[i]; to.Path == r.Path && to.End() == r.Offset && (i == last || to.Size+r.Size <= maxMerged) {
+			to.Size += r.Size
+			return true
+		}
+	}
+	if len(o.Ranges) >= MaxOrderRanges {
+		return false
+	}
+	o.Ranges = append(slices.Grow(o.Ranges, 1), r)
+	return true
+}

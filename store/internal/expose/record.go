@@ -1,0 +1,187 @@
+package expose
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/internal/meta"
+	"github.com/opencontainers/go-digest"
+)
+
+// A recording is the order in which the files of a table are first read, while they are incomplete, by users of one group
+// of sources. It begins with what is known: a restart or another pull only adds what was not read before.
+type recording struct {
+	of      recorded
+	files   int // exposures that record in it; guarded by Set.mu
+	mu      sync.Mutex
+	order   filetable.Order
+	changed bool // since it was saved
+}
+
+// recorded identifies a recording.
+type recorded struct {
+	table digest.Digest
+	group string
+}
+
+// add records the first read of a range.
+func (r *recording) add(part filetable.Range) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.changed = r.order.Add(part) || r.changed
+}
+
+// now returns a copy of the order.
+func (r *recording) now() filetable.Order {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return filetable.Order{Ranges: slices.Clone(r.order.Ranges)}
+}
+
+// seen is the parts of a file that were read. Most reads find theirs without a lock.
+type seen []atomic.Uint32
+
+func newSeen(parts int) seen { return make(seen, (parts+31)/32) }
+
+// first records that a part is read, and reports whether it was not before.
+func (s seen) first(part int) bool {
+	word, bit := &s[part/32], uint32(1)<<(part%32)
+	return word.Load()&bit == 0 && word.Or(bit)&bit == 0
+}
+
+// record records a read of a file.
+func (x *exposure) record(off, n int64) { x.each(off, n, x.recording.add) }
+
+// each calls first for the parts of a range that were not read before.
+func (x *exposure) each(off, n int64, first func(filetable.Range)) {
+	if x.file == nil {
+		if x.seen.first(0) {
+			first(filetable.Range{Path: x.path, Size: x.size})
+		}
+		return
+	}
+	l := x.file.Layout
+	for g := l.Find(off); g <= l.Find(min(off+n, x.size)-1); g++ {
+		if x.seen.first(g) {
+			at, size := l.Part(g)
+			first(filetable.Range{Path: x.path, Offset: at, Size: size})
+		}
+	}
+}
+
+// begin makes an exposure record its reads. The caller holds Set.mu.
+func (r *recording) begin(x *exposure) {
+	r.files++
+	x.recording, x.seen = r, newSeen(1)
+	if x.file != nil {
+		x.seen = newSeen(x.file.Layout.Groups())
+	}
+	x.know(r.now())
+}
+
+// know makes reads of what an order has count as recorded.
+func (x *exposure) know(o filetable.Order) {
+	for _, part := range o.Ranges {
+		if part.Path == x.path {
+			x.each(part.Offset, part.Size, func(filetable.Range) {})
+		}
+	}
+}
+
+// recordingOf returns the recording of a table.
+func (s *Set) recordingOf(of recorded) *recording {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.recordings[of]
+}
+
+// stopRecording ends the recording of an exposure that has ended, and saves the order with that of the last one.
+func (s *Set) stopRecording(x *exposure) {
+	s.mu.Lock()
+	r := x.recording
+	r.files--
+	over := r.files == 0
+	if over {
+		delete(s.recordings, r.of)
+	}
+	s.mu.Unlock()
+	if over {
+		s.save(r)
+	}
+}
+
+// SaveOrders saves the orders that are being recorded, if they have changed.
+func (s *Set) SaveOrders() {
+	s.mu.Lock()
+	var all []*recording
+	for _, r := range s.recordings {
+		all = append(all, r)
+	}
+	s.mu.Unlock()
+	for _, r := range all {
+		s.save(r)
+	}
+}
+
+func (s *Set) save(r *recording) {
+	r.mu.Lock()
+	changed := r.changed
+	r.changed = false
+	r.mu.Unlock()
+	if !changed {
+		return
+	}
+	if err := s.DB.PutOrder(r.of.table, meta.Order{Sources: r.of.group, Ranges: r.now().Ranges}); err != nil {
+		s.Log.Warn("the order in which a model was read is not kept", "table", r.of.table, "err", err)
+	}
+}
+
+// Order returns the order in which a table is read from a group of sources, as far as known.
+func (s *Set) Order(table digest.Digest, group string) (filetable.Order, error) {
+	if r := s.recordingOf(recorded{table, group}); r != nil {
+		return r.now(), nil
+	}
+	all, err := s.DB.Orders(table)
+	for _, o := range all {
+		if o.Sources == group {
+			return filetable.Order{Ranges: o.Ranges}, nil
+		}
+	}
+	return filetable.Order{}, err
+}
+
+// Orders returns the orders in which a table is read, by the group of sources.
+func (s *Set) Orders(table digest.Digest) (map[string]filetable.Order, error) {
+	orders := map[string]filetable.Order{}
+	all, err := s.DB.Orders(table)
+	for _, o := range all {
+		orders[o.Sources] = filetable.Order{Ranges: o.Ranges}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for of, r := range s.recordings {
+		if of.table == table {
+			orders[of.group] = r.now()
+		}
+	}
+	return orders, err
+}
+
+// PutOrder replaces the order in which a table is read from a group of sources.
+func (s *Set) PutOrder(table digest.Digest, group string, o filetable.Order) error {
+	if r := s.recordingOf(recorded{table, group}); r != nil {
+		r.mu.Lock()
+		r.order = filetable.Order{Ranges: slices.Clone(o.Ranges)}
+		r.mu.Unlock()
+		s.mu.Lock()
+		for _, x := range s.index.of(table) {
+			if x.recording == r {
+				x.know(o)
+			}
+		}
+		s.mu.Unlock()
+	}
+	return s.DB.PutOrder(table, meta.Order{Sources: group, Ranges: o.Ranges})
+}

@@ -1,0 +1,132 @@
+package store_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/containerd/errdefs"
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
+)
+
+// chunk is the size of the chunks, and therefore of the groups, of the models below.
+const chunk = filetable.MaxChunk
+
+// shards returns a model of two files of 8 chunks, and their contents.
+func shards(name string) (b *storetest.Builder, one, two []byte) {
+	one, two = storetest.Random(71, 8*chunk), storetest.Random(72, 8*chunk)
+	return storetest.NewBuilder(name).RawChunks("one", one, 0o644, chunk).RawChunks("two", two, 0o644, chunk), one, two
+}
+
+// orderOf returns the order of a table for users of a repository, in chunks.
+func orderOf(t *testing.T, s *store.Store, table digest.Digest, repository string) (ranges []filetable.Range) {
+	t.Helper()
+	o, err := s.Order(table, repository)
+	if err != nil && !errdefs.IsNotFound(err) {
+		t.Fatal(err)
+	}
+	for _, r := range o.Ranges {
+		ranges = append(ranges, filetable.Range{Path: r.Path, Offset: r.Offset / chunk, Size: r.Size / chunk})
+	}
+	return ranges
+}
+
+// TestOrderIsRecorded: the first reads of an incomplete model are recorded in their order, for the users of its sources
+// only. The record survives a restart and a new pull, which add to it, and goes with the table.
+func TestOrderIsRecorded(t *testing.T) {
+	dir := t.TempDir()
+	s := storetest.Open(t, dir, store.Options{Reserve: 1})
+	b, one, two := shards("m")
+	f := storetest.NewFetcher(one, two)
+	own, other := storetest.FromRepository("own/model", f), storetest.FromRepository("other/model", f)
+	v, table := viewed(t, s, "snapshot/1", b, store.ExposeOptions{Sources: own})
+	read := func(v store.View, p []byte, first, last int) {
+		t.Helper()
+		for g := first; g <= last; g++ {
+			for _, off := range []int{g*chunk + 5, g * chunk} { // a chunk counts once
+				if _, err := v.ReadAt(t.Context(), digest.FromBytes(p), make([]byte, 100), int64(off)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	if got := orderOf(t, s, table, ""); got != nil {
+		t.Errorf("before a read: %v", got)
+	}
+	read(v, two, 6, 7)
+	read(v, one, 3, 3)
+	read(v, two, 0, 0)
+	read(v, two, 6, 7)
+	want := []filetable.Range{{Path: "two", Offset: 6, Size: 2}, {Path: "one", Offset: 3, Size: 1}, {Path: "two", Offset: 0, Size: 1}}
+	check := func(when, repository string, want []filetable.Range) {
+		t.Helper()
+		if diff := cmp.Diff(want, orderOf(t, s, table, repository)); diff != "" {
+			t.Errorf("%s: %s", when, diff)
+		}
+	}
+	check("read", "own/model", want)
+
+	// Another tenant has the model from elsewhere, and reads it in another order.
+	stranger, _ := viewed(t, s, "snapshot/2", b, store.ExposeOptions{Sources: other})
+	check("of another tenant", "other/model", nil)
+	read(stranger, one, 0, 1)
+	check("after reads of another tenant", "own/model", want)
+	check("of another tenant", "other/model", []filetable.Range{{Path: "one", Offset: 0, Size: 2}})
+
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = storetest.Open(t, dir, store.Options{Reserve: 1})
+	check("after a restart", "own/model", want)
+	v, _ = viewed(t, s, "snapshot/1", b, store.ExposeOptions{Sources: own})
+	read(v, one, 3, 4)
+	want[1].Size = 2
+	check("after another read", "own/model", want)
+
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: own}); err != nil {
+		t.Fatal(err)
+	}
+	check("complete", "own/model", want)
+	if err := s.RemoveRef("snapshot/1", "snapshot/2"); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // records of what the first one removes go with the second
+		if _, err := s.GC(t.Context(), store.GCOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check("collected", "", nil)
+}
+
+// TestOrderOfWhatTheModelHas: an order from outside is kept as far as it fits.
+func TestOrderOfWhatTheModelHas(t *testing.T) {
+	s := storetest.Open(t, t.TempDir(), store.Options{Reserve: 1})
+	b, one, two := shards("m")
+	table := b.Put(t, s)
+	if err := s.AddRef("pin/m", table, time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	sources := storetest.FromRepository("own/model", storetest.NewFetcher(one, two))
+	put := func(ranges ...filetable.Range) error {
+		return s.PutOrder(t.Context(), table, sources, filetable.Order{Ranges: ranges})
+	}
+	if err := put(filetable.Range{Path: "three", Size: chunk}, filetable.Range{Path: "one", Offset: 9 * chunk, Size: 1}); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("an order of another model: %v", err)
+	}
+	if s.HasOrder(table, sources) {
+		t.Error("it is kept")
+	}
+	if err := put(filetable.Range{Path: "three", Size: chunk}, filetable.Range{Path: "two", Offset: 7 * chunk, Size: 5 * chunk}); err != nil {
+		t.Fatal(err)
+	}
+	if got := orderOf(t, s, table, "own/model"); !cmp.Equal(got, []filetable.Range{{Path: "two", Offset: 7, Size: 1}}) {
+		t.Errorf("kept: %v", got)
+	}
+	if !s.HasOrder(table, sources) || s.HasOrder(table, []transfer.Source{{Name: "other/model"}}) {
+		t.Error("the order is not that of its sources")
+	}
+}

@@ -93,6 +93,15 @@ func (h host) reserveExposed(ctx context.Context, table digest.Digest, group str
 	return h.reserve(left(), &reservation{reserved: reserved{table, group}, early: true, left: left})
 }
 
+// Order implements hydrate.Objects.
+func (h host) Order(table digest.Digest, group string) []filetable.Range {
+	o, err := h.exposed.Order(table, group)
+	if err != nil {
+		h.log.Warn("the order of a model cannot be read", "table", table, "err", err)
+	}
+	return o.Ranges
+}
+
 // Find implements chunkfile.Finder.
 func (h host) Find(chunks []filetable.Chunk, buf []byte, from *transfer.Sources, right func(filetable.Chunk, []byte) error) []filetable.Location {
 	found := make([]filetable.Location, len(chunks))

@@ -41,6 +41,9 @@ func (s *Store) HasOrder(table digest.Digest, sources []transfer.Source) bool {
 // PutOrder makes o the order in which a table is downloaded from sources. It returns errdefs.ErrInvalidArgument if the table has
 // nothing of it.
 func (s *Store) PutOrder(ctx context.Context, table digest.Digest, sources []transfer.Source, o filetable.Order) error {
+	if err := o.Check(); err != nil {
+		return err
+	}
 	t, err := s.Table(ctx, table)
 	if err != nil {
 		return err

@@ -1,6 +1,11 @@
 package store_test
 
 import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -112,7 +117,7 @@ func TestOrderOfWhatTheModelHas(t *testing.T) {
 	}
 	sources := storetest.FromRepository("own/model", storetest.NewFetcher(one, two))
 	put := func(ranges ...filetable.Range) error {
-		return s.PutOrder(t.Context(), table, sources, filetable.Order{Ranges: ranges})
+		return s.PutOrder(t.Context(), table, sources, filetable.Order{Version: filetable.OrderVersion, Ranges: ranges})
 	}
 	if err := put(filetable.Range{Path: "three", Size: chunk}, filetable.Range{Path: "one", Offset: 9 * chunk, Size: 1}); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("an order of another model: %v", err)
@@ -128,5 +133,96 @@ func TestOrderOfWhatTheModelHas(t *testing.T) {
 	}
 	if !s.HasOrder(table, sources) || s.HasOrder(table, []transfer.Source{{Name: "other/model"}}) {
 		t.Error("the order is not that of its sources")
+	}
+
+	// One that comes while the model is read replaces what was recorded, and grows by what it does not have.
+	v, _ := viewed(t, s, "snapshot/1", b, store.ExposeOptions{Sources: sources})
+	read := func(g int) {
+		t.Helper()
+		if _, err := v.ReadAt(t.Context(), digest.FromBytes(two), make([]byte, 10), int64(g*chunk)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read(1)
+	if err := put(filetable.Range{Path: "two", Offset: 3 * chunk, Size: 2 * chunk}); err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range []int{0, 4, 3, 6} {
+		read(g)
+	}
+	want := []filetable.Range{{Path: "two", Offset: 3, Size: 2}, {Path: "two", Offset: 0, Size: 1}, {Path: "two", Offset: 6, Size: 1}}
+	if diff := cmp.Diff(want, orderOf(t, s, table, "own/model")); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// asking is a Fetcher that records the chunks that it is asked for, as "one 3".
+type asking struct {
+	*storetest.Fetcher
+	names map[digest.Digest]string
+
+	mu    sync.Mutex
+	asked []string
+}
+
+func (f *asking) Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (io.ReadCloser, int64, error) {
+	f.mu.Lock()
+	f.asked = append(f.asked, fmt.Sprint(f.names[d], " ", off/chunk))
+	f.mu.Unlock()
+	return f.Fetcher.Fetch(ctx, d, size, off, n)
+}
+
+// TestHydrateInOrder: what the order has comes first, across files and small files before, then the rest. The order is
+// only a hint: the model becomes complete, also from a server without ranges.
+func TestHydrateInOrder(t *testing.T) {
+	b, one, two := shards("m")
+	small, last := storetest.Random(73, 1000), storetest.Random(74, 900)
+	b.RawChunks("small", small, 0o644, chunk).RawChunks("last", last, 0o644, chunk)
+	order := filetable.Order{Version: filetable.OrderVersion, Ranges: []filetable.Range{
+		{Path: "two", Offset: 6*chunk + 1, Size: chunk}, {Path: "small", Size: 1000}, {Path: "one", Offset: 7 * chunk, Size: chunk},
+		{Path: "two", Offset: 0, Size: 3 * chunk}, {Path: "one", Offset: 7 * chunk, Size: 1}, {Path: "one", Offset: 2 * chunk, Size: 1},
+	}}
+	for _, background := range []bool{true, false} {
+		for _, noRanges := range []bool{false, true} {
+			t.Run(fmt.Sprintf("background %v, no ranges %v", background, noRanges), func(t *testing.T) {
+				s := storetest.Open(t, t.TempDir(), store.Options{Connections: 1})
+				f := &asking{Fetcher: storetest.NewFetcher(one, two, small, last), names: map[digest.Digest]string{
+					digest.FromBytes(one): "one", digest.FromBytes(two): "two", digest.FromBytes(small): "small", digest.FromBytes(last): "last",
+				}}
+				f.NoRanges = noRanges
+				table, from := b.Put(t, s), storetest.From(f)
+				hold(t, s, table)
+				if err := s.PutOrder(t.Context(), table, from, order); err != nil {
+					t.Fatal(err)
+				}
+				var progress []store.Progress
+				err := s.Hydrate(t.Context(), table, store.HydrateOptions{
+					Sources: from, Background: background, Progress: func(p []store.Progress) { progress = p },
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := s.Files(t.Context(), table); err != nil {
+					t.Error(err)
+				}
+				if noRanges {
+					return
+				}
+				if len(f.asked) != 18 {
+					t.Errorf("%d requests, not 18: %v", len(f.asked), f.asked)
+				}
+				want := []string{"small 0", "two 6", "two 7", "one 7", "two 0", "two 1", "two 2", "one 2"}
+				for i, part := range want { // one connection, two buffers, and the small file has its own goroutine
+					if at := slices.Index(f.asked, part); at < i-4 || at > i+4 {
+						t.Errorf("%s is request %d, not %d: %v", part, at, i, f.asked)
+					}
+				}
+				for _, p := range progress {
+					if p.Registries != p.Total {
+						t.Errorf("%s: %d of %d bytes came from registries", p.Name, p.Registries, p.Total)
+					}
+				}
+			})
+		}
 	}
 }

@@ -124,6 +124,9 @@ func jobRow(j api.Job) []string {
 	if j.Total > 0 {
 		row[2] = fmt.Sprintf("%d%% of %s", percent(api.Event{Total: j.Total, Completed: j.Completed}), size(j.Total))
 	}
+	if j.Ordered {
+		row[2] += ", in recorded order"
+	}
 	if j.Rate > 0 {
 		row[3] = size(j.Rate) + "/s"
 		row[4] = timeLeft(max(0, j.Total-j.Completed), j.Rate)

@@ -37,28 +37,34 @@ func (r Range) End() int64 { return r.Offset + r.Size }
 // ParseOrder decodes an order. It returns errdefs.ErrInvalidArgument if it is too large, of another version, or has
 // ranges that no file can have.
 func ParseOrder(p []byte) (Order, error) {
-	bad := func(format string, args ...any) (Order, error) {
-		return Order{}, fmt.Errorf("order of a model: "+format+": %w", append(args, errdefs.ErrInvalidArgument)...)
-	}
 	if len(p) > MaxOrderSize {
-		return bad("more than %d bytes", MaxOrderSize)
+		return Order{}, badOrder("more than %d bytes", MaxOrderSize)
 	}
 	var o Order
 	if err := json.Unmarshal(p, &o); err != nil {
-		return bad("%w", err)
+		return Order{}, badOrder("%w", err)
 	}
+	return o, o.Check()
+}
+
+func badOrder(format string, args ...any) error {
+	return fmt.Errorf("order of a model: "+format+": %w", append(args, errdefs.ErrInvalidArgument)...)
+}
+
+// Check returns errdefs.ErrInvalidArgument for an order that ParseOrder does not return.
+func (o Order) Check() error {
 	switch {
 	case o.Version != OrderVersion:
-		return bad("version %d, want %d", o.Version, OrderVersion)
+		return badOrder("version %d, want %d", o.Version, OrderVersion)
 	case len(o.Ranges) > MaxOrderRanges:
-		return bad("%d ranges, more than %d", len(o.Ranges), MaxOrderRanges)
+		return badOrder("%d ranges, more than %d", len(o.Ranges), MaxOrderRanges)
 	}
 	for i, r := range o.Ranges {
 		if r.Offset < 0 || r.Size <= 0 || r.End() < r.Offset {
-			return bad("range %d: %d bytes at %d", i, r.Size, r.Offset)
+			return badOrder("range %d: %d bytes at %d", i, r.Size, r.Offset)
 		}
 	}
-	return o, nil
+	return nil
 }
 
 // Encode returns the encoded order, as far as ParseOrder accepts it.

@@ -235,6 +235,7 @@ type Job struct {
 	Completed int64         `json:"completed"`         // bytes
 	Rate      int64         `json:"rate,omitempty"`    // bytes per second
 	Queued    bool          `json:"queued,omitempty"`  // it begins after other models of its list
+	Ordered   bool          `json:"ordered,omitempty"` // it begins with what was recorded or given as the order of reads
 	Waiting   int           `json:"waiting,omitempty"` // the number of waiting clients, without readers of files
 	Reads     int64         `json:"reads,omitempty"`   // the number of reads of its files that wait
 

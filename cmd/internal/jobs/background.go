@@ -22,7 +22,8 @@ const (
 )
 
 // settleTime is the pause between showing a model and downloading its rest: meanwhile its
-// containers start, without sharing the machine and the network with the download.
+// containers start, without sharing the machine and the network with the download. There is none if it is known what they
+// read first.
 const settleTime = time.Second
 
 // referredEvery is the interval between checks whether a model is still referenced.
@@ -157,7 +158,7 @@ func (b *Background) fetch(ctx context.Context, t Shown, sources []transfer.Sour
 	defer cancel()
 	b.work.Go(func() { b.watch(ctx, table, cancel) })
 	start := time.Now()
-	if !b.Store.Early(table)[t.view].Whole {
+	if !b.Store.Early(table)[t.view].Whole && !b.Store.HasOrder(table, sources) {
 		select {
 		case <-time.After(settleTime):
 		case <-ctx.Done():

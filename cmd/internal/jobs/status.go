@@ -137,7 +137,7 @@ func (js *Jobs) Status(ctx context.Context) api.Status {
 	later, _ := js.list() // work has the downloads of jobs that have begun meanwhile
 	for _, w := range work {
 		j := api.Job{
-			Kind: api.KindAbandoned, Table: w.Table, Started: w.Started, Total: w.Total, Completed: w.Done, Rate: w.Rate, Waiting: w.Waiting, Ends: w.Ends, Limit: w.Limit,
+			Kind: api.KindAbandoned, Table: w.Table, Started: w.Started, Total: w.Total, Completed: w.Done, Rate: w.Rate, Waiting: w.Waiting, Ends: w.Ends, Limit: w.Limit, Ordered: w.Ordered,
 		}
 		if w.Waiting > 0 {
 			if downloads(running, w.Table) || downloads(later, w.Table) {
@@ -180,7 +180,7 @@ func measure(j *api.Job, work []store.Work) {
 			of = w
 		}
 	}
-	if j.Limit = of.Limit; of.Table != "" && (j.Kind == api.KindContainerd || j.Kind == api.KindBackground) {
+	if j.Limit, j.Ordered = of.Limit, of.Ordered; of.Table != "" && (j.Kind == api.KindContainerd || j.Kind == api.KindBackground) {
 		j.Total, j.Completed, j.Rate = of.Total, of.Done, of.Rate
 	}
 }

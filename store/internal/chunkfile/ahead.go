@@ -14,39 +14,55 @@ const (
 	maxStreams = 8
 )
 
-// A stream is a sequential reader.
+// A stream is a sequential reader, of the groups of a file or of the parts of a Sequence.
 type stream struct {
-	head   int // the last group that was read
-	window int // groups to fetch ahead
+	head   int // the last one that was read
+	window int // how many to fetch ahead
 }
 
-// recordRead records a read, and starts read-ahead for sequential readers. The reads of one reader
-// arrive in any order, as many at a time as the kernel reads ahead.
-func (f *File) recordRead(st *stage, first, last int) {
-	f.mu.Lock()
-	i := slices.IndexFunc(f.streams, func(s stream) bool { return first >= s.head-2 && first <= s.head+1 })
-	if i < 0 {
-		f.streams = append(f.streams, stream{head: last})
-		if len(f.streams) > maxStreams {
-			f.streams = slices.Delete(f.streams, 0, 1)
+// streams are the readers that are tracked, the last one that read last.
+type streams []stream
+
+// read records a read from first to last, and returns whether it is of a reader that is tracked, and how many after last are to be
+// fetched ahead. A reader is at most
+// back before, and forth after, what it has read: its reads arrive in any order, as many at a time as the kernel reads
+// ahead.
+func (all *streams) read(first, last, back, forth int) (tracked bool, ahead int) {
+	i := slices.IndexFunc(*all, func(s stream) bool { return first >= s.head-back && first <= s.head+forth })
+	s := stream{head: last}
+	if i >= 0 {
+		s = (*all)[i]
+		*all = slices.Delete(*all, i, i+1)
+		if last > s.head {
+			s.head, s.window = last, min(max(2, 2*s.window), maxAhead)
+			ahead = s.window
 		}
-		f.mu.Unlock()
+	}
+	*all = append(*all, s)
+	if len(*all) > maxStreams {
+		*all = slices.Delete(*all, 0, 1)
+	}
+	return i >= 0, ahead
+}
+
+// recordRead records a read, and starts read-ahead for readers that are sequential, or follow a Sequence.
+func (f *File) recordRead(st *stage, first, last int) {
+	if q := f.sequence.Load(); q != nil && q.read(f, first, last) {
 		return
 	}
-	s := f.streams[i]
 	var todo []int
-	if last > s.head {
-		f.set.readerActive()
-		s.head, s.window = last, min(max(2, 2*s.window), maxAhead)
-		for g := last + 1; g <= last+s.window && g < f.Layout.Groups(); g++ {
-			if f.calls[g] == nil && !f.reading[g] && !f.hasLocked(st, g) {
-				f.reading[g] = true
-				todo = append(todo, g)
-			}
+	f.mu.Lock()
+	_, ahead := f.streams.read(first, last, 2, 1)
+	for g := last + 1; g <= last+ahead && g < f.Layout.Groups(); g++ {
+		if f.calls[g] == nil && !f.reading[g] && !f.hasLocked(st, g) {
+			f.reading[g] = true
+			todo = append(todo, g)
 		}
 	}
-	f.streams = append(slices.Delete(f.streams, i, i+1), s)
 	f.mu.Unlock()
+	if ahead > 0 {
+		f.set.readerActive()
+	}
 	for _, g := range todo {
 		if !f.spawn(func(ctx context.Context) { f.readAhead(ctx, st, g) }, st) {
 			f.endReadAhead(g)

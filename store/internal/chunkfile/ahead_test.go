@@ -26,6 +26,7 @@ type memory struct {
 
 	mu    sync.Mutex
 	asked map[int64]int // number of requests, by offset
+	order []int64       // offsets of all requests
 }
 
 func (m *memory) Fetch(_ context.Context, _ digest.Digest, _, off, n int64) (io.ReadCloser, int64, error) {
@@ -35,6 +36,7 @@ func (m *memory) Fetch(_ context.Context, _ digest.Digest, _, off, n int64) (io.
 		off, n = 0, int64(len(m.blob))
 	}
 	m.asked[off]++
+	m.order = append(m.order, off)
 	return io.NopCloser(bytes.NewReader(m.blob[off : off+n])), off, nil
 }
 

@@ -19,4 +19,7 @@
 // one of the buffers reserved for readers; all other work gets its buffer first. Work that has both a buffer
 // and a call waits for no other work, which prevents deadlocks. A reader that finds an existing call makes it
 // urgent. The call continues if the reader is interrupted, because the read will be repeated.
+//
+// What a reader will need is fetched ahead: the next groups of the file if it reads in order, or, if it follows a
+// Sequence, what is next there, also of other files.
 package chunkfile

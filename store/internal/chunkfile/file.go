@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/internal/staging"
@@ -51,7 +52,9 @@ type File struct {
 	calls      map[int]*call
 	generation *generation  // the current one
 	reading    map[int]bool // groups about to be read ahead
-	streams    []stream
+	streams    streams
+
+	sequence atomic.Pointer[Sequence] // that has groups of it; nil: none
 }
 
 // A generation is the time during which a file has users. Calls of an earlier one no longer stage bytes,

@@ -50,7 +50,7 @@ type blobFetch struct {
 // sources. When ctx ends, the fetch ends too, unless others wait.
 func (e *Engine) fetch(ctx context.Context, h *hydration, i int) (*blobFetch, error) {
 	for {
-		b, mine, err := e.join(h, h.targets[i])
+		b, mine, err := e.join(h, i)
 		if err != nil {
 			return nil, err
 		}
@@ -74,8 +74,9 @@ func (e *Engine) fetch(ctx context.Context, h *hydration, i int) (*blobFetch, er
 	}
 }
 
-// join returns the fetch of a target with one more waiter, and whether it was started by this call.
-func (e *Engine) join(h *hydration, t Target) (b *blobFetch, mine bool, err error) {
+// join returns the fetch of target i with one more waiter, and whether it was started by this call.
+func (e *Engine) join(h *hydration, i int) (b *blobFetch, mine bool, err error) {
+	t := h.targets[i]
 	key := t.key()
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -85,7 +86,7 @@ func (e *Engine) join(h *hydration, t Target) (b *blobFetch, mine bool, err erro
 	b, ok := e.fetches[key]
 	if !ok {
 		ctx, cancel := context.WithCancel(e.ctx)
-		b = &blobFetch{e: e, key: key, target: t, cancel: cancel, done: make(chan struct{}), flow: e.Scheduler.NewFlow(transfer.Background).Limit(h.limiter), limit: &h.limit}
+		b = &blobFetch{e: e, key: key, target: t, cancel: cancel, done: make(chan struct{}), flow: h.flowOf(i, e.Scheduler), limit: &h.limit}
 		b.state.Store(StateWaiting)
 		for _, f := range t.Files {
 			b.files = append(b.files, e.Files.Acquire(f.File.Digest, f.File.Size, f.File.Path, f.Layout))

@@ -53,6 +53,10 @@ type Objects interface {
 	// reservations, until release. left returns how many of them are still to be written.
 	Reserve(ctx context.Context, table digest.Digest, group string, need int64, left func() int64) (release func(), err error)
 
+	// Order returns the order in which a table is expected to be read by those who use a group of sources; nil
+	// if it is unknown.
+	Order(table digest.Digest, group string) []filetable.Range
+
 	// Room returns an error if n more bytes would use the reserved free space.
 	Room(n int64) error
 }

@@ -254,7 +254,9 @@ func (e *Engine) run(ctx context.Context, h *hydration, t *filetable.Table) (lef
 			return nil, err
 		}
 	}
-	if err := e.fetchTargets(ctx, h, missing, assemblies); err != nil {
+	wish := e.wish(h, t, e.Objects.Order(h.table, h.group), missing)
+	defer wish.release(e, h)
+	if err := e.fetchTargets(ctx, h, missing, wish, assemblies); err != nil {
 		return nil, err
 	}
 	for _, a := range assemblies {
@@ -317,37 +319,6 @@ func (e *Engine) missing(h *hydration, t *filetable.Table, places map[digest.Dig
 	return missing, nil
 }
 
-// fragmentOrder returns the positions of the fragments of a table in its files.
-func fragmentOrder(t *filetable.Table) map[digest.Digest]int64 {
-	order := map[digest.Digest]int64{}
-	for _, f := range t.Files {
-		if f.Source == nil {
-			continue
-		}
-		for _, part := range f.Source.Parts {
-			if _, ok := order[part.Blob]; !ok && part.Blob != "" {
-				order[part.Blob] = int64(len(order))
-			}
-		}
-	}
-	return order
-}
-
-// rank returns the priority of a target, lowest first: small files, then fragments in the order in
-// which their file is hashed.
-func (t *Target) rank(order map[digest.Digest]int64) int64 {
-	const fragments = 1 << 20 // size of a file that comes before fragments
-	switch {
-	case len(t.Files) > 1:
-		return -1
-	case t.Blob.Archive == filetable.ArchiveFragments:
-		return fragments + order[t.Blob.Digest]
-	case t.Blob.Size > fragments:
-		return t.Blob.Size + int64(len(order))
-	}
-	return t.Blob.Size
-}
-
 // hasTarget reports whether the content of a target is present. Fragments are missing if they are
 // in places.
 func (e *Engine) hasTarget(t *Target, places map[digest.Digest][]staging.Piece, from *transfer.Sources) (bool, error) {
@@ -397,9 +368,9 @@ func (t *Target) unpacked() int64 {
 	return t.Blob.Size
 }
 
-// fetchTargets fetches targets, and concurrently hashes the files assembled from them. It stops at
-// the first error.
-func (e *Engine) fetchTargets(ctx context.Context, h *hydration, missing []int, assemblies []*assembly) error {
+// fetchTargets fetches targets, what the wish has before the rest, and concurrently hashes the files assembled from them.
+// It stops at the first error.
+func (e *Engine) fetchTargets(ctx context.Context, h *hydration, missing []int, wish wish, assemblies []*assembly) error {
 	fragments := map[digest.Digest]chan struct{}{} // closed when verified
 	for _, i := range missing {
 		if b := h.targets[i].Blob; b.Archive == filetable.ArchiveFragments {
@@ -424,20 +395,36 @@ func (e *Engine) fetchTargets(ctx context.Context, h *hydration, missing []int, 
 			return err
 		})
 	}
+	var ordered chan struct{} // closed when the parts are present; nil: they are
+	if len(wish.parts) > 0 {
+		done := make(chan struct{})
+		ordered = done
+		all.Go(func() error {
+			defer close(done)
+			e.inOrder(ctx, h, wish.parts)
+			return nil
+		})
+	}
 	all.Go(func() error {
 		g, ctx := errgroup.WithContext(ctx)
 		small, large, wanted := make(chan struct{}, parallelSmall), make(chan struct{}, parallelBlobs), make(chan struct{}, parallelBlobs)
 		urgent := 0 // of missing, at its begin: readers wait for them, and the others may be paused
 		for len(missing) > 0 {
 			i, turns := missing[0], large
-			if urgent > 0 {
+			switch {
+			case urgent > 0:
 				turns = wanted
-			} else if h.targets[i].Blob.Size <= staging.ChunkSize {
+			case ordered != nil && !wish.early[i]:
+				turns = nil
+			case h.targets[i].Blob.Size <= staging.ChunkSize:
 				turns = small
 			}
 			select {
 			case turns <- struct{}{}:
 				missing, urgent = missing[1:], max(0, urgent-1)
+			case <-ordered:
+				ordered = nil
+				continue
 			case <-h.hurry:
 				urgent = h.wantedFirst(missing)
 				continue

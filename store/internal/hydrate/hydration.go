@@ -38,7 +38,9 @@ type hydration struct {
 	hurry   chan struct{}          // receives after wanted has changed; not guarded
 	blobs   []Progress             // by index of targets
 	fetches []*blobFetch
-	rate    int64 // bytes per second
+	ahead   map[int]*ahead // by index of targets
+	ordered bool           // a recorded order is followed
+	rate    int64          // bytes per second
 	slowest Limit
 }
 
@@ -57,6 +59,9 @@ func (h *hydration) renew(list []transfer.Source) {
 			b.eachSources(func(s *transfer.Sources) { s.Set(h.key(), list) })
 		}
 	}
+	for _, a := range h.ahead {
+		a.file.Sources.Set(h.key(), list)
+	}
 }
 
 // plan sets the targets of a table.
@@ -74,6 +79,10 @@ func (h *hydration) progress() []Progress {
 	out := slices.Clone(h.blobs)
 	for i, b := range h.fetches {
 		if b == nil {
+			if a := h.ahead[i]; a != nil && out[i].State == StateWaiting {
+				out[i].State, out[i].Done = StateDownloading, a.file.Present()
+				out[i].Registries, out[i].Mirrors = a.flow.Received()
+			}
 			continue
 		}
 		out[i].Registries, out[i].Mirrors = b.flow.Received()
@@ -96,6 +105,16 @@ func (h *hydration) left() (n int64) {
 	return n
 }
 
+// flowOf returns the work that a fetch of a target belongs to.
+func (h *hydration) flowOf(i int, s *transfer.Scheduler) *transfer.Flow {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if a := h.ahead[i]; a != nil {
+		return a.flow
+	}
+	return s.NewFlow(transfer.Background).Limit(h.limiter)
+}
+
 // fetching records the fetch of a target.
 func (h *hydration) fetching(i int, b *blobFetch) {
 	h.mu.Lock()
@@ -115,6 +134,7 @@ func (h *hydration) await() {
 			b.await()
 		}
 	}
+	h.promoteAhead()
 	behind := h.behind
 	h.mu.Unlock()
 	if behind != nil {

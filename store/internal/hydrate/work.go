@@ -40,6 +40,7 @@ type Work struct {
 	Done    int64 // bytes present
 	Rate    int64 // bytes that arrived per second; 0 if none arrived lately
 	Waiting int   // calls of Hydrate that wait for it
+	Ordered bool  // begins with what a recorded order has
 
 	// Limit is what most of the work waited for lately; empty if nothing ran.
 	Limit Limit
@@ -75,7 +76,7 @@ func (e *Engine) Work() []Work {
 			out[i].Done += p.Done
 		}
 		h.mu.Lock()
-		out[i].Rate, out[i].Limit = h.rate, h.slowest
+		out[i].Rate, out[i].Limit, out[i].Ordered = h.rate, h.slowest, h.ordered
 		h.mu.Unlock()
 	}
 	slices.SortFunc(out, func(a, b Work) int { return cmp.Or(a.Started.Compare(b.Started), cmp.Compare(a.Table, b.Table)) })

@@ -59,7 +59,7 @@ func (a *app) pullCommand() *cobra.Command {
 
 // fetchCommand completes a command that downloads models as r says.
 func (a *app) fetchCommand(c *cobra.Command) (_ *cobra.Command, r *api.PrefetchRequest) {
-	var list string
+	var list, order string
 	var refer, detach, dryRun bool
 	r = &api.PrefetchRequest{}
 	c.ValidArgsFunction = a.completes(0, modelRefs)
@@ -72,6 +72,7 @@ func (a *app) fetchCommand(c *cobra.Command) (_ *cobra.Command, r *api.PrefetchR
 		r.Rate = int64(n)
 		return err
 	})
+	c.Flags().StringVar(&order, "order", "", "download in the order of a `file` of \"ballast record\"; for one model")
 	c.Flags().BoolVar(&refer, "referrer", false, "then write the converted image of each model beside it, as \"ballast convert REF --referrer\" does")
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
 		parsed, err := a.references(cmd, args, list)
@@ -82,7 +83,16 @@ func (a *app) fetchCommand(c *cobra.Command) (_ *cobra.Command, r *api.PrefetchR
 		for _, ref := range parsed {
 			refs = append(refs, ref.String())
 		}
+		if order != "" {
+			o, err := readOrder(order)
+			if err != nil {
+				return err
+			}
+			r.Order = &o
+		}
 		switch {
+		case order != "" && len(refs) > 1:
+			return usage("--order is for one model, not %d", len(refs))
 		case detach && refer:
 			return usage("--referrer needs the models, and --detach does not wait for them")
 		case dryRun:
@@ -94,6 +104,9 @@ func (a *app) fetchCommand(c *cobra.Command) (_ *cobra.Command, r *api.PrefetchR
 		}
 		for _, ref := range refs {
 			o := export.Options{Form: export.FormBallast, NoChunks: true, Referrer: true}
+			if r.Order != nil {
+				o.Order = *r.Order
+			}
 			if err := a.refer(cmd.Context(), []string{ref}, o, *out); err != nil {
 				return err
 			}

@@ -229,7 +229,7 @@ func (s *server) serveManifest(w http.ResponseWriter, r *http.Request, repositor
 		if err := json.Unmarshal(p, &m); err == nil && m.Subject != nil && s.subject {
 			w.Header().Set("OCI-Subject", m.Subject.Digest.String())
 			key := repository + "/referrers/" + m.Subject.Digest.String()
-			desc := ocispec.Descriptor{MediaType: m.MediaType, Digest: digest.FromBytes(p), Size: int64(len(p)), ArtifactType: m.ArtifactType}
+			desc := ocispec.Descriptor{MediaType: m.MediaType, Digest: digest.FromBytes(p), Size: int64(len(p)), ArtifactType: m.ArtifactType, Annotations: m.Annotations}
 			if s.lists == nil {
 				s.lists = map[string][]ocispec.Descriptor{}
 			}

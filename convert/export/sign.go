@@ -35,31 +35,33 @@ func (w *writer) sign(ctx context.Context, docs documents) (losses []string, err
 		losses = []string{fmt.Sprintf("a signature over the files (the manifest is signed): %v", err)}
 	}
 	for _, s := range statements {
-		if err := w.attach(ctx, subject, s); err != nil {
+		// https://github.com/sigstore/cosign/blob/v3.0.2/specs/BUNDLE_SPEC.md
+		bundle, err := dsse.Sign(w.o.Sign, s)
+		if err == nil {
+			err = w.attach(ctx, subject, mediatype.Bundle, bundle, map[string]string{
+				mediatype.BundleContentKey: "dsse-envelope", mediatype.BundlePredicateKey: s.PredicateType,
+			})
+		}
+		if err != nil {
 			return nil, fmt.Errorf("signature: %w", err)
 		}
 	}
 	return losses, nil
 }
 
-// attach signs a statement and writes it as a referrer of a manifest.
-// https://github.com/sigstore/cosign/blob/v3.0.2/specs/BUNDLE_SPEC.md
-func (w *writer) attach(ctx context.Context, subject ocispec.Descriptor, s dsse.Statement) error {
-	bundle, err := dsse.Sign(w.o.Sign, s)
-	if err != nil {
-		return err
-	}
-	for _, b := range [][]byte{emptyConfig, bundle} {
+// attach writes an artifact with one layer, which has its type, as a referrer of a manifest.
+func (w *writer) attach(ctx context.Context, subject ocispec.Descriptor, artifactType string, p []byte, annotations map[string]string) error {
+	for _, b := range [][]byte{emptyConfig, p} {
 		if err := w.putBytes(ctx, b); err != nil {
 			return err
 		}
 	}
 	m := ocispec.Manifest{
-		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: mediatype.OCIManifest, ArtifactType: mediatype.Bundle,
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: mediatype.OCIManifest, ArtifactType: artifactType,
 		Config:      ocispec.Descriptor{MediaType: mediatype.OCIEmpty, Digest: digest.FromBytes(emptyConfig), Size: int64(len(emptyConfig))},
-		Layers:      []ocispec.Descriptor{{MediaType: mediatype.Bundle, Digest: digest.FromBytes(bundle), Size: int64(len(bundle))}},
+		Layers:      []ocispec.Descriptor{{MediaType: artifactType, Digest: digest.FromBytes(p), Size: int64(len(p))}},
 		Subject:     &subject,
-		Annotations: map[string]string{mediatype.BundleContentKey: "dsse-envelope", mediatype.BundlePredicateKey: s.PredicateType},
+		Annotations: annotations,
 	}
 	return w.dst.PutReferrer(ctx, subject.Digest, ocispec.Descriptor{MediaType: m.MediaType, ArtifactType: m.ArtifactType, Annotations: m.Annotations}, encode(m))
 }

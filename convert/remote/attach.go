@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
+	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -25,6 +27,36 @@ func (r *Repository) PutReferrer(ctx context.Context, subject digest.Digest, des
 		return err
 	}
 	return r.list(ctx, subject, desc)
+}
+
+// maxAttached limits the referrers of one type that are compared: the latest one can be the last.
+const maxAttached = 1000
+
+// Attached returns the layer of the latest referrer of a manifest with an artifactType. It returns errdefs.ErrNotFound if there is
+// none, and errdefs.ErrInvalidArgument if it has more than limit bytes, or another number of layers than one.
+func (r *Repository) Attached(ctx context.Context, subject digest.Digest, artifactType string, limit int64) ([]byte, error) {
+	list, err := r.Referrers(ctx, subject, maxAttached, artifactType)
+	if err != nil {
+		return nil, err
+	}
+	if len(list) == 0 {
+		return nil, fmt.Errorf("%s: %s has no referrer of type %s: %w", r, subject, artifactType, errdefs.ErrNotFound)
+	}
+	last := slices.MaxFunc(list, func(a, b ocispec.Descriptor) int {
+		return strings.Compare(a.Annotations[ocispec.AnnotationCreated], b.Annotations[ocispec.AnnotationCreated])
+	})
+	served, err := r.Manifest(ctx, last.Digest.String())
+	if err != nil {
+		return nil, err
+	}
+	m, err := convert.ParseManifest(served.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("%s@%s: %w", r, last.Digest, err)
+	}
+	if len(m.Layers) != 1 {
+		return nil, fmt.Errorf("%s@%s has %d layers, not one: %w", r, last.Digest, len(m.Layers), errdefs.ErrInvalidArgument)
+	}
+	return r.Artifact(served).ReadBlob(ctx, m.Layers[0].Descriptor, limit)
 }
 
 // list adds a referrer to the fallback tag.

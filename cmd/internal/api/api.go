@@ -154,6 +154,9 @@ type PrefetchRequest struct {
 	// Rate limits the downloads of the list, or of this model without a list, in bytes per second; 0: no limit. The limit ends
 	// when somebody else waits for the model.
 	Rate int64 `json:"rate,omitempty"`
+
+	// Order, if not nil, is the order in which the model is downloaded, now and for later pulls from the same repository.
+	Order *filetable.Order `json:"order,omitempty"`
 }
 
 // An EventStatus is the subject of an Event or a VerifyEvent.

@@ -158,7 +158,7 @@ func (d *Daemon) buildSnapshotter() (err error) {
 		Store: d.store, Facade: d.facade, Sources: sources, Lazy: d.lazy.Load, Metrics: d.metrics, Temp: d.facade.Settings.TempDir, Log: log,
 		Background: &jobs.Background{
 			Store: d.store, Sources: sources.Shown, Shows: d.snapshotter.Shows, View: d.snapshotter.ViewOf, Log: log,
-			Options: store.ExposeOptions{Wait: true, Unverified: unverified}, Whole: d.facade.Signatures.Whole,
+			Options: store.ExposeOptions{Wait: true, Unverified: unverified}, Whole: d.facade.Signatures.Whole, Order: sources.Order,
 			Ended: func() { sources.SettleSecrets(context.Background()) },
 		},
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -46,6 +47,10 @@ type Background struct {
 	// Whole reports whether no byte of a table may be read before its whole file; nil means of no table.
 	// It is for models that were shown complete and have lost files since.
 	Whole func(ctx context.Context, table digest.Digest) (bool, error)
+
+	// Order looks for the order in which a table is read, where its sources are; nil: nowhere.
+	Order func(ctx context.Context, table digest.Digest, sources []transfer.Source) (filetable.Order, error)
+
 	Ended func() // called when the work on a table has ended; may be nil
 	Log   *slog.Logger
 
@@ -158,12 +163,8 @@ func (b *Background) fetch(ctx context.Context, t Shown, sources []transfer.Sour
 	defer cancel()
 	b.work.Go(func() { b.watch(ctx, table, cancel) })
 	start := time.Now()
-	if !b.Store.Early(table)[t.view].Whole && !b.Store.HasOrder(table, sources) {
-		select {
-		case <-time.After(settleTime):
-		case <-ctx.Done():
-			return
-		}
+	if !b.Store.Early(table)[t.view].Whole && !b.settle(ctx, table, sources) {
+		return
 	}
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		b.note(func() { f.failed = nil })
@@ -188,6 +189,28 @@ func (b *Background) fetch(ctx context.Context, t Shown, sources []transfer.Sour
 		}
 		sources = b.renew(ctx, t, sources)
 	}
+}
+
+// settle waits until the containers of a model have started, or the order is known in which they read it. It returns false
+// if ctx has ended.
+func (b *Background) settle(ctx context.Context, table digest.Digest, sources []transfer.Source) bool {
+	if b.Store.HasOrder(table, sources) {
+		return true
+	}
+	settled, cancel := context.WithTimeout(ctx, settleTime)
+	defer cancel()
+	if b.Order != nil {
+		o, err := b.Order(settled, table, sources)
+		if err == nil {
+			err = b.Store.PutOrder(ctx, table, sources, o)
+		}
+		if err == nil {
+			return true
+		}
+		b.Log.Debug("no order of the model is known", "table", table, "err", err)
+	}
+	<-settled.Done()
+	return ctx.Err() == nil
 }
 
 // watch calls cancel when a table is no longer referenced.

@@ -12,6 +12,7 @@ import (
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
 	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
 )
@@ -195,5 +196,38 @@ func TestRestartCompletesWhatIsNotReadable(t *testing.T) {
 	case <-done:
 	case <-time.After(2 * time.Minute):
 		t.Fatal("the model is not complete")
+	}
+}
+
+// With an order, from the node or from where the sources are, the background does not wait for containers to start. A registry that has none,
+// or a wrong one, changes nothing.
+func TestOrderIsLookedFor(t *testing.T) {
+	t.Parallel()
+	r := newRestart(t)
+	table := r.add(t, "snapshot/1", filetable.MaxChunk, false)
+	sources := storetest.From(r.sources[table])
+	asked := 0
+	answer, fails := filetable.Order{Version: filetable.OrderVersion}, error(errdefs.ErrNotFound)
+	r.Order = func(context.Context, digest.Digest, []transfer.Source) (filetable.Order, error) {
+		asked++
+		return answer, fails
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if r.settle(ended, table, sources) {
+		t.Error("work that has ended goes on")
+	}
+	fails, answer.Ranges = nil, []filetable.Range{{Path: "elsewhere", Size: 1}}
+	if r.settle(ended, table, sources) || r.Store.HasOrder(table, sources) {
+		t.Error("an order of another model is used")
+	}
+	answer.Ranges = append(answer.Ranges, filetable.Range{Path: "model.bin", Offset: 4 << 20, Size: 1})
+	for range 2 {
+		if !r.settle(t.Context(), table, sources) || !r.Store.HasOrder(table, sources) {
+			t.Error("the order is not used")
+		}
+	}
+	if asked != 3 {
+		t.Errorf("the registry was asked %d times, want 3: afterwards the node has the order", asked)
 	}
 }

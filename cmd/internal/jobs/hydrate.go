@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
@@ -106,6 +107,13 @@ func (js *Jobs) Restore(ctx context.Context, im store.Image) error {
 		if err = js.Facade.Restore(ctx, ref, im); err == nil {
 			return nil
 		}
+	}
+	return err
+}
+
+func explain(err error) error {
+	if errors.Is(err, convert.ErrNotModel) {
+		err = fmt.Errorf("%w; containerd pulls images itself: %w", err, errdefs.ErrNotImplemented)
 	}
 	return err
 }

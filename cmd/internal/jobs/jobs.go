@@ -10,7 +10,6 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/metrics"
-	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/snapshotter/lazy"
@@ -336,7 +335,13 @@ func (js *Jobs) prefetch(ctx context.Context, j *job, ref remote.Ref, r *Request
 			return store.Image{}, fmt.Errorf("%w: name a pull secret, or add %s to upstream.share_credentials of the node: %w", ErrNodeOnly, ref.Host, err)
 		}
 	}
-	if err := js.hydrate(ctx, j, im.Table, store.HydrateOptions{Sources: sources(im, ref.Name()), Background: limit != nil, Limiter: limit}); err != nil {
+	from := sources(im, ref.Name())
+	if r.Order != nil {
+		if err := js.Store.PutOrder(ctx, im.Table, from, *r.Order); err != nil {
+			return store.Image{}, err
+		}
+	}
+	if err := js.hydrate(ctx, j, im.Table, store.HydrateOptions{Sources: from, Background: limit != nil, Limiter: limit}); err != nil {
 		return store.Image{}, err
 	}
 	return im, js.finish(ctx, j, im, ref)
@@ -365,13 +370,6 @@ func (js *Jobs) finish(ctx context.Context, j *job, im store.Image, ref remote.R
 func (js *Jobs) Convert(ctx context.Context, ref remote.Ref) (store.Image, error) {
 	im, err := js.Facade.Convert(ctx, ref)
 	return im, explain(err)
-}
-
-func explain(err error) error {
-	if errors.Is(err, convert.ErrNotModel) {
-		err = fmt.Errorf("%w; containerd pulls images itself: %w", err, errdefs.ErrNotImplemented)
-	}
-	return err
 }
 
 // pin creates the pin that the clients of j request, unless an existing one lasts longer. A client

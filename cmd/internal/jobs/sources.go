@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"github.com/ballast-dev/ballast/snapshotter"
 	"github.com/ballast-dev/ballast/snapshotter/differ"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -149,6 +151,25 @@ func (s *Sources) recorded(ctx context.Context, table digest.Digest, asNode bool
 		}
 	}
 	return distinct(out), nil
+}
+
+// Order returns the order in which a table is read, which sources have beside one of its images. Registries are asked for
+// the images that were resolved from them only.
+func (s *Sources) Order(ctx context.Context, table digest.Digest, sources []transfer.Source) (filetable.Order, error) {
+	err := fmt.Errorf("no image of table %s was resolved from its sources: %w", table, errdefs.ErrNotFound)
+	for _, im := range s.images(ctx, table) {
+		for _, src := range sources {
+			repository, ok := src.Fetcher.(*remote.Repository)
+			if !ok || !slices.Contains(registry.Names(im), src.Name) {
+				continue
+			}
+			var o filetable.Order
+			if o, err = registry.ReadOrder(ctx, repository, im.Manifest); err == nil {
+				return o, nil
+			}
+		}
+	}
+	return filetable.Order{}, err
 }
 
 // distinct returns the sources without duplicates.

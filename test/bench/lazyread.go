@@ -162,29 +162,36 @@ const safetensorsTensors = 80
 // safetensors returns a file of random tensors. A tuned file has another header, and each tenth tensor
 // differs.
 func safetensors(size int64, seed uint64, tuned bool) io.Reader {
-	each := size / safetensorsTensors / 512 * 512
-	var head bytes.Buffer
-	head.WriteString("{")
+	note := ""
 	if tuned {
-		fmt.Fprintf(&head, `"__metadata__":{"format":"pt","note":%q},`, strings.Repeat("tuned ", 1000))
+		note = fmt.Sprintf(`"__metadata__":{"format":"pt","note":%q},`, strings.Repeat("tuned ", 1000))
 	}
-	var parts []io.Reader
+	front, each := safetensorsHeader(size, safetensorsTensors, note)
+	parts := []io.Reader{bytes.NewReader(front)}
 	for i := range safetensorsTensors {
-		if i > 0 {
-			head.WriteString(",")
-		}
-		at := int64(i) * each
-		fmt.Fprintf(&head, `"model.layers.%d.weight":{"dtype":"BF16","shape":[%d,256],"data_offsets":[%d,%d]}`, i, each/512, at, at+each)
 		s := seed<<32 + uint64(i)
 		if tuned && i%10 == 0 {
 			s |= 1 << 31
 		}
 		parts = append(parts, model{size: each, seed: s}.bytes())
 	}
+	return io.MultiReader(parts...)
+}
+
+// safetensorsHeader returns what is before the tensors of a file, which have each bytes. note is the beginning of the JSON.
+func safetensorsHeader(size, tensors int64, note string) (front []byte, each int64) {
+	each = size / tensors / 512 * 512
+	var head bytes.Buffer
+	head.WriteString("{" + note)
+	for i := range tensors {
+		if i > 0 {
+			head.WriteString(",")
+		}
+		fmt.Fprintf(&head, `"model.layers.%d.weight":{"dtype":"BF16","shape":[%d,256],"data_offsets":[%d,%d]}`, i, each/512, i*each, (i+1)*each)
+	}
 	head.WriteString("}")
 	head.Write(bytes.Repeat([]byte(" "), -head.Len()&7))
-	front := binary.LittleEndian.AppendUint64(nil, uint64(head.Len()))
-	return io.MultiReader(append([]io.Reader{bytes.NewReader(front), &head}, parts...)...)
+	return append(binary.LittleEndian.AppendUint64(nil, uint64(head.Len())), head.Bytes()...), each
 }
 
 // pushSafetensors pushes a ModelPack with one such file.

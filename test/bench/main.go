@@ -170,6 +170,7 @@ var measurements = []measurement{
 	{"lazy-shared", "a fine-tuned model whose base is there", (*bench).lazyShared},
 	{"lazy-memory", "the daemon's memory with 64 readers", (*bench).lazyMemory},
 	{"loaded", "from a pull until a loader has read all, lazily and after the pull", (*bench).loaded},
+	{"order", "a loader with an order of its own, with and without a record of it", (*bench).ordered},
 	{"ledger", "CPU-seconds for each GiB by what they are for", (*bench).ledger},
 	{"ordinary", "images that are no models, beside overlayfs", (*bench).ordinaryImages},
 	{"volumes", "pods and mounts of complete models", (*bench).volumes},

@@ -82,6 +82,7 @@ func runTask(name string, args []string) error {
 		"head":      {2, func(a []string) error { return readHead(a[0], a[1]) }},
 		"copyHead":  {3, func(a []string) error { return copyHead(a[0], a[1], a[2]) }},
 		"random":    {3, func(a []string) error { return random(a[0], a[1], a[2]) }},
+		"order":     {2, func(a []string) error { return readOrdered(a[0], a[1]) }},
 		"readers":   {2, func(a []string) error { return readAll(a[0], a[1]) }},
 		"grow":      {3, func(a []string) error { return growStore(a[0], a[1], a[2]) }},
 		"store":     {2, func(a []string) error { return measureStore(a[0], a[1]) }},

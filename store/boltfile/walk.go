@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
+	"iter"
 	"slices"
 
 	"github.com/containerd/errdefs"
@@ -75,7 +76,8 @@ func Walk(f io.ReaderAt, size int64, record func(path [][]byte, key, value []byt
 type walker struct {
 	f               io.ReaderAt
 	pageSize, pages uint64
-	seen            []bool // pages that are used or free
+	seen            []bool   // pages that are used or free
+	spare           [][]byte // buffers of pages, see release
 	problems        []error
 	record          func(path [][]byte, key, value []byte)
 }
@@ -115,20 +117,21 @@ func (w *walker) meta() (root, free uint64, err error) {
 	return native.Uint64(latest[16:]), native.Uint64(latest[32:]), nil
 }
 
-// page returns a page with its overflow and marks them as used; nil if the page is invalid.
+// page returns a page with its overflow and marks them as used; nil if the page is invalid. The caller
+// must release it.
 func (w *walker) page(id uint64) []byte {
 	if id >= w.pages {
 		w.bad("page %d does not exist, the file has %d", id, w.pages)
 		return nil
 	}
-	head := make([]byte, headerLen)
-	if _, err := w.f.ReadAt(head, int64(id*w.pageSize)); err != nil {
+	p := w.buffer()
+	if _, err := w.f.ReadAt(p, int64(id*w.pageSize)); err != nil {
 		w.bad("page %d: %v", id, err)
 		return nil
 	}
-	n := uint64(native.Uint32(head[12:])) + 1
-	if native.Uint64(head) != id || n > w.pages-id || n*w.pageSize > maxPage {
-		w.bad("header of page %d has number %d and %d pages", id, native.Uint64(head), n)
+	n := uint64(native.Uint32(p[12:])) + 1
+	if native.Uint64(p) != id || n > w.pages-id || n*w.pageSize > maxPage {
+		w.bad("header of page %d has number %d and %d pages", id, native.Uint64(p), n)
 		return nil
 	}
 	if slices.Contains(w.seen[id:id+n], true) {
@@ -138,13 +141,27 @@ func (w *walker) page(id uint64) []byte {
 	for i := range n {
 		w.seen[id+i] = true
 	}
-	p := make([]byte, n*w.pageSize)
-	if _, err := w.f.ReadAt(p, int64(id*w.pageSize)); err != nil {
+	p = slices.Grow(p, int((n-1)*w.pageSize))[:n*w.pageSize]
+	if _, err := w.f.ReadAt(p[w.pageSize:], int64((id+1)*w.pageSize)); err != nil && n > 1 {
 		w.bad("page %d: %v", id, err)
 		return nil
 	}
 	return p
 }
+
+// buffer returns a buffer of one page.
+func (w *walker) buffer() []byte {
+	n := len(w.spare)
+	if n == 0 {
+		return make([]byte, w.pageSize)
+	}
+	p := w.spare[n-1]
+	w.spare = w.spare[:n-1]
+	return p[:w.pageSize]
+}
+
+// release allows the buffer of a page to be used again.
+func (w *walker) release(p []byte) { w.spare = append(w.spare, p) }
 
 // tree walks the pages of a bucket, starting at page id. Its keys are at least low and below high,
 // unless those are nil.
@@ -153,6 +170,7 @@ func (w *walker) tree(id uint64, path [][]byte, low, high []byte) {
 	if p == nil {
 		return
 	}
+	defer w.release(p)
 	switch flags := native.Uint16(p[8:]); flags {
 	case flagLeaf:
 		w.leaf(p, path, low, high, false)
@@ -173,44 +191,47 @@ type element struct {
 }
 
 // elements returns the elements of a page.
-func (w *walker) elements(p, low, high []byte) (all []element) {
+func (w *walker) elements(p, low, high []byte) iter.Seq[element] {
 	branch := native.Uint16(p[8:]) == flagBranch
-	var last []byte
-	for i := range uint64(native.Uint16(p[10:])) {
-		at := headerLen + i*elementLen
-		if at+elementLen > uint64(len(p)) {
-			w.bad("element %d is beyond the end of its page", i)
-			break
+	return func(yield func(element) bool) {
+		var last []byte
+		for i := range uint64(native.Uint16(p[10:])) {
+			at := headerLen + i*elementLen
+			if at+elementLen > uint64(len(p)) {
+				w.bad("element %d is beyond the end of its page", i)
+				return
+			}
+			head := p[at:][:elementLen]
+			var e element
+			var position, key, value uint32
+			if branch {
+				position, key, e.page = native.Uint32(head), native.Uint32(head[4:]), native.Uint64(head[8:])
+			} else {
+				e.flags, position, key, value = native.Uint32(head), native.Uint32(head[4:]), native.Uint32(head[8:]), native.Uint32(head[12:])
+			}
+			from := at + uint64(position)
+			to := from + uint64(key) + uint64(value)
+			if to > uint64(len(p)) {
+				w.bad("element %d ends at %d of %d", i, to, len(p))
+				continue
+			}
+			e.key, e.value = p[from:][:key], p[from+uint64(key):to]
+			e.ordered = string(e.key) >= string(low) && (high == nil || string(e.key) < string(high)) && (last == nil || string(e.key) > string(last))
+			if e.ordered {
+				last = e.key
+			} else {
+				w.bad("key %q is not in order", e.key)
+			}
+			if !yield(e) {
+				return
+			}
 		}
-		head := p[at:][:elementLen]
-		var e element
-		var position, key, value uint32
-		if branch {
-			position, key, e.page = native.Uint32(head), native.Uint32(head[4:]), native.Uint64(head[8:])
-		} else {
-			e.flags, position, key, value = native.Uint32(head), native.Uint32(head[4:]), native.Uint32(head[8:]), native.Uint32(head[12:])
-		}
-		from := at + uint64(position)
-		to := from + uint64(key) + uint64(value)
-		if to > uint64(len(p)) {
-			w.bad("element %d ends at %d of %d", i, to, len(p))
-			continue
-		}
-		e.key, e.value = p[from:][:key], p[from+uint64(key):to]
-		e.ordered = string(e.key) >= string(low) && (high == nil || string(e.key) < string(high)) && (last == nil || string(e.key) > string(last))
-		if e.ordered {
-			last = e.key
-		} else {
-			w.bad("key %q is not in order", e.key)
-		}
-		all = append(all, e)
 	}
-	return all
 }
 
 func (w *walker) branch(p []byte, path [][]byte, low, high []byte) {
 	// A branch with a key out of order points to a page that cannot be trusted.
-	children := slices.DeleteFunc(w.elements(p, low, high), func(e element) bool { return !e.ordered })
+	children := slices.DeleteFunc(slices.Collect(w.elements(p, low, high)), func(e element) bool { return !e.ordered })
 	if len(children) == 0 {
 		w.bad("branch of %q has no children", path)
 	}
@@ -225,7 +246,7 @@ func (w *walker) branch(p []byte, path [][]byte, low, high []byte) {
 
 // leaf walks the elements of a page; inline reports that the page is stored in a value.
 func (w *walker) leaf(p []byte, path [][]byte, low, high []byte, inline bool) {
-	for _, e := range w.elements(p, low, high) {
+	for e := range w.elements(p, low, high) {
 		switch {
 		case e.flags == 0:
 			w.record(path, e.key, e.value)
@@ -258,6 +279,7 @@ func (w *walker) freelist(id uint64) {
 	if p == nil {
 		return
 	}
+	defer w.release(p)
 	list, count := p[headerLen:], uint64(native.Uint16(p[10:]))
 	if count == longList {
 		list, count = list[8:], native.Uint64(list)

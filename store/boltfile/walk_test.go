@@ -40,6 +40,31 @@ func read(t *testing.T, path string) []byte {
 	return p
 }
 
+// Walk does not allocate memory for each page, of which there can be many.
+func TestWalkReusesMemory(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file.db")
+	db, err := bbolt.Open(path, 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = db.Update(func(tx *bbolt.Tx) error {
+		b, err := tx.CreateBucket([]byte("many"))
+		for i := range 20_000 {
+			err = errors.Join(err, b.Put(fmt.Appendf(nil, "key %06d", i), make([]byte, 100)))
+		}
+		return err
+	})
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	p := read(t, path)
+	var problem error
+	n := testing.AllocsPerRun(1, func() { problem = check(p) })
+	if pages := float64(len(p) / os.Getpagesize()); problem != nil || n > pages/4 {
+		t.Errorf("%g allocations for %g pages, %v", n, pages, problem)
+	}
+}
+
 // manyBuckets returns the path of a database with branch pages and free pages.
 func manyBuckets(t *testing.T) string {
 	t.Helper()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"os"
 	"sync"
 	"time"
 
@@ -45,6 +46,7 @@ type DB struct {
 	Catalog
 
 	bolt  *bbolt.DB
+	file  *os.File // of bolt
 	index *index
 
 	writing sync.Mutex // held until the index has the changes of a transaction

@@ -50,8 +50,8 @@
 //
 // # Damage
 //
-// Open checks the whole file (package boltfile) before bbolt maps it, because a changed record could name
-// wrong objects. The checksum of a value (CRC-32C, 4 bytes, big endian) covers its bucket, its key and its
+// Open reads and checks the whole file (package boltfile) before bbolt maps it, because a changed record could
+// name wrong objects. The index is built in the same pass. The checksum of a value (CRC-32C, 4 bytes, big endian) covers its bucket, its key and its
 // JSON.
 //
 //	sound   ──────────────────────────────────────▶ open

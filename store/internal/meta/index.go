@@ -127,9 +127,9 @@ func (x *entries) setObject(c counted) {
 	x.change(x.objects.id(c.key), func(o *object) { o.size = max(0, c.size) })
 }
 
-// addObject is setObject for a new object.
+// addObject is setObject for a new object, which is not found before objects.hash.
 func (x *entries) addObject(c counted) {
-	x.change(x.objects.fresh(c.key), func(o *object) { o.size = max(0, c.size) })
+	x.change(x.objects.entry(c.key), func(o *object) { o.size = max(0, c.size) })
 }
 
 func (x *entries) dropObject(k key) {
@@ -168,9 +168,7 @@ func (x *entries) need(t *table, all []key) {
 			if t.Complete {
 				o.complete++
 			}
-			if o.owner == 0 && len(t.refs) > 0 {
-				o.owner = t.id
-			}
+			x.own(o, t)
 		})
 	}
 	for id := range had {
@@ -185,6 +183,13 @@ func (x *entries) need(t *table, all []key) {
 	t.all = now
 }
 
+// own makes a referenced table the owner of an object that it needs, unless the owner has an older reference.
+func (x *entries) own(o *object, t *table) {
+	if len(t.refs) > 0 && (o.owner == 0 || x.older(t.id, o.owner)) {
+		o.owner = t.id
+	}
+}
+
 // disown moves an object owned by a table to another referenced table that needs it, if any.
 func (x *entries) disown(id objectID, o *object, t *table) {
 	if o.owner != t.id {
@@ -192,8 +197,8 @@ func (x *entries) disown(id objectID, o *object, t *table) {
 	}
 	o.owner = 0
 	for _, other := range x.objects.needs(id) {
-		if other != t.id && len(x.tables[other].refs) > 0 && (o.owner == 0 || x.older(other, o.owner)) {
-			o.owner = other
+		if other != t.id {
+			x.own(o, x.tables[other])
 		}
 	}
 }
@@ -277,11 +282,7 @@ func (x *entries) setRef(r Ref) {
 	}
 	x.images.use(r.Table, true)
 	for _, id := range t.all {
-		x.change(id, func(o *object) {
-			if o.owner == 0 {
-				o.owner = t.id
-			}
-		})
+		x.change(id, func(o *object) { x.own(o, t) })
 	}
 }
 

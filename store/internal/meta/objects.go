@@ -94,19 +94,25 @@ func (s *objects) find(k key) (objectID, bool) {
 
 // fetch touches the entries that id will read for keys, so that the memory loads are parallel. The
 // result has no meaning.
-func (s *objects) fetch(keys []key) (size int64) {
-	var first [64]objectID
+func (s *objects) fetch(keys []key) (sum uint32) {
+	var ids [64]objectID
 	for len(keys) > 0 {
-		some := keys[:min(len(first), len(keys))]
+		some := keys[:min(len(ids), len(keys))]
 		keys = keys[len(some):]
 		for i := range some {
-			first[i] = *s.head(&some[i])
+			ids[i] = *s.head(&some[i])
 		}
 		for i := range some {
-			size |= s.at(first[i]).size
+			if o := s.at(ids[i]); o.key != some[i] {
+				ids[i] = o.next
+			}
+		}
+		for i := range some { // the end of an object may be in another line of the cache than its key
+			o := s.at(ids[i])
+			sum += o.complete + uint32(o.key[0])
 		}
 	}
-	return size
+	return sum
 }
 
 // id returns an object, creating it if needed.
@@ -118,7 +124,18 @@ func (s *objects) id(k key) objectID {
 }
 
 // fresh returns a new object.
-func (s *objects) fresh(k key) (id objectID) {
+func (s *objects) fresh(k key) objectID {
+	id := s.entry(k)
+	if int(s.last) > len(s.heads) {
+		s.hash()
+	} else {
+		s.enter(id)
+	}
+	return id
+}
+
+// entry returns a new object that is not in a hash bucket.
+func (s *objects) entry(k key) (id objectID) {
 	if n := len(s.unused); n > 0 {
 		id, s.unused = s.unused[n-1], s.unused[:n-1]
 	} else {
@@ -128,11 +145,6 @@ func (s *objects) fresh(k key) (id objectID) {
 		}
 	}
 	*s.at(id) = object{key: k, size: absent}
-	if int(s.last) > len(s.heads) {
-		s.grow()
-	} else {
-		s.enter(id)
-	}
 	return id
 }
 
@@ -143,9 +155,9 @@ func (s *objects) enter(id objectID) {
 	o.next, *head = *head, id
 }
 
-// grow doubles the number of hash buckets.
-func (s *objects) grow() {
-	s.heads = make([]objectID, 2*len(s.heads))
+// hash puts all objects into hash buckets, of which there are at least as many.
+func (s *objects) hash() {
+	s.heads = make([]objectID, 1<<mathbits.Len32(uint32(s.last)))
 	for id := objectID(1); id <= s.last; id++ {
 		if s.at(id).size != vacant {
 			s.enter(id)

@@ -17,7 +17,6 @@ import (
 	"github.com/ballast-dev/ballast/store/durable"
 	"github.com/containerd/errdefs"
 	"go.etcd.io/bbolt"
-	bolterrors "go.etcd.io/bbolt/errors"
 	"golang.org/x/sys/unix"
 )
 
@@ -42,10 +41,7 @@ type Options struct {
 // Open returns errdefs.ErrUnavailable if another process has the database open, and
 // errdefs.ErrFailedPrecondition if it has another schema.
 func Open(path string, o Options) (*DB, error) {
-	if err := repair(path, o); err != nil {
-		return nil, fmt.Errorf("open %s: %w", path, err)
-	}
-	db, err := open(path)
+	db, err := openSound(path, o)
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
@@ -85,17 +81,65 @@ func Schema(path string) (string, error) {
 	return strings.TrimSpace(string(p)), err
 }
 
-func open(path string) (*DB, error) {
-	bolt, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockWait})
-	if errors.Is(err, bolterrors.ErrTimeout) {
-		return nil, locked(path)
+// openSound opens the database at path, which it replaces if it is lost or damaged.
+func openSound(path string, o Options) (*DB, error) {
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) && o.Expected {
+		o.Log.Error("the database is missing; it is rebuilt from objects and snapshots", "path", path)
+		if err := replace(path, nil); err != nil {
+			return nil, err
+		}
 	}
+	f, size, err := openLocked(path)
 	if err != nil {
 		return nil, err
 	}
-	db := &DB{bolt: bolt, index: newIndex()}
+	if size == 0 && !o.Expected {
+		return open(f, newIndex())
+	}
+	x, err := read(f, size)
+	if errdefs.IsDataLoss(err) {
+		err = errors.Join(rebuild(f, size, o.Log, err), f.Close())
+		if err == nil {
+			f, size, err = openLocked(path)
+		}
+		if err != nil {
+			return nil, err
+		}
+		x, err = read(f, size)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return open(f, x)
+}
+
+// openLocked opens the file of a database, which is created if needed, with bbolt's lock. Closing it releases the lock.
+func openLocked(path string) (f *os.File, size int64, err error) {
+	if f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+		return nil, 0, err
+	}
+	err = lock(f)
+	if err == nil {
+		var info fs.FileInfo
+		if info, err = f.Stat(); err == nil {
+			return f, info.Size(), nil
+		}
+	}
+	return nil, 0, errors.Join(err, f.Close())
+}
+
+// open opens the database in a locked file, which belongs to it from now on. The index is that of its records.
+func open(f *os.File, x *index) (*DB, error) {
+	bolt, err := bbolt.Open(f.Name(), 0o600, &bbolt.Options{
+		Timeout:  lockWait,
+		OpenFile: func(string, int, os.FileMode) (*os.File, error) { return f, nil },
+	})
+	if err != nil {
+		return nil, err // bbolt has closed the file
+	}
+	db := &DB{bolt: bolt, file: f, index: x}
 	db.Catalog = Catalog{db}
-	if err := errors.Join(db.update(prepare), db.load()); err != nil {
+	if err := db.update(prepare); err != nil {
 		return nil, errors.Join(err, bolt.Close())
 	}
 	return db, nil
@@ -119,34 +163,12 @@ func locked(path string) error {
 	return fmt.Errorf("%s has it open: %w", process, errdefs.ErrUnavailable)
 }
 
-// repair replaces the database at path if it is lost or damaged.
-func repair(path string, o Options) error {
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if errors.Is(err, fs.ErrNotExist) {
-		if o.Expected {
-			o.Log.Error("the database is missing; it is rebuilt from objects and snapshots", "path", path)
-			return replace(path, nil)
-		}
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if err := lock(f); err != nil {
-		return err
-	}
-	info, err := f.Stat()
-	if err != nil || info.Size() == 0 && !o.Expected {
-		return err
-	}
-	problem := sound(f, info.Size())
-	if !errdefs.IsDataLoss(problem) {
-		return problem
-	}
+// rebuild sets a damaged database aside, and replaces it by a new one with its intact records.
+func rebuild(f *os.File, size int64, log *slog.Logger, problem error) error {
+	path := f.Name()
 	aside := boltfile.Aside(path)
-	records := salvage(f, info.Size())
-	o.Log.Error("the database is damaged; it is set aside and rebuilt from intact records, objects and snapshots", "path", aside, "records", len(records), "err", problem)
+	records := salvage(f, size)
+	log.Error("the database is damaged; it is set aside and rebuilt from intact records, objects and snapshots", "path", aside, "records", len(records), "err", problem)
 	if err := os.Link(path, aside); err != nil {
 		return err
 	}
@@ -164,39 +186,6 @@ func lock(f *os.File) error {
 			return locked(f.Name())
 		}
 	}
-}
-
-// sound returns errdefs.ErrDataLoss if the pages or the checksums of records are wrong. In a
-// database of another schema only the pages are checked.
-func sound(f *os.File, size int64) error {
-	var seen []byte
-	var wrong error
-	err := boltfile.Walk(f, size, func(path [][]byte, key, value []byte) {
-		switch {
-		case len(path) > 1 || (len(path) == 0) != (value == nil): // all buckets, and nothing else, are at the top
-			wrong = fmt.Errorf("%q/%q is not of the schema: %w", path, key, errdefs.ErrDataLoss)
-		case len(path) == 0:
-		case bytes.Equal(path[0], bucketMeta) && string(key) == keyVersion:
-			seen = bytes.Clone(value)
-		case isSealed(path[0]):
-			if _, err := unseal(path[0], key, value); err != nil {
-				wrong = err
-			}
-		}
-	})
-	if err != nil {
-		return err
-	}
-	v, err := version(seen)
-	switch {
-	case err != nil:
-		return err
-	case v == "":
-		return fmt.Errorf("no version: %w", errdefs.ErrDataLoss)
-	case v == schemaVersion:
-		return wrong
-	}
-	return nil
 }
 
 func isSealed(bucket []byte) bool {
@@ -225,7 +214,11 @@ func replace(path string, records []salvaged) error {
 	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	db, err := open(name)
+	f, _, err := openLocked(name)
+	if err != nil {
+		return err
+	}
+	db, err := open(f, newIndex())
 	if err != nil {
 		return err
 	}

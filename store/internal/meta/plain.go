@@ -150,11 +150,41 @@ func (s *plain) text() []byte {
 	return nil
 }
 
-func (s *plain) time() (t time.Time) {
-	if err := t.UnmarshalText(s.text()); err != nil {
+// time skips a time.
+func (s *plain) time() {
+	var t time.Time
+	if in := s.text(); !isUTC(in) && t.UnmarshalText(in) != nil {
 		s.ok = false
 	}
-	return t
+}
+
+// isUTC reports whether a text is a time as put writes it. It does not know how many days a month has, so for the
+// last days of a month it is false.
+func isUTC(p []byte) bool {
+	const form = "0000-00-00T00:00:00" // and perhaps a fraction, and Z
+	if len(p) <= len(form) || p[len(p)-1] != 'Z' {
+		return false
+	}
+	for i, c := range p[:len(form)] {
+		if form[i] == '0' && (c < '0' || c > '9') || form[i] != '0' && c != form[i] {
+			return false
+		}
+	}
+	two := func(at int) byte { return 10*(p[at]-'0') + p[at+1] - '0' }
+	month, day := two(5), two(8)
+	if month < 1 || month > 12 || day < 1 || day > 28 || two(11) > 23 || two(14) > 59 || two(17) > 59 {
+		return false
+	}
+	fraction := p[len(form) : len(p)-1]
+	if len(fraction) > 0 && (len(fraction) == 1 || len(fraction) > 10 || fraction[0] != '.') {
+		return false
+	}
+	for _, c := range fraction[min(1, len(fraction)):] {
+		if c < '0' || c > '9' {
+			return false
+		}
+	}
+	return true
 }
 
 func (s *plain) digest() (k key) {

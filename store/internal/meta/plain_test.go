@@ -33,7 +33,8 @@ func FuzzPlain(f *testing.F) {
 	}
 	for _, p := range []string{
 		``, `{"size":-1,"used":"2026-11-22T01:02:03Z"}`, `{"size":01,"used":"2026-11-22T01:02:03Z"}`,
-		`{"size":1,"used":"2026-13-22T01:02:03Z"}`, `{"size":1,"used":"2026-11-22T01:02:03Z","private":["\u0041"]}`,
+		`{"size":1,"used":"2026-13-22T01:02:03Z"}`, `{"size":1,"used":"2026-02-30T01:02:03Z"}`,
+		`{"size":1,"used":"2026-01-31T01:02:03.5Z"}`, `{"size":1,"used":"2026-01-01T24:02:03.Z"}`, `{"size":1,"used":"2026-01-01T23:02:03.Z"}`, `{"size":1,"used":"2026-11-22T01:02:03Z","private":["\u0041"]}`,
 		`{"size":1,"used":"2026-11-22T01:02:03Z","private":[],"size":2}`,
 		`{"objects":null,"logical":0,"complete":false}`,
 		`{"objects":["sha256:x"],"logical":0,"complete":false,"objects":null}`,

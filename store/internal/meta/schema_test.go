@@ -130,7 +130,7 @@ func TestSchemaIsNamed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	db, err := open(path)
+	db, err := Open(path, Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

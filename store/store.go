@@ -143,20 +143,19 @@ func (s *Store) open() (err error) {
 		return err
 	}
 	s.files.Area, s.engine.Area = s.area, s.area
-	files := object.Scan(s.ctx, s.root.Root, s.log)
 	if s.db, err = meta.Open(s.dbPath(), meta.Options{Expected: object.Exist(s.root.Root), Log: s.log}); err != nil {
-		s.stop()
-		_ = files.Wait() // the root is closed next
 		return err
 	}
 	s.Catalog = s.db.Catalog
-	s.objects, err = object.Open(object.Options{Root: s.root, Temp: staging.Top, DB: s.db, Files: files, Log: s.log})
+	if s.objects, err = object.Open(object.Options{Root: s.root, Temp: staging.Top, DB: s.db, Log: s.log}); err != nil {
+		return err
+	}
 	s.exposed = expose.New(expose.Options{
 		Dir: s.dir, DB: s.db, Objects: s.objects, Area: s.area, Files: s.files, Engine: s.engine, Log: s.log,
 		Table: s.Table, Reserve: host{s}.reserveExposed,
 	})
 	s.Views = s.exposed.Views()
-	return err
+	return nil
 }
 
 func (s *Store) dbPath() string { return filepath.Join(s.dir, dbName) }

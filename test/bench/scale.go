@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -59,15 +60,22 @@ func (b *bench) nodes() {
 		tables := strconv.Itoa(n / storetest.PerTable)
 		b.task("grow", b.node.Root(), strconv.Itoa(made/storetest.PerTable), tables)
 		made = n
+		start := func() time.Duration { return timed(func() { b.node.StartBallastd(b.t) }) }
+		ready := start()
+		b.node.Ballastd.Kill()
+		killed, memory := start(), b.peak()
+		b.node.Ballastd.Stop(b.t)
 		_, out := b.taskSays("store", b.node.Root(), tables)
-		ready := timed(func() { b.node.StartBallastd(b.t) })
+		start()
 		column(n)
 		for line := range strings.Lines(out) {
 			what, value, _ := strings.Cut(strings.TrimSpace(line), "\t")
 			add("store: "+what, value)
 		}
 		add("ballastd: start until containerd reaches it", seconds(ready))
-		add("ballastd: memory, peak", sizeOf(b.peak()))
+		add("ballastd: the same after a kill", seconds(killed))
+		add("ballastd: memory, peak of the start", sizeOf(memory))
+		add("ballastd: memory, peak of the pulls", sizeOf(b.peak()))
 	}
 	b.tables = append(b.tables, t)
 }
@@ -99,25 +107,40 @@ func measureStore(dir, tables string) error {
 			s, err = store.Open(dir, store.Options{})
 		}
 	}
+	memory := heap()
+	measure := func(how string) {
+		if s != nil {
+			err = errors.Join(err, s.Close())
+			s = nil
+			heap()
+		}
+		cpu := ownCPU()
+		took := timed(open)
+		say("open, "+how, seconds(took))
+		say("open, "+how+", CPU", seconds(ownCPU()-cpu))
+	}
 	drop()
-	cold := timed(open)
+	measure("cold")
+	measure("warm")
 	if err != nil {
 		return err
 	}
-	if err := s.Close(); err != nil {
-		return err
-	}
-	s = nil
-	memory, cpu := heap(), ownCPU()
-	warm := timed(open)
+	err = touch(s.ObjectsDir())
+	measure("warm, all directories changed")
 	if err != nil {
 		return err
 	}
-	say("open, cold", seconds(cold))
-	say("open, warm", seconds(warm))
-	say("open, warm, CPU", seconds(ownCPU()-cpu))
 	say("memory", fmt.Sprintf("%d MiB", (heap()-memory)>>20))
 	return errors.Join(measureRequests(s, n, say), s.Close())
+}
+
+// touch changes the times of all directories of objects, as if files had been added after the last comparison.
+func touch(objects string) error {
+	dirs, err := filepath.Glob(filepath.Join(objects, "*", "*"))
+	for _, dir := range dirs {
+		err = errors.Join(err, os.Chtimes(dir, time.Time{}, time.Now()))
+	}
+	return err
 }
 
 // heap returns the heap in use, in bytes.

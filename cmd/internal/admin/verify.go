@@ -104,37 +104,49 @@ func (h *Handler) check(ctx context.Context, name api.Name, repair bool, event f
 func (h *Handler) Scrub(ctx context.Context, interval time.Duration, rate int64) error {
 	return h.Store.Scrub(ctx, store.ScrubOptions{
 		Interval: interval, Rate: rate,
-		Begin: func() (func(done, total int64), func(error)) { return h.Verifying(api.KindScrub, "") },
-		Damaged: func(ctx context.Context, bad []store.CheckResult) {
-			tables, err := h.needing(ctx, bad[0])
-			_, end := h.Verifying(api.KindScrub, h.namesOf(tables))
-			res := &api.VerifyResult{Bad: bad[:1]}
-			if err == nil {
-				err = h.repair(ctx, remote.Ref{}, func(t digest.Digest) bool { return slices.Contains(tables, t) }, res, func(api.VerifyEvent) {})
-			}
-			if err != nil {
-				end(fmt.Errorf("%s is damaged or missing, and cannot be downloaded: %w", bad[0].Digest, err))
-				return
-			}
-			h.Log.Info("damaged object was downloaded again", "digest", bad[0].Digest, "refs", res.Repaired)
-			end(nil)
-		},
+		Begin:   func() (func(done, total int64), func(error)) { return h.Verifying(api.KindScrub, "") },
+		Damaged: func(ctx context.Context, bad []store.CheckResult) { h.repairDamaged(ctx, bad[:1]) },
 	})
 }
 
-// needing returns the tables that need a damaged or missing object: those with a reference, and those of images. That of
+// CompareFiles compares the files of the store with its records in the background, until ctx ends. What is missing, or
+// has another size, is repaired as by a verification.
+func (h *Handler) CompareFiles(ctx context.Context) error {
+	return h.Store.CompareFiles(ctx, h.repairDamaged)
+}
+
+// repairDamaged downloads what tables lack that need damaged or missing objects.
+func (h *Handler) repairDamaged(ctx context.Context, bad []store.CheckResult) {
+	tables, err := h.needing(ctx, bad)
+	_, end := h.Verifying(api.KindScrub, h.namesOf(tables))
+	res := &api.VerifyResult{Bad: bad}
+	if err == nil {
+		err = h.repair(ctx, remote.Ref{}, func(t digest.Digest) bool { return slices.Contains(tables, t) }, res, func(api.VerifyEvent) {})
+	}
+	if err != nil {
+		end(fmt.Errorf("%s is damaged or missing, and cannot be downloaded: %w", bad[0].Digest, err))
+		return
+	}
+	h.Log.Info("damaged objects were downloaded again", "digest", bad[0].Digest, "objects", len(bad), "refs", res.Repaired)
+	end(nil)
+}
+
+// needing returns the tables that need damaged or missing objects: those with a reference, and those of images. That of
 // an index is empty.
-func (h *Handler) needing(ctx context.Context, b store.CheckResult) ([]digest.Digest, error) {
-	tables := slices.Clone(b.Tables)
-	images := h.Store.Images()
-	for _, im := range images {
-		needs := b.Digest == im.Manifest || b.Digest == im.Config
+func (h *Handler) needing(ctx context.Context, bad []store.CheckResult) (tables []digest.Digest, err error) {
+	is := map[digest.Digest]bool{}
+	for _, b := range bad {
+		is[b.Digest] = true
+		tables = append(tables, b.Tables...)
+	}
+	for _, im := range h.Store.Images() {
+		needs := is[im.Manifest] || is[im.Config]
 		if !needs && !isIndex(im) {
 			missing, err := h.Store.Missing(ctx, im.Table)
 			if err != nil {
 				return nil, err
 			}
-			needs = slices.ContainsFunc(missing, func(m store.CheckResult) bool { return m.Digest == b.Digest })
+			needs = slices.ContainsFunc(missing, func(m store.CheckResult) bool { return is[m.Digest] })
 		}
 		if needs {
 			tables = append(tables, im.Table)

@@ -235,6 +235,7 @@ func (d *Daemon) serve(ctx context.Context, g *errgroup.Group) error {
 	g.Go(func() error { return d.jobs.Run(ctx) })
 	g.Go(func() error { return d.sweep(ctx) })
 	g.Go(func() error { return d.settleAll(ctx) })
+	g.Go(func() error { return d.admin().CompareFiles(ctx) })
 	if c := d.config.Scrub; c.Interval.Duration > 0 {
 		g.Go(func() error { return d.admin().Scrub(ctx, c.Interval.Duration, int64(c.Rate)) })
 	}

@@ -29,9 +29,10 @@ var (
 	bucketWays      = []byte("ways")
 	bucketVerdicts  = []byte("verdicts")
 	bucketOrders    = []byte("orders")
+	bucketCompared  = []byte("compared")
 
 	// sealed are the buckets whose values have a checksum.
-	sealed  = [][]byte{bucketObjects, bucketContents, bucketAssembled, bucketTables, bucketImages, bucketRefs, bucketWays, bucketVerdicts, bucketOrders}
+	sealed  = [][]byte{bucketObjects, bucketContents, bucketAssembled, bucketTables, bucketImages, bucketRefs, bucketWays, bucketVerdicts, bucketOrders, bucketCompared}
 	buckets = append([][]byte{bucketMeta, bucketChunks}, sealed...)
 )
 

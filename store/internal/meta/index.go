@@ -26,7 +26,8 @@ type entries struct {
 	expires map[string]bool // references that expire
 	images  images
 
-	totals Usage // Reclaimable counts idle objects
+	totals Usage      // Reclaimable counts idle objects
+	inDir  [256]int64 // existing objects by the first byte of their digests
 
 	garbage bool // records were removed since the last search for useless ones
 }
@@ -107,6 +108,7 @@ func (x *entries) count(id objectID, o *object, sign int64) {
 	}
 	size := sign * o.size
 	x.totals.Objects += sign
+	x.inDir[o.key[0]] += sign
 	x.totals.Unique += size
 	if o.complete > 0 {
 		x.totals.Shared += size

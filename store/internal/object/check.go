@@ -132,7 +132,7 @@ func (s *Objects) missing(d digest.Digest) (lost bool, err error) {
 	if _, err := s.o.DB.Object(d); err != nil {
 		return false, nil // already collected
 	}
-	s.o.Log.Error("file of a recorded object is missing", "digest", d)
+	s.logMissing(d)
 	s.lost.Add(1)
 	return true, errors.Join(s.withhold(d), s.o.DB.Lose(d))
 }

@@ -2,15 +2,14 @@ package object
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"log/slog"
-	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/ballast-dev/ballast/store/internal/dirs"
 	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
@@ -20,7 +19,7 @@ import (
 // left alone.
 func TestFiles(t *testing.T) {
 	dir := t.TempDir()
-	root, err := os.OpenRoot(dir)
+	root, err := dirs.Open(dir, Keeps)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +36,7 @@ func TestFiles(t *testing.T) {
 	other := strings.Repeat("ab", 32)
 	none := []string{
 		"objects/stray", "objects/sha256/stray", "objects/sha256/ab/" + other[2:], "objects/sha256/cd/" + other,
-		"objects/sha256/ab/" + strings.ToUpper(other), "objects/sha512/ab/" + other,
+		"objects/sha256/ab/" + strings.ToUpper(other), "objects/sha256/AB", "objects/sha512",
 	}
 	for _, name := range append([]string{Path(right), Path(short), Path(unknown)}, none...) {
 		if err := errors.Join(root.MkdirAll(filepath.Dir(name), 0o700), root.WriteFile(name, []byte("1234"), Mode)); err != nil {
@@ -49,25 +48,95 @@ func TestFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	files := Scan(t.Context(), root, slog.New(slog.NewTextHandler(&log, nil)))
-	if err := files.Wait(); err != nil {
+	top, err := root.Open(topPath)
+	if err != nil {
 		t.Fatal(err)
 	}
-	got := files.compare(db)
-	want := compared{
-		lost: []digest.Digest{gone}, resized: []meta.Sized{{Digest: short, Size: 4}}, unknown: []meta.Sized{{Digest: unknown, Size: 4}},
+	defer top.Close()
+	s := &Objects{top: top, o: Options{Root: root, DB: db, Log: slog.New(slog.NewTextHandler(&log, nil))}}
+	if err := s.logStrays(); err != nil {
+		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(compared{})); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	for _, name := range append(none, link, nested) {
-		if !slices.ContainsFunc(strings.Split(log.String(), "\n"), func(l string) bool { return strings.HasSuffix(l, "path="+name) }) {
-			t.Errorf("%s is not logged", name)
+	for _, sizes := range []bool{false, true} {
+		var got meta.Difference
+		l := s.newLister()
+		l.strays = sizes
+		for first := range directories {
+			diff, err := l.differences(byte(first), sizes)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got.Unknown, got.Resized, got.Missing = append(got.Unknown, diff.Unknown...), append(got.Resized, diff.Resized...), append(got.Missing, diff.Missing...)
+		}
+		found := func(d digest.Digest, size int64) []meta.Found {
+			id, _ := parseName([]byte(d.Encoded()))
+			return []meta.Found{{Digest: id, Size: size}}
+		}
+		want := meta.Difference{Missing: []digest.Digest{gone}, Unknown: found(unknown, 4)}
+		if sizes {
+			want.Resized = found(short, 4)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("sizes %t (-want +got):\n%s", sizes, diff)
 		}
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := Scan(ctx, root, slog.New(slog.DiscardHandler)).Wait(); !errors.Is(err, context.Canceled) {
-		t.Errorf("after the end: %v", err)
+	for _, name := range append(none, link, nested) {
+		if n := strings.Count(log.String(), "path="+name+"\n"); n != 1 {
+			t.Errorf("%s is logged %d times", name, n)
+		}
+	}
+}
+
+// A directory is not recorded if it has changed since it was compared, or if the file of a removed record is still
+// there.
+func TestChangedMeanwhileIsNotRecorded(t *testing.T) {
+	root, err := dirs.Open(t.TempDir(), Keeps)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	log := slog.New(slog.DiscardHandler)
+	db, err := meta.Open(filepath.Join(root.Name(), "store.db"), meta.Options{Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	s, err := Open(Options{Root: root, Temp: "partial", DB: db, Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	s.settleTime = 0
+	var objects []digest.Digest
+	for _, text := range []string{"changes", "is evicted", "stays"} {
+		d, err := s.Put([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		objects = append(objects, d)
+	}
+	same := map[string]meta.DirState{}
+	for first := range directories {
+		if err := s.newLister().compareDir(byte(first), &Found{}, same); err != nil {
+			t.Fatal(err)
+		}
+	}
+	name := func(d digest.Digest) string { return d.Encoded()[:2] }
+	if err := root.Chtimes(filepath.Join(topPath, name(objects[0])), time.Time{}, time.Unix(1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Lose(objects[1]); err != nil {
+		t.Fatal(err)
+	}
+	s.unrecord(meta.Sized{Digest: objects[1], Size: 1}) // it could not be removed
+	if len(same) != len(objects) {
+		t.Fatalf("the same: %v", same)
+	}
+	if err := s.recordCompared(same); err != nil {
+		t.Fatal(err)
+	}
+	got, err := db.Compared()
+	if _, ok := got[name(objects[2])]; !ok || len(got) != 1 || err != nil {
+		t.Errorf("recorded %v, %v", got, err)
 	}
 }

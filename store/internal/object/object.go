@@ -53,11 +53,10 @@ const graceTime = time.Minute
 
 // Options configure Objects. All are required.
 type Options struct {
-	Root  *dirs.Root // of the store
-	Temp  string     // directory below Root for files that are not yet objects
-	DB    *meta.DB
-	Files *Files // of Root, unchanged since
-	Log   *slog.Logger
+	Root *dirs.Root // of the store
+	Temp string     // directory below Root for files that are not yet objects
+	DB   *meta.DB
+	Log  *slog.Logger
 }
 
 // Objects are the objects of a store. All methods are safe for concurrent use.
@@ -71,7 +70,9 @@ type Objects struct {
 	// and its record, and locked while objects are removed.
 	collecting sync.RWMutex
 
-	resized []digest.Digest // set aside by Open because of their size; constant afterwards
+	top        *os.File                 // the parent of the directories of objects
+	compared   map[string]meta.DirState // as recorded; only Open and Compare use it
+	settleTime time.Duration
 
 	removals atomic.Int64 // see Removals
 	lost     atomic.Int64 // see Lost
@@ -81,27 +82,36 @@ type Objects struct {
 	waiting    []*publication
 	grace      map[digest.Digest]time.Time
 	unrecorded map[digest.Digest]*unrecordedFile
+	resized    []digest.Digest // set aside because of their size
 }
 
-// Open creates the directories, removes what a crash left, and compares files and records. It
-// hashes only small files.
+// Open creates the directories, removes what a crash left, and compares the names of files with the records. It
+// hashes only small files. Compare compares the rest.
 func Open(o Options) (*Objects, error) {
 	// Containers read objects through overlayfs with the credentials of the mounter, who is root.
-	for _, name := range []string{filepath.Join(Dir, digest.SHA256.String()), DamagedDir, o.Temp, ViewsDir} {
+	for _, name := range []string{topPath, DamagedDir, o.Temp, ViewsDir} {
 		if err := o.Root.MkdirAll(name, 0o700); err != nil {
 			return nil, err
 		}
 	}
-	s := &Objects{o: o, grace: map[digest.Digest]time.Time{}, unrecorded: map[digest.Digest]*unrecordedFile{}}
+	s := &Objects{o: o, settleTime: settleTime, grace: map[digest.Digest]time.Time{}, unrecorded: map[digest.Digest]*unrecordedFile{}}
 	s.ctx, s.stop = context.WithCancel(context.Background())
-	if err := s.sweepTemp(); err != nil {
+	var err error
+	if s.top, err = o.Root.Open(topPath); err != nil {
 		return nil, err
 	}
-	return s, s.adopt()
+	if err := errors.Join(s.sweepTemp(), s.adopt()); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
 }
 
 // Close cancels work without a caller.
-func (s *Objects) Close() { s.stop() }
+func (s *Objects) Close() {
+	s.stop()
+	s.top.Close() // opened for reading
+}
 
 // Exist reports whether there are files below objects.
 func Exist(root *os.Root) bool {

@@ -129,7 +129,7 @@ func (s *Objects) syncDirs(dirs map[string]bool) error {
 		g.Go(func() error { return s.o.Root.Sync(dir) })
 	}
 	if len(dirs) > 0 {
-		g.Go(func() error { return s.o.Root.Sync(filepath.Join(Dir, digest.SHA256.String())) })
+		g.Go(func() error { return s.o.Root.Sync(topPath) })
 	}
 	return g.Wait()
 }

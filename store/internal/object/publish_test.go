@@ -40,7 +40,7 @@ func empty(t *testing.T) (*object.Objects, *meta.DB, *dirs.Root) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { db.Close() })
-	s, err := object.Open(object.Options{Root: root, Temp: "partial", DB: db, Files: object.Scan(t.Context(), root.Root, log), Log: log})
+	s, err := object.Open(object.Options{Root: root, Temp: "partial", DB: db, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,49 +30,6 @@ type unrecordedFile struct {
 // configs, which are needed to find everything else.
 const smallFile = 1 << 20
 
-// adopt makes the records agree with the files below objects: files without a record are listed as
-// unrecorded, files of another size than recorded are set aside, and records of missing files are removed.
-func (s *Objects) adopt() error {
-	if err := s.o.Files.Wait(); err != nil {
-		return err
-	}
-	files := s.o.Files.compare(s.o.DB)
-	s.o.Files = nil
-	lost := files.lost
-	for _, d := range lost {
-		s.o.Log.Error("file of a recorded object is missing", "digest", d)
-	}
-	for _, f := range files.resized {
-		s.o.Log.Error("object has another size than recorded; it is set aside", "digest", f.Digest, "bytes", f.Size, "path", damagedPath(f.Digest))
-		if err := s.setAside(f.Digest); err != nil {
-			return err
-		}
-		lost, s.resized = append(lost, f.Digest), append(s.resized, f.Digest)
-	}
-	if err := errors.Join(s.withhold(lost...), s.o.DB.Lose(lost...)); err != nil {
-		return err
-	}
-	aside, err := s.Damaged()
-	if err != nil {
-		return err
-	}
-	for _, f := range aside { // replaced just before the process ended
-		if s.Has(f.Digest) {
-			s.removeReplaced(f.Digest)
-		}
-	}
-	s.unrecord(files.unknown...)
-	for _, f := range files.unknown {
-		if f.Size <= smallFile {
-			s.recoverFile(s.ctx, f.Digest)
-		}
-	}
-	if n := len(s.unrecorded); n > 0 {
-		s.o.Log.Warn("files without a record must be hashed before they are objects", "files", n)
-	}
-	return nil
-}
-
 // unrecord lists files below objects that have no record.
 func (s *Objects) unrecord(files ...meta.Sized) {
 	s.mu.Lock()
@@ -109,7 +66,10 @@ func (s *Objects) RecoverAll(ctx context.Context) (objects []digest.Digest) {
 	for _, f := range s.Unrecorded() {
 		objects = append(objects, s.Recover(ctx, f.Digest)...)
 	}
-	for _, d := range s.resized {
+	s.mu.Lock()
+	resized := slices.Clone(s.resized)
+	s.mu.Unlock()
+	for _, d := range resized {
 		if err := s.restore(ctx, d); err != nil && !isDamage(err) && ctx.Err() == nil {
 			s.o.Log.Error("file that was set aside cannot be hashed", "digest", d, "err", err)
 		}

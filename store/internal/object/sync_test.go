@@ -34,7 +34,7 @@ func TestSyncBeforeLocks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	s, err := object.Open(object.Options{Root: root, Temp: "partial", DB: db, Files: object.Scan(t.Context(), root.Root, log), Log: log})
+	s, err := object.Open(object.Options{Root: root, Temp: "partial", DB: db, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}

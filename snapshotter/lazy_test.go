@@ -80,10 +80,20 @@ func testShowBeforeComplete(t *testing.T, own bool) {
 	if err := os.WriteFile(name, p, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for _, key := range []string{"early", "late"} {
+	told := 0
+	n.told = func(d digest.Digest, v string) {
+		if told++; d != table || v != view {
+			t.Errorf("told of %s in view %q, want %s in %q", d, v, table, view)
+		}
+	}
+	for _, key := range []string{"early", "extract-late", "late"} {
+		told = 0
 		mounts, err := n.View(t.Context(), key, "model")
 		if err != nil {
 			t.Fatal(err)
+		}
+		if told > 0 != (key == "late") {
+			t.Errorf("%s: told of %d complete models", key, told)
 		}
 		options := strings.Join(mounts[0].Options, ",")
 		if !strings.Contains(options, "::"+data) {

@@ -141,6 +141,7 @@ func (s *Snapshotter) mounts(ctx context.Context, key string, plain []mount.Moun
 	if len(ids) == 0 && isVolume(key) {
 		return nil, errEmptyVolume(key)
 	}
+	s.tellMounted(key, c)
 	view, users := c.Kind == snapshots.KindView, mapping(plain)
 	switch {
 	case len(ids) == 0 && view:
@@ -179,6 +180,22 @@ func (s *Snapshotter) mounts(ctx context.Context, key string, plain []mount.Moun
 		}
 	}
 	return []mount.Mount{{Type: "overlay", Source: "overlay", Options: options}}, nil
+}
+
+// tellMounted calls Options.Mounted for the complete models of a chain.
+func (s *Snapshotter) tellMounted(key string, c chain) {
+	if s.told == nil || isUnpack(key) {
+		return
+	}
+	for i, m := range c.parents {
+		if m.Table == "" {
+			continue
+		}
+		view := m.view(c.ParentIDs[i])
+		if _, early := s.store.Early(m.Table)[view]; !early {
+			s.told(m.Table, view)
+		}
+	}
 }
 
 // dataLayers returns the data-only layers with the content of stubs, none if the chain has no

@@ -39,6 +39,10 @@ type Options struct {
 	// refused. If it is nil, such snapshots are allowed.
 	Bare func(ctx context.Context) error
 
+	// Mounted is told of each complete model for which mounts are asked, but not of those for unpacking, with
+	// the view (store.View) that has its objects. It must not wait. It may be nil.
+	Mounted func(table digest.Digest, view string)
+
 	// Log is the logger; nil discards.
 	Log *slog.Logger
 }
@@ -57,6 +61,7 @@ type Snapshotter struct {
 	lazy    atomic.Pointer[lazyMount]
 	volume  func(ctx context.Context, target digest.Digest, id string) error
 	bare    func(ctx context.Context) error
+	told    func(table digest.Digest, view string) // Options.Mounted
 	log     *slog.Logger
 
 	noStubs error // why the kernel mounts no stubs, if backend is tree.Links
@@ -127,7 +132,7 @@ func New(root string, st *store.Store, o Options) (*Snapshotter, error) {
 	rec := &recorder{overlaySnapshotter: ov, meta: meta, dir: filepath.Join(root, "snapshots"), log: o.Log}
 	return &Snapshotter{
 		Snapshotter: rec, overlay: rec, meta: meta, unsure: unsure, store: st,
-		root: root, backend: backend, noStubs: noStubs, volume: o.Volume, bare: o.Bare,
+		root: root, backend: backend, noStubs: noStubs, volume: o.Volume, bare: o.Bare, told: o.Mounted,
 		asked:   asked{names: map[string]bool{}},
 		objects: tree.Objects{Dir: objects, Name: store.ObjectName, Size: st.View("").Size}, log: o.Log,
 	}, nil

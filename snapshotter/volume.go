@@ -117,10 +117,15 @@ func (s *Snapshotter) asVolume(c *chain, key string) error {
 // checkBare calls Options.Bare for a snapshot without a parent that is not for unpacking: clients
 // make such snapshots to mount an image without layers.
 func (s *Snapshotter) checkBare(ctx context.Context, key, parent string) error {
-	if s.bare == nil || parent != "" || strings.HasPrefix(clientKey(key), snapshots.UnpackKeyPrefix+"-") {
+	if s.bare == nil || parent != "" || isUnpack(key) {
 		return nil
 	}
 	return s.bare(ctx)
+}
+
+// isUnpack reports whether a snapshot is for unpacking a layer.
+func isUnpack(key string) bool {
+	return strings.HasPrefix(clientKey(key), snapshots.UnpackKeyPrefix+"-")
 }
 
 func errEmptyVolume(key string) error {

@@ -37,7 +37,7 @@ func TestUnit(t *testing.T) {
 		"RestrictAddressFamilies": {"AF_UNIX AF_INET AF_INET6 AF_NETLINK"},
 		"RestrictNamespaces":      {"yes"},
 		"RestrictSUIDSGID":        {"yes"},
-		"SystemCallFilter":        {"@system-service mount umount2 open_tree move_mount fchmodat2", "~@keyring @aio"},
+		"SystemCallFilter":        {"@system-service mount umount2 open_tree move_mount fchmodat2 cachestat", "~@keyring @aio"},
 	} {
 		var got []string
 		for _, line := range lines["[Service]"] {

@@ -93,8 +93,9 @@ cmd/internal/node         : cmd/internal/config cmd/internal/containerdversion c
 cmd/internal/setup        : cmd/internal/api cmd/internal/config cmd/internal/containerdversion cmd/internal/dirs cmd/internal/facadetls cmd/internal/node cmd/internal/snippet contrib/systemd convert/mediatype store store/durable store/filetable
 contrib/systemd           :
 cmd/internal/doctor       : cmd/internal/api cmd/internal/config cmd/internal/containerdversion cmd/internal/node cmd/internal/portowner cmd/internal/setup cmd/internal/snippet
+cmd/internal/ahead        :
 cmd/internal/daemon       : *
-cmd/ballastd              : cmd/internal/api cmd/internal/config cmd/internal/daemon snapshotter/lazy snapshotter/lazy/fdstore
+cmd/ballastd              : cmd/internal/ahead cmd/internal/api cmd/internal/config cmd/internal/daemon snapshotter/lazy snapshotter/lazy/fdstore
 cmd/ballast               : *
 `
 

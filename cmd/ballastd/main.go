@@ -8,6 +8,7 @@
 //	ballastd unmount                  unmount the lazy mount that a daemon has left; for uninstalling
 //	ballastd holder --fd N --socket PATH
 //	ballastd holder --stay --socket PATH
+//	ballastd read-ahead               of files that the daemon passes
 //
 // The holder is a process that keeps the lazy mount alive while the daemon is down. A unit, or a
 // container beside that of the daemon, runs the last line: child processes of the daemon can end with
@@ -28,6 +29,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/ballast-dev/ballast/cmd/internal/ahead"
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/daemon"
@@ -110,7 +112,7 @@ func root(stdout, stderr io.Writer) *cobra.Command {
 			return config.Default().Write(stdout)
 		}},
 	)
-	c.AddCommand(conf, unmount(&file, stdout, stderr), holder(stderr), &cobra.Command{Use: "version", Short: "print the version", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
+	c.AddCommand(conf, unmount(&file, stdout, stderr), holder(stderr), readAhead(), &cobra.Command{Use: "version", Short: "print the version", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
 		_, err := fmt.Fprintln(stdout, strings.Join(strings.Fields("ballastd "+strings.Join(api.ThisVersion().Fields(), " ")), " "))
 		return err
 	}})
@@ -166,6 +168,33 @@ func holder(stderr io.Writer) *cobra.Command {
 	c.Flags().IntVar(&fd, "fd", 3, "file descriptor of the listening socket")
 	c.Flags().StringVar(&socket, "socket", "", "path of the socket")
 	c.Flags().BoolVar(&stay, "stay", false, "make the socket, and stay until SIGTERM; as a unit, or in a container beside that of the daemon")
+	return c
+}
+
+// readAhead returns the command that reads files ahead, which are passed from descriptor 3 on.
+func readAhead() *cobra.Command {
+	var cgroup string
+	var n int
+	c := &cobra.Command{
+		Use: "read-ahead", Short: "read files of models ahead of their readers", Args: cobra.NoArgs, Hidden: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := context.WithCancel(cmd.Context())
+			go func() {
+				defer stop() // the daemon has ended
+				_, _ = io.Copy(io.Discard, os.Stdin)
+			}()
+			files := make([]*os.File, n)
+			for i := range files {
+				files[i] = os.NewFile(uintptr(3+i), "model")
+			}
+			if err := ahead.Run(ctx, cgroup, files); err != nil {
+				return &runError{err}
+			}
+			return nil
+		},
+	}
+	c.Flags().IntVar(&n, "files", 0, "number of files, which are open from descriptor 3 on")
+	c.Flags().StringVar(&cgroup, "cgroup", "", "directory of the memory cgroup to which pages are charged (default: the root, if it has no limit)")
 	return c
 }
 

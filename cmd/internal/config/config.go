@@ -111,7 +111,8 @@ type Fetch struct {
 
 // Snapshot configures how models are shown.
 type Snapshot struct {
-	Show string `toml:"show" comment:"stubs: metadata files over data-only lower layers (Linux 6.5); links: hard links to the stored files\n(any kernel); auto: stubs if the kernel supports them, otherwise links."`
+	Show      string `toml:"show" comment:"stubs: metadata files over data-only lower layers (Linux 6.5); links: hard links to the stored files\n(any kernel); auto: stubs if the kernel supports them, otherwise links."`
+	ReadAhead string `toml:"read_ahead" comment:"Read the large files of complete models ahead of the programs that load them. on: always; auto: if the\ndisk takes half a millisecond or more for a request, as network volumes do; off: never. Needs Linux 6.5."`
 }
 
 // Lazy configures when incomplete models are shown, and how their rest is downloaded.
@@ -185,7 +186,7 @@ func Default() *Config {
 			Reserve:     1 << 30, // 1 GiB
 			Linger:      Duration{5 * time.Minute},
 		},
-		Snapshot: Snapshot{Show: ShowAuto},
+		Snapshot: Snapshot{Show: ShowAuto, ReadAhead: ReadAheadAuto},
 		Lazy:     Lazy{Mode: ModeAuto, Verify: VerifyChunk, ReadAhead: 2 << 20, Passthrough: true, IDMap: true, Holder: HolderAuto},
 		Resolve:  Resolve{Address: "/run/ballast-resolve/resolve.sock"},
 		Scrub:    Scrub{Interval: Duration{30 * 24 * time.Hour}, Rate: 20 << 20},
@@ -198,6 +199,13 @@ const (
 	ShowAuto  = "auto"
 	ShowStubs = "stubs"
 	ShowLinks = "links"
+)
+
+// The values of Snapshot.ReadAhead.
+const (
+	ReadAheadAuto = "auto"
+	ReadAheadOn   = "on"
+	ReadAheadOff  = "off"
 )
 
 // The values of Lazy.Mode and LazyRule.Mode.

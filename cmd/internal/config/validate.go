@@ -55,6 +55,8 @@ func (c *Config) checkValues() error {
 		return invalid("log.format", "%q is not text or json", c.Log.Format)
 	case !slices.Contains([]string{ShowAuto, ShowStubs, ShowLinks}, c.Snapshot.Show):
 		return invalid("snapshot.show", "%q is not one of auto, stubs, links", c.Snapshot.Show)
+	case !slices.Contains([]string{ReadAheadAuto, ReadAheadOn, ReadAheadOff}, c.Snapshot.ReadAhead):
+		return invalid("snapshot.read_ahead", "%q is not one of auto, on, off", c.Snapshot.ReadAhead)
 	case c.Fetch.Connections < 1 || c.Fetch.Connections > 256:
 		return invalid("fetch.connections", "%d is not in the range 1 to 256", c.Fetch.Connections)
 	case c.Fetch.Linger.Duration < 0:

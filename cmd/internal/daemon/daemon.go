@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ballast-dev/ballast/cmd/internal/ahead"
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/dirs"
@@ -57,6 +58,7 @@ type Daemon struct {
 	facade      *registry.Handler
 	port        *facadeport.Port
 	secrets     *pullsecret.Secrets
+	ahead       *ahead.Ahead // nil if models are never read ahead
 	snapshotter *snapshotter.Snapshotter
 	differ      *differ.Differ
 	containerd  *grpc.ClientConn
@@ -78,7 +80,7 @@ func Version() string { return api.ThisVersion().Version }
 // errdefs.ErrFailedPrecondition if the root or the directory of a socket is not suitable.
 func New(c *config.Config, log *slog.Logger) (*Daemon, error) {
 	d := &Daemon{config: c, version: api.ThisVersion(), started: time.Now(), log: log}
-	for _, build := range []func() error{d.openStore, d.buildFacade, d.buildSnapshotter, d.takePassed} {
+	for _, build := range []func() error{d.openStore, d.buildFacade, d.buildAhead, d.buildSnapshotter, d.takePassed} {
 		if err := build(); err != nil {
 			return nil, errors.Join(err, d.Close())
 		}
@@ -148,7 +150,7 @@ func (d *Daemon) buildSnapshotter() (err error) {
 		},
 	})
 	d.snapshotter, err = snapshotter.New(c.Root, d.store, snapshotter.Options{
-		Show: tree.Backend(c.Snapshot.Show), Volume: d.origins.Volume, Bare: d.origins.Bare, Log: log,
+		Show: tree.Backend(c.Snapshot.Show), Volume: d.origins.Volume, Bare: d.origins.Bare, Mounted: d.mounted, Log: log,
 	})
 	if err != nil {
 		return err
@@ -232,6 +234,9 @@ func (d *Daemon) serve(ctx context.Context, g *errgroup.Group) error {
 	g.Go(func() error { return d.watchLazy(ctx) })
 	g.Go(func() error { return d.watchHosts(ctx) })
 	g.Go(func() error { return d.store.Run(ctx) })
+	if d.ahead != nil {
+		g.Go(func() error { return d.ahead.Run(ctx) })
+	}
 	g.Go(func() error { return d.jobs.Run(ctx) })
 	g.Go(func() error { return d.sweep(ctx) })
 	g.Go(func() error { return d.settleAll(ctx) })

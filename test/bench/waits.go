@@ -1,32 +1,32 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/ballast-dev/ballast/test/e2e/node"
-	"github.com/hanwen/go-fuse/v2/fs"
-	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 )
 
 // A waitingDisk is a block device that takes a time for each request, whatever its size, and any number of requests
 // at once, as network volumes do: a loop device over a file whose server sleeps. The file system on it has one file.
 type waitingDisk struct {
-	wait   atomic.Int64 // for each read, in nanoseconds
-	device string       // below /dev
+	server io.Writer // of lines with the time for each read, in nanoseconds
+	device string    // below /dev
 	file   string
 }
 
 // newWaitingDisk makes a disk with a file of size bytes, which write makes.
+//
+// The server is a process with its own mounts, and the loop device goes with the last mount of it. Otherwise, when all processes
+// are killed, the kernel would unmount the disk, and wait for its server, before it closes the server's connection: a
+// device that nobody can detach, at which each later search for a free one hangs.
 func (b *bench) newWaitingDisk(size int64, write func(path string) error) *waitingDisk {
 	d := &waitingDisk{}
 	dir, err := os.MkdirTemp(b.node.Dir, "waits")
@@ -48,21 +48,33 @@ func (b *bench) newWaitingDisk(size int64, write func(path string) error) *waiti
 	}
 	run("truncate", "-s", fmt.Sprint(size+size/8+64<<20), image)
 	run("mkfs.ext4", "-q", image)
-	f, err := os.OpenFile(image, os.O_RDWR, 0)
+	server := taskCommand("waitingdisk", image, top)
+	server.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	in, err := server.StdinPipe()
 	if err != nil {
 		b.t.Fatalf("%v", err)
 	}
-	server, err := fs.Mount(top, &waitingDir{disk: d, image: f}, &fs.Options{MountOptions: fuse.MountOptions{
-		DirectMountStrict: true, MaxWrite: 512 << 10, MaxBackground: 1024, ExtraCapabilities: fuse.CAP_ASYNC_DIO,
-	}})
-	if err != nil {
-		b.t.Fatalf("%v", err)
+	out, err := server.StdoutPipe()
+	if err == nil {
+		err = server.Start()
 	}
-	b.t.Cleanup(func() { server.Unmount(); f.Close() })
-	d.device = strings.TrimPrefix(run("losetup", "--find", "--show", "--direct-io=on", filepath.Join(top, "disk")), "/dev/")
-	b.t.Cleanup(func() { run("losetup", "--detach", "/dev/"+d.device) })
-	run("mount", "-o", "noatime", "/dev/"+d.device, mount)
-	b.t.Cleanup(func() { run("umount", mount) })
+	if err == nil {
+		_, err = out.Read(make([]byte, 1)) // it serves
+	}
+	if err != nil {
+		b.t.Fatalf("server of the disk: %v", err)
+	}
+	d.server = in
+	b.t.Cleanup(func() { in.Close(); server.Wait() })
+	loop := run("losetup", "--find", "--show", "--direct-io=on", fmt.Sprintf("/proc/%d/root%s/disk", server.Process.Pid, top))
+	d.device = strings.TrimPrefix(loop, "/dev/")
+	b.t.Cleanup(func() {
+		if exec.Command("mountpoint", "-q", mount).Run() == nil {
+			run("umount", mount)
+		}
+	})
+	defer run("losetup", "--detach", loop) // when it is not mounted any more
+	run("mount", "-o", "noatime", loop, mount)
 	d.file = filepath.Join(mount, modelFile)
 	if err := write(d.file); err != nil {
 		b.t.Fatalf("%v", err)
@@ -71,62 +83,19 @@ func (b *bench) newWaitingDisk(size int64, write func(path string) error) *waiti
 	return d
 }
 
+// waits sets the time for each read.
+func (d *waitingDisk) waits(b *bench, wait time.Duration) {
+	if _, err := fmt.Fprintln(d.server, int64(wait)); err != nil {
+		b.t.Fatalf("%v", err)
+	}
+}
+
 // readAhead sets the read-ahead of the disk, in KiB.
 func (d *waitingDisk) readAhead(b *bench, kib int) {
 	if err := os.WriteFile(filepath.Join("/sys/block", d.device, "queue/read_ahead_kb"), []byte(fmt.Sprint(kib)), 0); err != nil {
 		b.t.Fatalf("%v", err)
 	}
 }
-
-// waitingDir is a directory with one file, the image of a waitingDisk.
-type waitingDir struct {
-	fs.Inode
-	disk  *waitingDisk
-	image *os.File
-}
-
-// OnAdd implements fs.NodeOnAdder.
-func (d *waitingDir) OnAdd(ctx context.Context) {
-	d.AddChild("disk", d.NewPersistentInode(ctx, &waitingFile{disk: d.disk, image: d.image}, fs.StableAttr{}), false)
-}
-
-type waitingFile struct {
-	fs.Inode
-	disk  *waitingDisk
-	image *os.File
-}
-
-// Open implements fs.NodeOpener.
-func (f *waitingFile) Open(context.Context, uint32) (fs.FileHandle, uint32, syscall.Errno) {
-	return nil, fuse.FOPEN_DIRECT_IO, 0
-}
-
-// Getattr implements fs.NodeGetattrer.
-func (f *waitingFile) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
-	info, err := f.image.Stat()
-	if err != nil {
-		return fs.ToErrno(err)
-	}
-	out.Mode, out.Size = syscall.S_IFREG|0o600, uint64(info.Size())
-	return 0
-}
-
-// Read implements fs.NodeReader.
-func (f *waitingFile) Read(_ context.Context, _ fs.FileHandle, dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
-	if wait := time.Duration(f.disk.wait.Load()); wait > 0 {
-		time.Sleep(wait)
-	}
-	return fuse.ReadResultFd(f.image.Fd(), off, len(dest)), 0
-}
-
-// Write implements fs.NodeWriter.
-func (f *waitingFile) Write(_ context.Context, _ fs.FileHandle, data []byte, off int64) (uint32, syscall.Errno) {
-	n, err := f.image.WriteAt(data, off)
-	return uint32(n), fs.ToErrno(err)
-}
-
-// Fsync implements fs.NodeFsyncer. Nothing is to be kept.
-func (f *waitingFile) Fsync(context.Context, fs.FileHandle, uint32) syscall.Errno { return 0 }
 
 // ahead reads a file ahead in order, until it is killed.
 func ahead(path string) error {
@@ -180,14 +149,14 @@ func (b *bench) diskWaits() {
 			t.rows[0] = append(t.rows[0], fmt.Sprintf("%v, read_ahead_kb %d", wait, kib))
 			d.readAhead(b, kib)
 			for _, loader := range waitLoaders {
-				d.wait.Store(int64(wait))
+				d.waits(b, wait)
 				var alone, beside, ballast series
 				for range b.rounds {
 					alone.add(b.loadWaiting(d, loader, size, helperNone))
 					beside.add(b.loadWaiting(d, loader, size, helperAhead))
 					ballast.add(b.loadWaiting(d, loader, size, helperBallast))
 				}
-				d.wait.Store(0)
+				d.waits(b, 0)
 				_, text := ratio(beside, alone)
 				_, ours := ratio(ballast, alone)
 				rows[loader] = append(rows[loader], fmt.Sprintf("%s; %s; %s", seconds(alone.median()), text, ours))

@@ -115,16 +115,18 @@ func (s *Objects) Close() {
 
 // Exist reports whether there are files below objects.
 func Exist(root *os.Root) bool {
-	found := false
-	// An error means that no file can be found.
-	_ = fs.WalkDir(root.FS(), Dir, func(_ string, e fs.DirEntry, err error) error {
-		if err == nil && !e.IsDir() {
-			found = true
-			return fs.SkipAll
+	for first := range directories {
+		d, err := root.Open(dirPath(byte(first)))
+		if err != nil {
+			continue // no file can be found
 		}
-		return err
-	})
-	return found
+		names, _ := d.Readdirnames(1) // nor here
+		d.Close()
+		if len(names) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // Open opens a complete, verified object for reading. A file without a record is hashed first. It returns

@@ -109,7 +109,7 @@ func usage() {
 	fmt.Fprint(w, `usage: bench [flags] [MEASUREMENT…]
 
 Measures ballast beside controls in the same run and prints tables in Markdown on standard output. Without a name all
-measurements are made, but for fleet and guard, and peers only with -stargz; a name stands for its group too: lazy for lazy-read and so on. It
+measurements are made, but for big, fleet and guard, and peers only with -stargz; a name stands for its group too: lazy for lazy-read and so on. It
 needs root, and the programs of "make build tools".
 
 `)
@@ -145,12 +145,11 @@ type measurement struct {
 	run        func(*bench)
 }
 
-// peersName is the measurement that needs other programs, fleetName that of a network, guardName that of two versions.
-const (
-	peersName = "peers"
-	fleetName = "fleet"
-	guardName = "guard"
-)
+// peersName is the measurement that needs other programs.
+const peersName = "peers"
+
+// apart are the measurements that are made only by their names.
+var apart = []string{"big", "fleet", "guard"}
 
 var measurements = []measurement{
 	{"pull", "a pull to resident and verified, beside its limit and stock containerd", (*bench).pull},
@@ -174,8 +173,9 @@ var measurements = []measurement{
 	{"ledger", "CPU-seconds for each GiB by what they are for", (*bench).ledger},
 	{"ordinary", "images that are no models, beside overlayfs", (*bench).ordinaryImages},
 	{"volumes", "pods and mounts of complete models", (*bench).volumes},
-	{fleetName, "eight nodes at once, directly and through Dragonfly, and mirrors that do wrong (about ten minutes)", (*bench).fleet},
-	{guardName, "another commit beside the working tree, in pairs; fails if a cost has grown (make bench-guard)", (*bench).guard},
+	{"fleet", "eight nodes at once, directly and through Dragonfly, and mirrors that do wrong (about ten minutes)", (*bench).fleet},
+	{"guard", "another commit beside the working tree, in pairs; fails if a cost has grown (make bench-guard)", (*bench).guard},
+	{"big", "a model of 20 times -size in eight files, beside one of 1 GiB, and a kill in the middle", (*bench).big},
 	{peersName, "other snapshotters and clients with the same bytes (make bench-peers)", (*bench).peers},
 	{"scale", "a node of many objects, snapshots and layers", (*bench).scale}, // last, because its files stay
 }
@@ -216,7 +216,7 @@ func (b *bench) options(peers bool) node.Options {
 
 func (b *bench) run(names []string) {
 	wanted := func(m measurement) bool {
-		return slices.ContainsFunc(names, m.called) || len(names) == 0 && m.name != fleetName && m.name != guardName && (m.name != peersName || b.stargz != "")
+		return slices.ContainsFunc(names, m.called) || len(names) == 0 && !slices.Contains(apart, m.name) && (m.name != peersName || b.stargz != "")
 	}
 	b.node = node.StartNode(b.t, b.options(slices.ContainsFunc(measurements, func(m measurement) bool { return m.name == peersName && wanted(m) })))
 	for _, m := range measurements {

@@ -34,7 +34,7 @@ func (s *Store) compareFiles(ctx context.Context, all bool, damaged func(context
 		s.completeRecovered(ctx)
 	}
 	bad := slices.DeleteFunc(found.Bad, func(b CheckResult) bool { return s.objects.Has(b.Digest) })
-	if len(bad) == 0 {
+	if len(bad) == 0 || ctx.Err() != nil {
 		return found.Changing, err
 	}
 	missing, merr := s.addMissing(ctx, "", bad)

@@ -98,6 +98,11 @@ func (db *DB) PutCompared(dirs map[string]DirState) error {
 	})
 }
 
+// ForgetCompared removes the recorded state of a directory.
+func (db *DB) ForgetCompared(name string) error {
+	return db.update(func(tx *txn) error { return remove(tx, bucketCompared, name) })
+}
+
 // forgetCompared removes the state of the directory of an object whose record is removed: the file is removed later,
 // and may be there again after a power cut, when the directory has the state that it had before.
 func forgetCompared(tx *txn, object digest.Digest) error {

@@ -142,10 +142,12 @@ func (s *Objects) Compare(ctx context.Context, all bool) (found Found, err error
 	}
 	same, l := map[string]meta.DirState{}, s.newLister()
 	l.strays = true
+	differ := s.unrecordedDirs()
 	for first := range directories {
 		began := time.Now()
 		l.found = l.found[:0]
 		changed, cerr := s.changed(byte(first))
+		changed = changed && !differ[dirName(byte(first))] // compared again when its files have been hashed
 		if cerr == nil && (changed || all) {
 			cerr = l.compareDir(byte(first), &found, same)
 		}
@@ -162,6 +164,17 @@ func (s *Objects) Compare(ctx context.Context, all bool) (found Found, err error
 		}
 	}
 	return found, err
+}
+
+// unrecordedDirs returns the names of the directories that have files without a record.
+func (s *Objects) unrecordedDirs() map[string]bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	dirs := map[string]bool{}
+	for d := range s.unrecorded {
+		dirs[d.Encoded()[:2]] = true
+	}
+	return dirs
 }
 
 // rest waits for d or the end of ctx.
@@ -182,6 +195,11 @@ func (s *lister) compareDir(first byte, found *Found, same map[string]meta.DirSt
 	diff, err := s.differences(first, true)
 	if err != nil {
 		return err
+	}
+	if _, ok := s.compared[dirName(first)]; ok && !diff.Empty() {
+		if err := s.o.DB.ForgetCompared(dirName(first)); err != nil {
+			return err
+		}
 	}
 	for _, f := range diff.Unknown {
 		if s.adoptUnknown(f.Sized()) {
@@ -219,11 +237,9 @@ func (s *Objects) settled(d meta.DirState) bool {
 func (s *Objects) recordCompared(same map[string]meta.DirState) error {
 	s.collecting.RLock() // no record is removed meanwhile, and each removed one has lost its file or is unrecorded
 	defer s.collecting.RUnlock()
-	s.mu.Lock()
-	for d := range s.unrecorded {
-		delete(same, d.Encoded()[:2])
+	for name := range s.unrecordedDirs() {
+		delete(same, name)
 	}
-	s.mu.Unlock()
 	for first := range directories {
 		name := dirName(byte(first))
 		was, ok := same[name]
@@ -242,6 +258,12 @@ func (s *Objects) recordCompared(same map[string]meta.DirState) error {
 
 // adoptUnknown lists a file without a record as unrecorded, and reports whether it was not.
 func (s *Objects) adoptUnknown(f meta.Sized) bool {
+	s.mu.Lock()
+	_, listed := s.unrecorded[f.Digest]
+	s.mu.Unlock()
+	if listed {
+		return false
+	}
 	s.collecting.Lock() // while a file is published, it has no record
 	defer s.collecting.Unlock()
 	info, err := s.o.Root.Lstat(Path(f.Digest))
@@ -251,14 +273,9 @@ func (s *Objects) adoptUnknown(f meta.Sized) bool {
 	if _, err := s.o.DB.Object(f.Digest); !errdefs.IsNotFound(err) {
 		return false
 	}
-	s.mu.Lock()
-	_, listed := s.unrecorded[f.Digest]
-	s.mu.Unlock()
-	if !listed {
-		s.o.Log.Warn("file without a record must be hashed before it is an object", "digest", f.Digest)
-		s.unrecord(meta.Sized{Digest: f.Digest, Size: info.Size()})
-	}
-	return !listed
+	s.o.Log.Warn("file without a record must be hashed before it is an object", "digest", f.Digest)
+	s.unrecord(meta.Sized{Digest: f.Digest, Size: info.Size()})
+	return true
 }
 
 // resize sets an object aside whose file has another size than recorded; nil if it has not.

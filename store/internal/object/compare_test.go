@@ -200,6 +200,9 @@ func TestCompareFindsWhatOpenDoesNot(t *testing.T) {
 		t.Fatalf("Open has read %s", got)
 	}
 	found := c.compare(s, true)
+	if diff := cmp.Diff(dirsOf(whole), c.recorded()); diff != "" {
+		t.Errorf("recorded (-want +got):\n%s", diff)
+	}
 	var bad []digest.Digest
 	for _, b := range found.Bad {
 		bad = append(bad, b.Digest)
@@ -216,6 +219,11 @@ func TestCompareFindsWhatOpenDoesNot(t *testing.T) {
 	}
 	if got := s.Unrecorded(); len(got) != 1 || got[0].Digest != unknown || s.Has(unknown) {
 		t.Errorf("without a record: %v", got)
+	}
+	c.read()
+	c.compare(s, false)
+	if got := c.read(); slices.Contains(got, dirsOf(unknown)[0]) {
+		t.Errorf("read again although its file has not been hashed: %s", got)
 	}
 	if got := s.RecoverAll(t.Context()); !slices.Contains(got, unknown) || !s.Has(unknown) {
 		t.Errorf("recovered: %v", got)

@@ -11,7 +11,7 @@
 //	store      : expose hydrate chunkfile object meta staging dirs transfer filetable verify boltfile
 //	expose     : hydrate chunkfile object meta staging transfer filetable verify
 //	hydrate    : chunkfile meta staging dirs transfer filetable verify
-//	chunkfile  : staging dirs transfer filetable verify
+//	chunkfile  : staging transfer filetable verify
 //	object     : meta dirs filetable verify
 //	meta       : filetable boltfile durable
 //	staging    : dirs filetable

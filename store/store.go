@@ -129,7 +129,7 @@ func Open(dir string, o Options) (*Store, error) {
 			Connections: o.Connections, Chunk: filetable.MaxChunkLen, Readers: readers, Unpackers: unpackers,
 		}),
 	}
-	s.files = &chunkfile.Set{Scheduler: s.scheduler, Root: root, Finder: host{s}, Log: o.Log}
+	s.files = &chunkfile.Set{Scheduler: s.scheduler, Finder: host{s}, Log: o.Log}
 	s.engine = &hydrate.Engine{Scheduler: s.scheduler, Files: s.files, Root: root, Objects: host{s}, Linger: o.Linger, Log: o.Log}
 	s.engine.Begin()
 	if err := s.open(); err != nil {

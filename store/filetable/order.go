@@ -3,7 +3,6 @@ package filetable
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
 
 	"github.com/containerd/errdefs"
 )
@@ -116,6 +115,6 @@ func (o *Order) Add(r Range) bool {
 	if len(o.Ranges) >= MaxOrderRanges {
 		return false
 	}
-	o.Ranges = append(slices.Grow(o.Ranges, 1), r)
+	o.Ranges = append(o.Ranges, r)
 	return true
 }

@@ -65,14 +65,12 @@ func (b *bench) pushThin(name string, size int64, seed uint64) bigModel {
 	var layers []ocispec.Descriptor
 	for i := range bigShards {
 		open := func() io.Reader { return &thin{seed: seed<<32 + uint64(i), size: size / bigShards} }
-		layers = append(layers, b.pushFile("bench/"+name, bigShard(i), open))
+		layers = append(layers, b.pushFile("bench/"+name, shardName(i), open))
 	}
 	b.pushModelPack("bench/"+name, "v1", layers, nil)
 	m := model{repository: "bench/" + name}
 	return bigModel{size, digestsOf(layers), b.prepareComplete(name, m), b.convertTo("lazy/"+name, m)}
 }
-
-func bigShard(i int) string { return fmt.Sprintf("model-%05d.safetensors", i) }
 
 // big measures that neither memory nor the first byte nor the CPU-seconds for a GiB grow with the size of a model, and
 // what a kill in the middle costs.
@@ -122,7 +120,7 @@ func (b *bench) bigLazy(m bigModel, add func(what, value string)) {
 		start, before := time.Now(), b.cpu(b.node)
 		b.must(b.node.Pull("ballast", m.lazy))
 		dir, unmount := b.mount("ballast", m.lazy)
-		b.readOnce(filepath.Join(dir, bigShard(bigShards-1)), m.size/bigShards/2)
+		b.readOnce(filepath.Join(dir, shardName(bigShards-1)), m.size/bigShards/2)
 		first := time.Since(start)
 		var killed cost // what the killed process has used, and the time until there is another
 		var fetched int64

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/storetest"
 	"github.com/ballast-dev/ballast/test/e2e/node"
 )
@@ -185,25 +186,18 @@ func guardStart(base, head *bench) work {
 	return w
 }
 
-// schema returns the version of the schema of a node's store, which is also in a file beside it.
+// schema returns the version of the schema of a node's store.
 func (b *bench) schema() string {
-	p, err := os.ReadFile(filepath.Join(b.node.Root(), "store.db.schema"))
+	v, err := store.Schema(b.node.Root())
 	if err != nil {
 		b.t.Fatalf("%v", err)
 	}
-	return string(p)
+	return v
 }
 
 // lazyOf converts a model for both versions, each with its own `ballast convert`.
 func lazyOf(name string, m model, base, head *bench) map[*bench]lazyModel {
 	return map[*bench]lazyModel{base: base.prepareLazy(name+"-base", m), head: head.prepareLazy(name+"-head", m)}
-}
-
-// daemonCPU returns the CPU time of ballastd while f runs.
-func (b *bench) daemonCPU(f func()) time.Duration {
-	before := b.cpuOf(b.node.Ballastd.Pid(), false)
-	f()
-	return b.cpuOf(b.node.Ballastd.Pid(), false) - before
 }
 
 // resetPeak makes peak begin with the present size, see proc_pid_clear_refs(5).

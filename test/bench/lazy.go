@@ -209,9 +209,8 @@ func (b *bench) lazyRead() {
 			plainDurable.add(d.durable)
 			plainCPU.add(d.program)
 			b.settle(l.size, l.digest)
-			before := b.cpuOf(b.node.Ballastd.Pid(), false)
-			c := b.readCold(l)
-			cpu.add(b.cpuOf(b.node.Ballastd.Pid(), false) - before)
+			var c coldRead
+			cpu.add(b.daemonCPU(func() { c = b.readCold(l) }))
 			read.add(c.read)
 			durable.add(c.durable)
 			b.link(0, 0)

@@ -218,12 +218,15 @@ func (b *bench) pushFiles(name string, size int64, n int, seed uint64) (ref stri
 	return b.convertTo("lazy/"+name, model{repository: "bench/" + name}), digestsOf(layers)
 }
 
+// shardName is the name of one of the files of a model.
+func shardName(i int) string { return fmt.Sprintf("model-%05d.safetensors", i) }
+
 // pushRaw makes a model of many files with a total size.
 func (b *bench) pushRaw(name string, size int64, n int, seed uint64) (ref string, layers []ocispec.Descriptor) {
 	fmt.Fprintf(os.Stderr, "bench: preparing %s of %s\n", name, sizeOf(size))
 	for i := range n {
 		part := model{size: size / int64(n), seed: seed<<32 + uint64(i)}
-		layers = append(layers, b.pushFile("bench/"+name, fmt.Sprintf("model-%05d.safetensors", i), part.bytes))
+		layers = append(layers, b.pushFile("bench/"+name, shardName(i), part.bytes))
 	}
 	b.pushModelPack("bench/"+name, "v1", layers, nil)
 	return b.node.Registry.Ref("bench/"+name, "v1"), layers

@@ -59,6 +59,13 @@ func (b *bench) cpuOf(pid int, children bool) time.Duration {
 	return sum
 }
 
+// daemonCPU returns the CPU time of ballastd while f runs.
+func (b *bench) daemonCPU(f func()) time.Duration {
+	before := b.cpuOf(b.node.Ballastd.Pid(), false)
+	f()
+	return b.cpuOf(b.node.Ballastd.Pid(), false) - before
+}
+
 // cpu returns the CPU time of containerd and ballastd, with the programs that they started.
 func (b *bench) cpu(n *node.Node) time.Duration {
 	return b.cpuOf(n.Containerd.Pid(), true) + b.cpuOf(n.Ballastd.Pid(), true)

@@ -135,8 +135,6 @@ func (b *bench) pushShards(name string) (ref string, files []ocispec.Descriptor)
 	return b.convertTo("lazy/"+name, model{repository: "bench/" + name}), files
 }
 
-func shardName(i int) string { return fmt.Sprintf("model-%05d.safetensors", i) }
-
 // tensorsOfShard returns the number of tensors of a shard: at least two.
 func (b *bench) tensorsOfShard() int64 { return b.size / int64(len(orderShards)) / orderTensor }
 

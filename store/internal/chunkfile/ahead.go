@@ -73,15 +73,7 @@ func (f *File) recordRead(st *stage, first, last int) {
 // readAhead makes group g present. An error is reported when the group is read.
 func (f *File) readAhead(ctx context.Context, st *stage, g int) {
 	defer f.endReadAhead(g)
-	_ = f.withBuffer(ctx, f.set.Scheduler.NewFlow(transfer.Soon), func(sl *transfer.Slot) error {
-		c, mine := f.claim(st, g, sl.Flow())
-		if !mine {
-			return nil
-		}
-		err := f.fetchGroup(st, sl, g, c, f.transfer(c.flow).Get)
-		f.endCall(c, g, err)
-		return err
-	})
+	_ = f.withBuffer(ctx, f.set.Scheduler.NewFlow(transfer.Soon), func(sl *transfer.Slot) error { return f.makeIn(st, sl, g) })
 }
 
 // endReadAhead ends the read-ahead of group g.

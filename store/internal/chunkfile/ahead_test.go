@@ -75,7 +75,7 @@ func newFile(t *testing.T, groups, size int) (*Set, *File, *memory) {
 	}
 	s := &Set{
 		Scheduler: transfer.NewScheduler(transfer.Options{Connections: 1, Chunk: filetable.MaxChunkLen, Readers: 2, Unpackers: 1}),
-		Area:      area, Root: root, Finder: noObjects{}, Log: slog.New(slog.DiscardHandler),
+		Area:      area, Finder: noObjects{}, Log: slog.New(slog.DiscardHandler),
 	}
 	t.Cleanup(s.Close)
 	blob := filetable.Blob{Digest: digest.FromBytes(m.blob), Size: int64(len(m.blob)), Archive: filetable.ArchiveChunks}

@@ -128,11 +128,16 @@ func (f *File) make(sl *transfer.Slot, g int) error {
 		return err
 	}
 	defer f.done(st)
+	return f.makeIn(st, sl, g)
+}
+
+// makeIn is make in an open stage.
+func (f *File) makeIn(st *stage, sl *transfer.Slot, g int) error {
 	c, mine := f.claim(st, g, sl.Flow())
 	if !mine {
 		return nil
 	}
-	err = f.fetchGroup(st, sl, g, c, f.transfer(c.flow).Get)
+	err := f.fetchGroup(st, sl, g, c, f.transfer(c.flow).Get)
 	f.endCall(c, g, err)
 	return err
 }

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
-	"github.com/ballast-dev/ballast/store/internal/dirs"
 	"github.com/ballast-dev/ballast/store/internal/staging"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/opencontainers/go-digest"
@@ -42,7 +41,6 @@ type Counts struct {
 type Set struct {
 	Scheduler *transfer.Scheduler
 	Area      *staging.Area
-	Root      *dirs.Root // of the store
 	Finder    Finder
 	Log       *slog.Logger
 	Counts    Counts

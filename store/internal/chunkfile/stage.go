@@ -117,7 +117,7 @@ func (f *File) replace() (unused *stage) {
 // close closes a replaced stage without users, or nil. The caller does not hold File.mu.
 func (st *stage) close() {
 	if st != nil {
-		// Written bytes are synced where needed, through other descriptors.
+		// Written bytes were synced where needed.
 		_, _ = st.end(), st.p.Close()
 	}
 }

@@ -1,6 +1,7 @@
 package expose
 
 import (
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -115,10 +116,7 @@ func (s *Set) stopRecording(x *exposure) {
 // SaveOrders saves the orders that are being recorded, if they have changed.
 func (s *Set) SaveOrders() {
 	s.mu.Lock()
-	var all []*recording
-	for _, r := range s.recordings {
-		all = append(all, r)
-	}
+	all := slices.Collect(maps.Values(s.recordings))
 	s.mu.Unlock()
 	for _, r := range all {
 		s.save(r)

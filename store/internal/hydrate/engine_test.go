@@ -58,7 +58,7 @@ func start(t *testing.T) *host {
 	h := &host{t: t, assembled: map[digest.Digest]digest.Digest{}}
 	log := slog.New(slog.DiscardHandler)
 	s := transfer.NewScheduler(transfer.Options{Connections: 4, Chunk: filetable.MaxChunkLen, Readers: 2, Unpackers: 1})
-	files := &chunkfile.Set{Scheduler: s, Area: area, Root: root, Finder: h, Log: log}
+	files := &chunkfile.Set{Scheduler: s, Area: area, Finder: h, Log: log}
 	h.Engine = &hydrate.Engine{Scheduler: s, Files: files, Area: area, Root: root, Objects: h, Linger: linger, Log: log}
 	h.Begin()
 	t.Cleanup(func() {

@@ -266,15 +266,15 @@ func (s *Objects) adoptUnknown(f meta.Sized) bool {
 	}
 	s.collecting.Lock() // while a file is published, it has no record
 	defer s.collecting.Unlock()
-	info, err := s.o.Root.Lstat(Path(f.Digest))
-	if err != nil || !info.Mode().IsRegular() {
+	size, regular, err := s.o.Root.Size(Path(f.Digest))
+	if err != nil || !regular {
 		return false // removed
 	}
 	if _, err := s.o.DB.Object(f.Digest); !errdefs.IsNotFound(err) {
 		return false
 	}
 	s.o.Log.Warn("file without a record must be hashed before it is an object", "digest", f.Digest)
-	s.unrecord(meta.Sized{Digest: f.Digest, Size: info.Size()})
+	s.unrecord(meta.Sized{Digest: f.Digest, Size: size})
 	return true
 }
 
@@ -286,17 +286,17 @@ func (s *Objects) resize(f meta.Sized) (*Bad, error) {
 	if err != nil {
 		return nil, nil // collected
 	}
-	info, err := s.o.Root.Lstat(Path(f.Digest))
-	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == rec.Size {
+	size, _, err := s.o.Root.Size(Path(f.Digest))
+	if errors.Is(err, fs.ErrNotExist) || err == nil && size == rec.Size {
 		return nil, nil // Compare finds a missing file when the directory has changed
 	} else if err != nil {
 		return nil, err
 	}
 	s.lost.Add(1)
-	if err := errors.Join(s.setResizedAside(meta.Sized{Digest: f.Digest, Size: info.Size()}), s.o.DB.Lose(f.Digest)); err != nil {
+	if err := errors.Join(s.setResizedAside(meta.Sized{Digest: f.Digest, Size: size}), s.o.DB.Lose(f.Digest)); err != nil {
 		return nil, err
 	}
-	return &Bad{Digest: f.Digest, Size: rec.Size, Problem: fmt.Sprintf("%d bytes instead of %d", info.Size(), rec.Size)}, nil
+	return &Bad{Digest: f.Digest, Size: rec.Size, Problem: fmt.Sprintf("%d bytes instead of %d", size, rec.Size)}, nil
 }
 
 // setResizedAside sets a file aside that has another size than recorded.

@@ -275,27 +275,30 @@ func (p *Partial) Each(off, n int64, fn func(pc Piece, at, from, to int64) error
 	return nil
 }
 
-// piece opens the file of a piece, until done. The gaps, which lie between all others, stay open.
-func (p *Partial) piece(pc Piece, flag int) (f *os.File, done func() error, err error) {
-	if !pc.InGap() {
-		if f, err = p.root.OpenFile(p.Path(pc.File), flag|os.O_RDWR, fileMode); err != nil {
-			return nil, nil, err
+// file opens a staged file for reading and writing, until done. The only file of a partial is open, and the gaps, which
+// lie between all others, stay open.
+func (p *Partial) file(name string, flag int) (f *os.File, done func() error, err error) {
+	stays := func() error { return nil }
+	switch {
+	case isFile(p.grid):
+		return p.dir, stays, nil
+	case name == gaps:
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.gaps == nil {
+			p.gaps, err = p.root.OpenFile(p.Path(name), flag|os.O_RDWR, fileMode)
 		}
-		return f, f.Close, nil
+		return p.gaps, stays, err
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.gaps == nil {
-		p.gaps, err = p.root.OpenFile(p.Path(pc.File), flag|os.O_RDWR, fileMode)
-	}
-	return p.gaps, func() error { return nil }, err
+	f, err = p.root.OpenFile(p.Path(name), flag|os.O_RDWR, fileMode)
+	return f, f.Close, err
 }
 
 // Write stages chunk i and marks it as written.
 func (p *Partial) Write(i int, b []byte) error {
 	off, n := p.Chunk(i)
 	err := p.Each(off, n, func(pc Piece, at, from, to int64) error {
-		f, done, err := p.piece(pc, os.O_CREATE)
+		f, done, err := p.file(pc.File, os.O_CREATE)
 		if err != nil {
 			return err
 		}
@@ -400,14 +403,7 @@ func (p *Partial) syncChunks(chunks []int) error {
 
 // Data opens the staged bytes of a raw blob or a file for reading and writing.
 func (p *Partial) Data() (data *os.File, done func() error, err error) {
-	if isFile(p.grid) {
-		return p.dir, func() error { return nil }, nil
-	}
-	data, err = p.root.OpenFile(p.Path("data"), os.O_CREATE|os.O_RDWR, fileMode)
-	if err != nil {
-		return nil, nil, err
-	}
-	return data, data.Close, nil
+	return p.file("data", os.O_CREATE)
 }
 
 // Sync makes a staged file durable. If that fails, all staged bytes are dropped, and the Partial
@@ -450,7 +446,7 @@ func (p *Partial) ReadAt(b []byte, off int64) (int, error) {
 	}
 	n := min(int64(len(b)), p.Size-off)
 	err := p.Each(off, n, func(pc Piece, at, from, to int64) error {
-		f, done, err := p.piece(pc, 0)
+		f, done, err := p.file(pc.File, 0)
 		if err != nil {
 			return err
 		}

@@ -107,6 +107,53 @@ func TestOrderIsRecorded(t *testing.T) {
 	check("collected", "", nil)
 }
 
+// TestFirstRead: the first read of an incomplete model is known when it has its bytes, or when it waits for a whole file; those of
+// users of other sources do not count.
+func TestFirstRead(t *testing.T) {
+	for _, whole := range []bool{false, true} {
+		s := storetest.Open(t, t.TempDir(), store.Options{Reserve: 1})
+		b, p, _ := shards("m")
+		if whole {
+			p = storetest.Random(7, chunk)
+			b = storetest.NewBuilder("m").Raw("whole", p, 0o644)
+		}
+		f := storetest.NewFetcher(p)
+		own, other := storetest.FromRepository("own/model", f), storetest.FromRepository("other/model", f)
+		v, table := viewed(t, s, "snapshot/1", b, store.ExposeOptions{Sources: own, Wait: whole})
+		if s.FirstRead(table, other) != nil {
+			t.Error("a model that nobody has from a repository will be read from there")
+		}
+		viewed(t, s, "snapshot/2", b, store.ExposeOptions{Sources: other, Wait: whole})
+		first := s.FirstRead(table, own)
+		select {
+		case <-first:
+			t.Error("read before it is read")
+		default:
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		read := make(chan error)
+		go func() {
+			_, err := v.ReadAt(ctx, digest.FromBytes(p), make([]byte, 1), 0)
+			read <- err
+		}()
+		if !whole {
+			if err := <-read; err != nil {
+				t.Error(err)
+			}
+		}
+		<-first
+		cancel()
+		if whole {
+			<-read
+		}
+		select {
+		case <-s.FirstRead(table, other):
+			t.Error("the read of another tenant counts")
+		default:
+		}
+	}
+}
+
 // TestOrderOfWhatTheModelHas: an order from outside is kept as far as it fits.
 func TestOrderOfWhatTheModelHas(t *testing.T) {
 	s := storetest.Open(t, t.TempDir(), store.Options{Reserve: 1})

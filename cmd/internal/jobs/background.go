@@ -22,9 +22,8 @@ const (
 	lastRetry  = 5 * time.Minute
 )
 
-// settleTime is the pause between showing a model and downloading its rest: meanwhile its
-// containers start, without sharing the machine and the network with the download. There is none if it is known what they
-// read first.
+// settleTime is the longest pause between showing a model and downloading its rest: its containers start, without sharing the
+// machine and the network with the download, until the first of them reads.
 const settleTime = time.Second
 
 // referredEvery is the interval between checks whether a model is still referenced.
@@ -163,7 +162,7 @@ func (b *Background) fetch(ctx context.Context, t Shown, sources []transfer.Sour
 	defer cancel()
 	b.work.Go(func() { b.watch(ctx, table, cancel) })
 	start := time.Now()
-	if !b.Store.Early(table)[t.view].Whole && !b.settle(ctx, table, sources) {
+	if !b.Store.Early(table)[t.view].Whole && !b.settle(ctx, table, sources, settleTime) {
 		return
 	}
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
@@ -191,25 +190,24 @@ func (b *Background) fetch(ctx context.Context, t Shown, sources []transfer.Sour
 	}
 }
 
-// settle waits until the containers of a model have started, or the order is known in which they read it. It returns false
-// if ctx has ended.
-func (b *Background) settle(ctx context.Context, table digest.Digest, sources []transfer.Source) bool {
-	if b.Store.HasOrder(table, sources) {
-		return true
-	}
-	settled, cancel := context.WithTimeout(ctx, settleTime)
+// settle waits until a container has read of a model, but no longer than longest, and meanwhile looks for the order in which it is
+// read, if none is known. It returns false if ctx has ended.
+func (b *Background) settle(ctx context.Context, table digest.Digest, sources []transfer.Source, longest time.Duration) bool {
+	settled, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()
-	if b.Order != nil {
+	if b.Order != nil && !b.Store.HasOrder(table, sources) {
 		o, err := b.Order(settled, table, sources)
 		if err == nil {
 			err = b.Store.PutOrder(ctx, table, sources, o)
 		}
-		if err == nil {
-			return true
+		if err != nil {
+			b.Log.Debug("no order of the model is known", "table", table, "err", err)
 		}
-		b.Log.Debug("no order of the model is known", "table", table, "err", err)
 	}
-	<-settled.Done()
+	select {
+	case <-b.Store.FirstRead(table, sources):
+	case <-settled.Done():
+	}
 	return ctx.Err() == nil
 }
 

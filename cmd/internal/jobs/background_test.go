@@ -199,8 +199,7 @@ func TestRestartCompletesWhatIsNotReadable(t *testing.T) {
 	}
 }
 
-// With an order, from the node or from where the sources are, the background does not wait for containers to start. A registry that has none,
-// or a wrong one, changes nothing.
+// The order is looked for once where the sources are. A registry that has none, or a wrong one, changes nothing.
 func TestOrderIsLookedFor(t *testing.T) {
 	t.Parallel()
 	r := newRestart(t)
@@ -214,20 +213,53 @@ func TestOrderIsLookedFor(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if r.settle(ended, table, sources) {
+	if r.settle(ended, table, sources, 0) {
 		t.Error("work that has ended goes on")
 	}
 	fails, answer.Ranges = nil, []filetable.Range{{Path: "elsewhere", Size: 1}}
-	if r.settle(ended, table, sources) || r.Store.HasOrder(table, sources) {
+	if r.settle(ended, table, sources, 0) || r.Store.HasOrder(table, sources) {
 		t.Error("an order of another model is used")
 	}
 	answer.Ranges = append(answer.Ranges, filetable.Range{Path: "model.bin", Offset: 4 << 20, Size: 1})
 	for range 2 {
-		if !r.settle(t.Context(), table, sources) || !r.Store.HasOrder(table, sources) {
+		if !r.settle(t.Context(), table, sources, 0) || !r.Store.HasOrder(table, sources) {
 			t.Error("the order is not used")
 		}
 	}
 	if asked != 3 {
 		t.Errorf("the registry was asked %d times, want 3: afterwards the node has the order", asked)
+	}
+}
+
+// The rest of a model waits for the first read, so that it does not slow it down, whether or not it is known how the model is read.
+func TestRestWaitsForTheFirstRead(t *testing.T) {
+	t.Parallel()
+	for _, known := range []bool{false, true} {
+		r := newRestart(t)
+		table := r.add(t, "snapshot/1", filetable.MaxChunk, false)
+		sources := storetest.From(r.sources[table])
+		if known {
+			o := filetable.Order{Version: filetable.OrderVersion, Ranges: []filetable.Range{{Path: "model.bin", Size: 1}}}
+			if err := r.Store.PutOrder(t.Context(), table, sources, o); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := r.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		settled := make(chan bool)
+		go func() { settled <- r.settle(t.Context(), table, sources, time.Hour) }()
+		select {
+		case <-settled:
+			t.Errorf("order known: %t: the rest is fetched before a byte is read", known)
+			continue
+		case <-time.After(20 * time.Millisecond):
+		}
+		if _, err := r.Store.View("").ReadAt(t.Context(), digest.FromBytes(r.want), make([]byte, 1), 0); err != nil {
+			t.Fatal(err)
+		}
+		if !<-settled {
+			t.Errorf("order known: %t: the rest is not fetched after the first read", known)
+		}
 	}
 }

@@ -219,7 +219,7 @@ func (s *Set) register(table digest.Digest, files []missingFile, o Request) erro
 				x.file, x.staged = s.Files.Acquire(x.digest, x.size, x.path, f.layout), f.staged
 			}
 			if s.recordings[of] == nil {
-				s.recordings[of] = &recording{of: of, order: known}
+				s.recordings[of] = newRecording(of, known)
 			}
 			s.recordings[of].begin(x)
 		}

@@ -14,12 +14,23 @@ import (
 // A recording is the order in which the files of a table are first read, while they are incomplete, by users of one group
 // of sources. It begins with what is known: a restart or another pull only adds what was not read before.
 type recording struct {
-	of      recorded
-	files   int // exposures that record in it; guarded by Set.mu
-	mu      sync.Mutex
+	of    recorded
+	files int // exposures that record in it; guarded by Set.mu
+
+	once    sync.Once
+	started chan struct{} // closed by start
+
+	mu      sync.Mutex // guards the following
 	order   filetable.Order
 	changed bool // since it was saved
 }
+
+func newRecording(of recorded, known filetable.Order) *recording {
+	return &recording{of: of, started: make(chan struct{}), order: known}
+}
+
+// start records that a reader has got bytes, or can only get them from a download of whole files.
+func (r *recording) start() { r.once.Do(func() { close(r.started) }) }
 
 // recorded identifies a recording.
 type recorded struct {
@@ -111,6 +122,15 @@ func (s *Set) stopRecording(x *exposure) {
 	if over {
 		s.save(r)
 	}
+}
+
+// FirstRead returns a channel that is closed when a user of a group of sources has read of a table, or waits for a whole file of it. It
+// is nil if all files of the table are complete.
+func (s *Set) FirstRead(table digest.Digest, group string) <-chan struct{} {
+	if r := s.recordingOf(recorded{table, group}); r != nil {
+		return r.started
+	}
+	return nil
 }
 
 // SaveOrders saves the orders that are being recorded, if they have changed.

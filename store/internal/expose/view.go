@@ -371,9 +371,11 @@ func (s *Set) awaitEarly(ctx context.Context, x *exposure, off int64, n int) (f 
 	defer x.reads.Add(-1)
 	x.record(off, int64(n))
 	if x.file == nil {
+		x.recording.start()
 		return nil, nil, cmp.Or(s.await(ctx, x), chunkfile.ErrMoved)
 	}
 	f, done, err = x.file.Await(ctx, off, n)
+	x.recording.start()
 	if errors.Is(err, transfer.ErrNoRanges) || errors.Is(err, chunkfile.ErrMoved) {
 		err = cmp.Or(s.await(ctx, x), chunkfile.ErrMoved)
 	}

@@ -188,7 +188,7 @@ mutants: tools-all ## Break each promise of contrib/docs/security.md in the code
 soak: ## Random operations on a store, with kills, a full disk and bad registries; T=1h is the duration
 	go test -race -count=1 -v -timeout 24h -run TestSoak ./store -soak $(T)
 
-# Flags of bench, such as '-size 1GiB -rounds 5'; "make bench BENCH=-h" lists all.
+# Flags of bench, such as '-size 1GiB -rounds 3'; "make bench BENCH=-h" lists all.
 BENCH ?=
 
 .PHONY: bench

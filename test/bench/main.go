@@ -16,7 +16,7 @@ import (
 )
 
 func main() {
-	rounds := flag.Int("rounds", 3, "how often each thing is measured; candidate and control alternate")
+	rounds := flag.Int("rounds", 0, fmt.Sprintf("how often each thing is measured; candidate and control alternate; default %d for what the README of ballast shows, and otherwise %d", headlineRounds, usualRounds))
 	size := int64(2 << 30)
 	flag.Func("size", "of the model, such as 512MiB or 2GiB, the default; about 20 times that is needed on the disk, 3 times in memory", func(s string) (err error) {
 		size, err = parseSize(s)
@@ -47,8 +47,8 @@ func main() {
 		}
 		return
 	}
-	if err := known(flag.Args()); err != nil || *rounds < 1 {
-		fmt.Fprintln(os.Stderr, "bench:", cmp.Or(err, errors.New("-rounds has to be 1 or more")))
+	if err := known(flag.Args()); err != nil || *rounds < 0 {
+		fmt.Fprintln(os.Stderr, "bench:", cmp.Or(err, errors.New("-rounds has to be 1 or more; 0 is the default")))
 		os.Exit(2)
 	}
 	before := load()
@@ -64,11 +64,13 @@ func main() {
 		os.Exit(1)
 	}
 	os.Exit(node.Main(func() int {
-		b := &bench{rounds: *rounds, size: size, objects: *objects, load: before, stargz: *stargz, ollama: *ollama, base: *base}
+		b := &bench{given: *rounds, size: size, objects: *objects, load: before, stargz: *stargz, ollama: *ollama, base: *base}
 		code := node.Run(func(t node.TB) {
 			b.t = t
-			b.run(flag.Args())
-			b.print(os.Stdout)
+			func() {
+				defer b.print(os.Stdout) // also what was measured before a failure
+				b.run(flag.Args())
+			}()
 			if *page != "" {
 				b.writePage(*page)
 			}
@@ -123,7 +125,8 @@ needs root, and the programs of "make build tools".
 // bench is one run of everything.
 type bench struct {
 	t       node.TB
-	rounds  int
+	given   int // rounds; 0: the default
+	rounds  int // of the current measurement
 	size    int64
 	objects int
 	node    *node.Node
@@ -144,6 +147,15 @@ type measurement struct {
 	name, what string
 	run        func(*bench)
 }
+
+// How often a measurement is made by default.
+const (
+	usualRounds    = 3
+	headlineRounds = 5 // with figures that the README of ballast shows
+)
+
+// headline are the measurements with these figures.
+var headline = []string{"pull", "read", "lazy-start"}
 
 // peersName is the measurement that needs other programs.
 const peersName = "peers"
@@ -222,9 +234,20 @@ func (b *bench) run(names []string) {
 	for _, m := range measurements {
 		if wanted(m) {
 			fmt.Fprintf(os.Stderr, "bench: %s: %s\n", m.name, m.what)
+			start := time.Now()
+			b.rounds = b.roundsOf(m.name)
 			m.run(b)
+			fmt.Fprintf(os.Stderr, "bench: %s took %v\n", m.name, time.Since(start).Round(time.Second))
 		}
 	}
+}
+
+// roundsOf returns how often a measurement is made.
+func (b *bench) roundsOf(name string) int {
+	if slices.Contains(headline, name) {
+		return cmp.Or(b.given, headlineRounds)
+	}
+	return cmp.Or(b.given, usualRounds)
 }
 
 // model returns a model of one file that all measurements share; each removes it after use.

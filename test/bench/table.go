@@ -153,8 +153,12 @@ func (b *bench) print(w io.Writer) {
 	if b.load > quietLoad {
 		fmt.Fprint(w, "**LOADED**: other work ran on the machine, so only ratios and CPU-seconds mean something. ")
 	}
-	fmt.Fprintf(w, "%s; a model of %s, %d rounds; medians (smallest–largest); load of the machine %.2f before and %.2f after\n\n",
-		machine(), sizeOf(b.size), b.rounds, b.load, load())
+	rounds := fmt.Sprintf("%d rounds", b.given)
+	if b.given == 0 {
+		rounds = fmt.Sprintf("%d rounds of %s, %d of the rest", headlineRounds, strings.Join(headline, ", "), usualRounds)
+	}
+	fmt.Fprintf(w, "%s; a model of %s, %s; medians (smallest–largest); load of the machine %.2f before and %.2f after\n\n",
+		machine(), sizeOf(b.size), rounds, b.load, load())
 	rows := [][]string{{"what", "ballast", "beside it", "ratio", "target"}}
 	for _, r := range b.rows {
 		rows = append(rows, []string{r.what, r.value, r.control, r.ratio, r.result()})

@@ -31,7 +31,7 @@ func (b *bench) guard() {
 	}
 	o := b.options(false)
 	o.Registry, o.Bin = b.node.Registry, b.base
-	base := &bench{t: b.t, size: b.size, node: node.StartNode(b.t, o)}
+	base := &bench{t: b.t, scope: b.scope, node: node.StartNode(b.t, o)}
 	t := table{fmt.Sprintf("The working tree (head) beside %.12s (base), at most %d pairs; a ratio above 1 is worse:", filepath.Base(b.base), b.rounds),
 		[][]string{comparisonHeading}}
 	// One after the other, because the last one fills the stores.

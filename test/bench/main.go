@@ -16,10 +16,10 @@ import (
 )
 
 func main() {
-	rounds := flag.Int("rounds", 0, fmt.Sprintf("how often each thing is measured; candidate and control alternate; default %d for what the README of ballast shows, and otherwise %d", headlineRounds, usualRounds))
-	size := int64(2 << 30)
-	flag.Func("size", "of the model, such as 512MiB or 2GiB, the default; about 20 times that is needed on the disk, 3 times in memory", func(s string) (err error) {
-		size, err = parseSize(s)
+	var given scope
+	flag.IntVar(&given.rounds, "rounds", 0, fmt.Sprintf("how often each thing is measured; candidate and control alternate; default %d for %s, and otherwise %d", large.rounds, strings.Join(headline, ", "), usual.rounds))
+	flag.Func("size", fmt.Sprintf("of the model, such as 512MiB or 2GiB; about 20 times that is needed on the disk, 3 times in memory; default %s for %s, and otherwise %s", sizeOf(large.size), strings.Join(slices.Concat(headline, apart), ", "), sizeOf(usual.size)), func(s string) (err error) {
+		given.size, err = parseSize(s)
 		return err
 	})
 	dir := flag.String("dir", "", "directory on the disk to measure; default a temporary one")
@@ -47,7 +47,7 @@ func main() {
 		}
 		return
 	}
-	if err := known(flag.Args()); err != nil || *rounds < 0 {
+	if err := known(flag.Args()); err != nil || given.rounds < 0 {
 		fmt.Fprintln(os.Stderr, "bench:", cmp.Or(err, errors.New("-rounds has to be 1 or more; 0 is the default")))
 		os.Exit(2)
 	}
@@ -64,7 +64,7 @@ func main() {
 		os.Exit(1)
 	}
 	os.Exit(node.Main(func() int {
-		b := &bench{given: *rounds, size: size, objects: *objects, load: before, stargz: *stargz, ollama: *ollama, base: *base}
+		b := &bench{given: given, objects: *objects, load: before, stargz: *stargz, ollama: *ollama, base: *base}
 		code := node.Run(func(t node.TB) {
 			b.t = t
 			func() {
@@ -125,9 +125,8 @@ needs root, and the programs of "make build tools".
 // bench is one run of everything.
 type bench struct {
 	t       node.TB
-	given   int // rounds; 0: the default
-	rounds  int // of the current measurement
-	size    int64
+	given   scope // by flags; zero: the default
+	scope         // of the current measurement
 	objects int
 	node    *node.Node
 	rows    []row
@@ -148,13 +147,20 @@ type measurement struct {
 	run        func(*bench)
 }
 
-// How often a measurement is made by default.
-const (
-	usualRounds    = 3
-	headlineRounds = 5 // with figures that the README of ballast shows
+// A scope is how much a measurement measures.
+type scope struct {
+	rounds int   // how often
+	size   int64 // of the model
+}
+
+// The default scopes: large for what the README of ballast shows and for what is apart, usual for the rest, so that all of it takes about
+// an hour.
+var (
+	large = scope{5, 2 << 30}
+	usual = scope{3, 512 << 20}
 )
 
-// headline are the measurements with these figures.
+// headline are the measurements with figures that the README of ballast shows.
 var headline = []string{"pull", "read", "lazy-start"}
 
 // peersName is the measurement that needs other programs.
@@ -166,6 +172,7 @@ var apart = []string{"big", "fleet", "guard"}
 var measurements = []measurement{
 	{"pull", "a pull to resident and verified, beside its limit and stock containerd", (*bench).pull},
 	{"read", "a model that is there, beside a native file", (*bench).read},
+	{"lazy-start", "from a pull to the first byte", (*bench).lazyStart},
 	{"conversion", "the first and the second answer of the facade for a tag", (*bench).conversions},
 	{"disk-waits", "loaders of a complete model on a disk that takes a time for each request", (*bench).diskWaits},
 	{"tensors", "a model with a layer for each of 1,209 tensors", (*bench).tensors},
@@ -174,7 +181,6 @@ var measurements = []measurement{
 	{"carton", "a carton, beside a raw blob", (*bench).carton},
 	{"convert", "ballast convert", (*bench).convert},
 	{"memory", "the daemon's memory over a pull", (*bench).memory},
-	{"lazy-start", "from a pull to the first byte", (*bench).lazyStart},
 	{"lazy-read", "one reader of what is not there, beside a program that does the same work", (*bench).lazyRead},
 	{"lazy-done", "what was mounted before it was complete", (*bench).lazyDone},
 	{"lazy-random", "small reads, there and not there", (*bench).lazyRandom},
@@ -235,24 +241,25 @@ func (b *bench) run(names []string) {
 		if wanted(m) {
 			fmt.Fprintf(os.Stderr, "bench: %s: %s\n", m.name, m.what)
 			start := time.Now()
-			b.rounds = b.roundsOf(m.name)
+			b.scope = b.scopeOf(m.name)
 			m.run(b)
 			fmt.Fprintf(os.Stderr, "bench: %s took %v\n", m.name, time.Since(start).Round(time.Second))
 		}
 	}
 }
 
-// roundsOf returns how often a measurement is made.
-func (b *bench) roundsOf(name string) int {
-	if slices.Contains(headline, name) {
-		return cmp.Or(b.given, headlineRounds)
+// scopeOf returns how much a measurement measures.
+func (b *bench) scopeOf(name string) scope {
+	s := usual
+	if slices.Contains(headline, name) || slices.Contains(apart, name) {
+		s = large
 	}
-	return cmp.Or(b.given, usualRounds)
+	return scope{cmp.Or(b.given.rounds, s.rounds), cmp.Or(b.given.size, s.size)}
 }
 
 // model returns a model of one file that all measurements share; each removes it after use.
 func (b *bench) model() model {
-	if b.one.size == 0 {
+	if b.one.size != b.size {
 		fmt.Fprintln(os.Stderr, "bench: preparing a model of", sizeOf(b.size))
 		b.one = b.pushModel("bench/model", b.size, 1)
 	}

@@ -153,12 +153,16 @@ func (b *bench) print(w io.Writer) {
 	if b.load > quietLoad {
 		fmt.Fprint(w, "**LOADED**: other work ran on the machine, so only ratios and CPU-seconds mean something. ")
 	}
-	rounds := fmt.Sprintf("%d rounds", b.given)
-	if b.given == 0 {
-		rounds = fmt.Sprintf("%d rounds of %s, %d of the rest", headlineRounds, strings.Join(headline, ", "), usualRounds)
+	of := func(name string) string {
+		s := b.scopeOf(name)
+		return fmt.Sprintf("a model of %s, %d rounds", sizeOf(s.size), s.rounds)
 	}
-	fmt.Fprintf(w, "%s; a model of %s, %s; medians (smallest–largest); load of the machine %.2f before and %.2f after\n\n",
-		machine(), sizeOf(b.size), rounds, b.load, load())
+	scope := of("")
+	if head := of(headline[0]); head != scope {
+		scope = fmt.Sprintf("%s: %s; the rest: %s", strings.Join(headline, ", "), head, scope)
+	}
+	fmt.Fprintf(w, "%s; %s; medians (smallest–largest); load of the machine %.2f before and %.2f after\n\n",
+		machine(), scope, b.load, load())
 	rows := [][]string{{"what", "ballast", "beside it", "ratio", "target"}}
 	for _, r := range b.rows {
 		rows = append(rows, []string{r.what, r.value, r.control, r.ratio, r.result()})

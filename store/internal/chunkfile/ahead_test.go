@@ -52,6 +52,13 @@ func (noObjects) Room(int64) error                     { return nil }
 // newFile returns a file of the given number of groups, each one chunk of size bytes, with a user.
 func newFile(t *testing.T, groups, size int) (*Set, *File, *memory) {
 	t.Helper()
+	file, m := newBlob(groups, size)
+	s := newSet(t, t.TempDir())
+	return s, acquire(s, file, m), m
+}
+
+// newBlob returns the file of newFile and its blob.
+func newBlob(groups, size int) (filetable.File, *memory) {
 	const apart = 2 * MaxGap // between two chunks in the blob
 	m := &memory{blob: make([]byte, groups*apart), asked: map[int64]int{}}
 	file := filetable.File{Size: int64(groups * size), Source: &filetable.Source{}}
@@ -64,7 +71,14 @@ func newFile(t *testing.T, groups, size int) (*Set, *File, *memory) {
 			Offset: int64(i * size), Size: int64(size), Digest: digest.FromBytes(p), At: int64(i * apart), Len: int64(size),
 		})
 	}
-	root, err := dirs.Open(t.TempDir(), staging.Keeps)
+	file.Digest = digest.FromBytes(all)
+	return file, m
+}
+
+// newSet returns a Set below a directory, which another one may have used.
+func newSet(t *testing.T, dir string) *Set {
+	t.Helper()
+	root, err := dirs.Open(dir, staging.Keeps)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,10 +92,15 @@ func newFile(t *testing.T, groups, size int) (*Set, *File, *memory) {
 		Area:      area, Finder: noObjects{}, Log: slog.New(slog.DiscardHandler),
 	}
 	t.Cleanup(s.Close)
+	return s
+}
+
+// acquire acquires a file of newBlob.
+func acquire(s *Set, file filetable.File, m *memory) *File {
 	blob := filetable.Blob{Digest: digest.FromBytes(m.blob), Size: int64(len(m.blob)), Archive: filetable.ArchiveChunks}
-	f := s.Acquire(digest.FromBytes(all), file.Size, "f", NewLayout(file, blob, "group"))
+	f := s.Acquire(file.Digest, file.Size, "f", NewLayout(file, blob, "group"))
 	f.Sources.Set("test", []transfer.Source{{Name: "host/repository", Fetcher: m}})
-	return s, f, m
+	return f
 }
 
 // readAt waits for bytes and reads them.

@@ -8,7 +8,9 @@
 // marked in groups: consecutive chunks of at most staging.ChunkSize bytes in total that are close to each other
 // in the blob, so that small chunks do not need one request each.
 //
-// Chunks with digests are verified before they are staged. Staged bytes belong to one group of sources
+// Chunks with digests are verified before they are staged. Those of an earlier process, or of a time when the file had
+// other users, are verified again before they are read, unless they were synced in this boot (package staging): the name
+// of the directory has the digests against which they were verified. Staged bytes belong to one group of sources
 // nevertheless: other sources may not be entitled to them.
 //
 // # A read

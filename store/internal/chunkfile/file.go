@@ -154,10 +154,10 @@ func (f *File) claim(st *stage, g int, flow *transfer.Flow) (c *call, mine bool)
 	return c, true
 }
 
-// hasLocked reports whether group g is staged and, if it can be verified by itself, was verified by
-// this process: readers get it before the digest of the file is compared. The caller holds mu.
+// hasLocked reports whether group g is staged and, if it can be verified by itself, was verified by this process, or before
+// it was staged in this boot: readers get it before the digest of the file is compared. The caller holds mu.
 func (f *File) hasLocked(st *stage, g int) bool {
-	return st.p.Has(g) && (f.Layout.Unverified || f.verified != nil && f.verified[g])
+	return st.p.Has(g) && (f.Layout.Unverified || f.verified != nil && f.verified[g] || st.p.Synced(g))
 }
 
 // markVerified records that group g is staged and verified.
@@ -352,7 +352,7 @@ func (f *File) fill(st *stage, sl *transfer.Slot, g int, get transfer.Get, w *wh
 // fetchGroup fetches group g into a buffer and stages it.
 func (f *File) fetchGroup(st *stage, sl *transfer.Slot, g int, c *call, get transfer.Get) error {
 	off, n := st.p.Chunk(g)
-	if st.p.Has(g) { // by an earlier process
+	if st.p.Has(g) { // by an earlier process, but maybe not on the disk
 		if _, err := st.data.ReadAt(sl.Buf[:n], off); err == nil && f.Layout.right(g, sl.Buf[:n]) {
 			f.markVerified(g)
 			return nil

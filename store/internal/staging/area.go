@@ -319,7 +319,7 @@ func (a *Area) Marked(name string, size int64, grid []int64) (n int64) {
 		return 0
 	}
 	for i, m := range marks {
-		if m == markSynced || m == markWritten && head.Boot == a.boot {
+		if markIn(m, head.Boot == a.boot) != markAbsent {
 			_, size := p.Chunk(i)
 			n += size
 		}

@@ -1,6 +1,8 @@
 // Package staging keeps incomplete files: the bytes of blobs being fetched, and a mark for each chunk.
 //
 //	absent → written → synced
+//	   ↑        │         │     a reboot
+//	   └────────┘         └──→ old
 //
 // Written bytes survive the end of the process, but maybe not that of the machine. A partial therefore
 // records the boot in which its marks were made, and after a reboot only synced chunks count. A blob of one
@@ -8,5 +10,10 @@
 // is absent. After a failed fsync all bytes written since the last one are dropped: the kernel may have lost
 // them and still return them on reads.
 //
-// Nothing is verified here. Each blob has a directory for each group of sources that provides it.
+// Nothing is verified here. Who verified a chunk before it was written need not do so again while it is synced: only root
+// can change the files, the kernel has reported that the disk has the bytes, and no power cut has come since then. What
+// lacks one of these is verified again: a written chunk, whose writeback may have failed after the process was killed,
+// and an old one, because disks lie about what they had before a power cut.
+//
+// Each blob has a directory for each group of sources that provides it.
 package staging

@@ -1,7 +1,6 @@
 package staging
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,19 +21,8 @@ import (
 // connections with 4 MiB each are as fast as with 8 MiB, and use half the memory.
 const ChunkSize = filetable.MaxChunk
 
-// checkpointChunks is the number of written chunks that trigger a checkpoint.
-const checkpointChunks = 64 // 256 MiB
-
 // fileMode is the mode of staged files, which become objects by a rename.
 const fileMode = 0o644
-
-// Marks of a chunk: absent → written → synced. Only a reboot reverts a mark, from written to
-// absent, because the bytes may not have reached the disk.
-const (
-	markAbsent  = 0
-	markWritten = 1
-	markSynced  = 2
-)
 
 // A Partial is the incomplete part of a blob on disk, in a directory of the Area:
 //
@@ -178,55 +166,6 @@ func (p *Partial) open(there bool) error {
 	return nil
 }
 
-// openMarks opens the marks, which may be those of an earlier process or an earlier boot.
-func (p *Partial) openMarks(same, sameBoot bool) (err error) {
-	p.marks, err = p.root.OpenFile(filepath.Join(p.Dir, "marks"), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return err
-	}
-	err = p.readMarks(same && sameBoot)
-	if err == nil && !(same && sameBoot) {
-		err = p.writeHead()
-	}
-	if err != nil {
-		return errors.Join(err, p.marks.Close())
-	}
-	return nil
-}
-
-// readMarks loads the marks. After a reboot only synced chunks count. Marks of another length are
-// damaged and count as absent, as in Marked.
-func (p *Partial) readMarks(sameBoot bool) error {
-	p.state = make([]byte, p.Chunks())
-	info, err := p.marks.Stat()
-	if err != nil {
-		return err
-	}
-	stale := info.Size() != int64(len(p.state))
-	if !stale {
-		if _, err := p.marks.ReadAt(p.state, 0); err != nil && err != io.EOF {
-			return err
-		}
-	}
-	for i, m := range p.state {
-		if m != markSynced && (m != markWritten || !sameBoot) {
-			p.state[i], stale = markAbsent, stale || m != markAbsent
-		}
-		if p.state[i] != markAbsent {
-			_, n := p.Chunk(i)
-			p.have, p.Resumed = p.have+n, true
-		}
-	}
-	if !stale { // another Partial may write marks
-		return nil
-	}
-	if err := p.marks.Truncate(int64(len(p.state))); err != nil {
-		return err
-	}
-	_, err = p.marks.WriteAt(p.state, 0)
-	return err
-}
-
 // Chunks returns the number of chunks. It relies on maxModel, which prevents an overflow.
 func (p *Partial) Chunks() int {
 	if p.grid != nil {
@@ -246,20 +185,6 @@ func (p *Partial) Chunk(i int) (off, n int64) {
 	}
 	off = int64(i) * ChunkSize
 	return off, min(ChunkSize, p.Size-off)
-}
-
-// Has reports whether chunk i is present.
-func (p *Partial) Has(i int) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.state[i] != markAbsent
-}
-
-// Present returns the number of present bytes.
-func (p *Partial) Present() int64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.have
 }
 
 // Each calls fn for every staged file with a part of the n bytes at off.
@@ -318,87 +243,6 @@ func StartWriteback(f *os.File, off, n int64) {
 	if n >= ChunkSize/4 {
 		_ = unix.SyncFileRange(int(f.Fd()), off, n, unix.SYNC_FILE_RANGE_WRITE)
 	}
-}
-
-// Mark marks chunk i as written. It may start a checkpoint in the background.
-func (p *Partial) Mark(i int) error {
-	var err error
-	if p.single() {
-		err = p.writeHead()
-	} else {
-		_, err = p.marks.WriteAt([]byte{markWritten}, int64(i))
-	}
-	if err != nil {
-		return err
-	}
-	due, err := p.note(i)
-	if due != nil {
-		p.area.work.Go(func() { p.checked(p.checkpoint(due)) })
-	}
-	return err
-}
-
-// note records a written chunk, and returns the chunks of a checkpoint if one is due.
-func (p *Partial) note(i int) (due []int, err error) {
-	_, n := p.Chunk(i)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if err := cmp.Or(p.lost, p.failed); err != nil {
-		p.failed = nil
-		return nil, err
-	}
-	if p.state[i] == markAbsent {
-		p.have += n
-	}
-	p.state[i] = markWritten
-	p.dirty = append(p.dirty, i)
-	if len(p.dirty) >= checkpointChunks && !p.syncing && !p.single() {
-		due, p.dirty, p.syncing = p.dirty, nil, true
-	}
-	return due, nil
-}
-
-// checkpoint makes written chunks durable, and then marks them as synced.
-func (p *Partial) checkpoint(dirty []int) error {
-	if err := p.syncChunks(dirty); err != nil {
-		return err
-	}
-	for _, i := range dirty {
-		if _, err := p.marks.WriteAt([]byte{markSynced}, int64(i)); err != nil {
-			return err
-		}
-	}
-	return unix.Fdatasync(int(p.marks.Fd()))
-}
-
-// checked ends a checkpoint.
-func (p *Partial) checked(err error) {
-	p.mu.Lock()
-	p.syncing, p.failed = false, err
-	closed := p.closed
-	p.mu.Unlock()
-	if closed {
-		_ = p.marks.Close() // unsynced marks are only treated as written
-	}
-}
-
-func (p *Partial) syncChunks(chunks []int) error {
-	files := map[string]bool{}
-	for _, i := range chunks {
-		off, n := p.Chunk(i)
-		if err := p.Each(off, n, func(pc Piece, _, _, _ int64) error {
-			files[pc.File] = true
-			return nil
-		}); err != nil {
-			return err
-		}
-	}
-	for name := range files {
-		if err := p.Sync(name); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Data opens the staged bytes of a raw blob or a file for reading and writing.

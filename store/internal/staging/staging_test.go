@@ -223,6 +223,59 @@ func TestResume(t *testing.T) {
 	}
 }
 
+// TestSynced checks that what was synced counts as such only in the boot in which it was, whatever processes and boots
+// come after it, and not if a version marked it that did not know the boot.
+func TestSynced(t *testing.T) {
+	const size = 3 * ChunkSize
+	dir := t.TempDir()
+	open := func(boot string) *Partial {
+		t.Helper()
+		a := area(t, dir)
+		a.boot = boot
+		p, err := a.Open("x", size, RawPieces(size), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	write := func(p *Partial, i int) {
+		t.Helper()
+		if err := errors.Join(p.Write(i, make([]byte, ChunkSize)), p.checkpoint([]int{i})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := open("one")
+	write(p, 0)
+	if err := errors.Join(p.Write(1, make([]byte, ChunkSize)), p.Close()); err != nil {
+		t.Fatal(err)
+	}
+	check := func(boot string, want ...bool) (last *Partial) {
+		t.Helper()
+		for range 2 {
+			p := open(boot)
+			last = p
+			for i, want := range want {
+				if p.Synced(i) != want || want && !p.Has(i) {
+					t.Errorf("boot %s: chunk %d: synced %t, want %t", boot, i, p.Synced(i), want)
+				}
+			}
+			t.Cleanup(func() { p.Close() })
+		}
+		return last
+	}
+	check("one", true, false, false)
+	write(check("two", false, false, false), 2)
+	check("two", false, false, true)
+	check("one", false, false, false)
+	if n := area(t, dir).Marked("x", size, nil); n != 2*ChunkSize {
+		t.Errorf("%d bytes are there, want those of two chunks", n)
+	}
+	if err := os.WriteFile(filepath.Join(dir, Top, "x", "marks"), []byte{2, 1, 0}, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	check("one", false, false, false)
+}
+
 // TestMarksOfAnotherLength checks that damaged marks do not count, whoever asks: a fetch that does not
 // know that it resumes would blame its source for the bytes of the disk.
 func TestMarksOfAnotherLength(t *testing.T) {

@@ -76,7 +76,7 @@ func TestCheckpointBlocksNoWriter(t *testing.T) {
 	disk.Release()
 	area.Close()
 	marks, err := root.ReadFile("partial/x/marks")
-	if n := bytes.Count(marks, []byte{2}); err != nil || n != 64 {
+	if n := bytes.Count(marks, []byte{3}); err != nil || n != 64 {
 		t.Errorf("%d chunks are marked synced, %v; want 64", n, err)
 	}
 }

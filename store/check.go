@@ -51,11 +51,18 @@ func (s *Store) addMissing(ctx context.Context, table digest.Digest, bad []Check
 // Missing returns the missing and damaged objects of a table, or of all tables with a reference if
 // table is empty, and the table itself if a reference to it is unresolved. It reads no content.
 func (s *Store) Missing(ctx context.Context, table digest.Digest) ([]CheckResult, error) {
-	needed := s.db.Needed(table)
 	var out []CheckResult
-	unresolved := s.db.Unresolved()
-	if table != "" {
-		unresolved = s.db.UnresolvedOf(table)
+	tables, unresolved := []digest.Digest{table}, s.db.UnresolvedOf(table)
+	if table == "" {
+		tables, unresolved = s.db.Referred(), s.db.Unresolved()
+	}
+	missing := map[digest.Digest][]digest.Digest{} // tables, by object
+	for _, t := range tables {                     // one at a time: they can need millions of objects
+		for _, d := range s.db.Needed(t) {
+			if !s.has(d) {
+				missing[d] = append(missing[d], t)
+			}
+		}
 	}
 	for _, r := range unresolved {
 		if slices.ContainsFunc(out, func(c CheckResult) bool { return c.Digest == r.Table }) {
@@ -66,12 +73,10 @@ func (s *Store) Missing(ctx context.Context, table digest.Digest) ([]CheckResult
 			c.Problem = ProblemPartly
 		}
 		out = append(out, c)
-		delete(needed, r.Table)
+		delete(missing, r.Table)
 	}
-	for d, tables := range needed {
-		if !s.has(d) {
-			out = append(out, CheckResult{Digest: d, Problem: ProblemMissing, Tables: tables})
-		}
+	for d, tables := range missing {
+		out = append(out, CheckResult{Digest: d, Problem: ProblemMissing, Tables: tables})
 	}
 	slices.SortFunc(out, func(a, b CheckResult) int { return slices.Compare(a.Tables, b.Tables) })
 	return out, nil

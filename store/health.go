@@ -54,17 +54,13 @@ func (s *Store) announce(objects []digest.Digest) {
 // completeRecovered checks which referenced incomplete tables have become complete by hashing files
 // without a record.
 func (s *Store) completeRecovered(ctx context.Context) {
-	for _, r := range s.db.Refs("") {
-		rec, err := s.db.Table(r.Table)
-		if err != nil || !rec.Broken {
-			continue
-		}
-		t, err := s.Table(ctx, r.Table)
+	for _, d := range s.db.Broken() {
+		t, err := s.Table(ctx, d)
 		if err == nil {
-			err = s.completePresent(r.Table, t)
+			err = s.completePresent(d, t)
 		}
 		if err != nil {
-			s.log.Error("check whether a model is complete", "table", r.Table, "err", err)
+			s.log.Error("check whether a model is complete", "table", d, "err", err)
 		}
 	}
 }

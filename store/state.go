@@ -92,7 +92,7 @@ func (s *Store) chunksIndexed(wanted map[digest.Digest]int64, own map[digest.Dig
 			delete(wanted, chunks[i].Digest)
 		}
 	}
-	return s.db.Tables()
+	return s.db.Tables(), nil
 }
 
 // chunksOf removes from wanted the chunks in complete files of a table that are not in own.

@@ -235,16 +235,23 @@ func keysOf(records []record) map[string]bool {
 	return keys
 }
 
-// useless returns the records that are useless without the images that are gone.
+// useless returns the records that are useless without the images that are gone. It looks up objects and tables in the
+// index: a lookup in the database maps 64 KiB of it, which count as memory of the process.
 func (tx *txn) useless(gone map[string]bool) (drop []record, err error) {
-	for _, bucket := range [][]byte{bucketContents, bucketAssembled, bucketWays, bucketVerdicts, bucketOrders, bucketTables} {
-		err = errors.Join(err, keys(tx, bucket, func(key string) error {
+	add := func(bucket []byte) func(key string) error {
+		return func(key string) error {
 			useless, err := tx.isUseless(record{bucket, key}, gone)
 			if useless {
 				drop = append(drop, record{bucket, key})
 			}
 			return err
-		}))
+		}
+	}
+	for _, bucket := range [][]byte{bucketContents, bucketAssembled, bucketWays, bucketVerdicts, bucketOrders} {
+		err = errors.Join(err, keys(tx, bucket, add(bucket)))
+	}
+	for _, d := range tx.index.tablesWith(func(t *table) bool { return t.known }) {
+		err = errors.Join(err, add(bucketTables)(d.String()))
 	}
 	return drop, err
 }
@@ -256,16 +263,17 @@ func (tx *txn) isUseless(r record, gone map[string]bool) (bool, error) {
 	case string(bucketContents):
 		members, err := load[[]filetable.Member](tx, r.bucket, r.key)
 		return err == nil && !slices.ContainsFunc(members, func(m filetable.Member) bool {
-			return m.Type == filetable.TypeReg && exists(tx, bucketObjects, m.Digest)
+			return m.Type == filetable.TypeReg && tx.index.exists(m.Digest)
 		}), ignoreNotFound(err)
 	case string(bucketAssembled):
 		a, err := load[assembled](tx, r.bucket, r.key)
-		return err == nil && !exists(tx, bucketObjects, a.Digest), ignoreNotFound(err)
+		return err == nil && !tx.index.exists(a.Digest), ignoreNotFound(err)
 	case string(bucketWays):
 		w, err := load[way](tx, r.bucket, r.key)
 		return err == nil && w.useless(tx, r.key, known), ignoreNotFound(err)
 	}
-	return exists(tx, r.bucket, r.key) && !exists(tx, bucketObjects, r.key) && !known(digest.Digest(r.key)), nil
+	d := digest.Digest(r.key)
+	return !tx.index.exists(d) && !known(d) && exists(tx, r.bucket, r.key), nil
 }
 
 func ignoreNotFound(err error) error {

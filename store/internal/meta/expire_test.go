@@ -64,3 +64,37 @@ func TestExpireBesideWrites(t *testing.T) {
 		t.Errorf("an archive that is needed again: %v", err)
 	}
 }
+
+// TestCollectionReadsNoTable checks that searching for what nothing needs looks up neither tables nor their objects in the
+// database, of which each lookup maps a part into memory.
+func TestCollectionReadsNoTable(t *testing.T) {
+	lookups := func(tables int) int64 {
+		db, err := Open(filepath.Join(t.TempDir(), "store.db"), Options{Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		for i := range tables {
+			d := number(2 * i)
+			if err := db.Arrive(Arrival{Files: []File{{Digest: d, Size: 1}, {Digest: number(2*i + 1), Size: 1}}}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := db.CompleteTable(d, Table{Objects: []digest.Digest{number(2*i + 1)}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		stats := db.bolt.Stats()
+		before := stats.TxStats.GetCursorCount()
+		if _, err := db.Expire(false); err != nil {
+			t.Fatal(err)
+		}
+		if got := db.Tables(); len(got) != tables || len(db.Broken()) > 0 {
+			t.Errorf("%d tables, and broken ones: %v; want %d", len(got), db.Broken(), tables)
+		}
+		stats = db.bolt.Stats()
+		return stats.TxStats.GetCursorCount() - before
+	}
+	if one, many := lookups(1), lookups(20); one != many {
+		t.Errorf("%d lookups with 20 tables, %d with one", many, one)
+	}
+}

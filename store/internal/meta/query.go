@@ -104,35 +104,19 @@ func (x *index) tablesOf(d digest.Digest) (tables []digest.Digest) {
 	return tables
 }
 
-// neededBy returns, by object, the tables that need it and are or were complete: only table one or,
-// if it is empty, all referenced tables.
-func (x *index) neededBy(one digest.Digest) map[digest.Digest][]digest.Digest {
+// neededBy returns the objects that a table needs; none if there is no table or it never was complete.
+func (x *index) neededBy(d digest.Digest) []digest.Digest {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	needed, now := map[digest.Digest][]digest.Digest{}, time.Now()
-	add := func(t *table) {
-		if t == nil || !t.Complete && !t.Broken {
-			return
-		}
-		d := t.key.digest()
-		for _, id := range t.all {
-			o := x.objects.at(id).key.digest()
-			needed[o] = append(needed[o], d)
-		}
+	t := x.byKey[keyOf(d)]
+	if t == nil || !t.Complete && !t.Broken {
+		return nil
 	}
-	if one != "" {
-		add(x.byKey[keyOf(one)])
-		return needed
+	out := make([]digest.Digest, len(t.all))
+	for i, id := range t.all {
+		out[i] = x.objects.at(id).key.digest()
 	}
-	for _, t := range x.tables {
-		if x.kept(t, now) {
-			add(t)
-		}
-	}
-	for _, tables := range needed {
-		slices.Sort(tables)
-	}
-	return needed
+	return out
 }
 
 // usage returns the totals. Objects in stays are not reclaimable.
@@ -170,6 +154,27 @@ func (x *index) recorded() []Sized {
 		}
 	}
 	return out
+}
+
+// tablesWith returns tables, sorted by digest.
+func (x *index) tablesWith(which func(*table) bool) (out []digest.Digest) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	for _, t := range x.tables {
+		if which(t) {
+			out = append(out, t.key.digest())
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// exists reports whether there is an object.
+func (x *index) exists(d digest.Digest) bool {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	id, ok := x.objects.find(keyOf(d))
+	return ok && x.objects.at(id).exists()
 }
 
 // needed reports whether anything needs an object.

@@ -2,6 +2,7 @@ package meta
 
 import (
 	"slices"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -25,14 +26,19 @@ type Table struct {
 func (db *DB) Table(d digest.Digest) (Table, error) { return get[Table](db, bucketTables, d) }
 
 // Tables returns all recorded tables, sorted by digest.
-func (db *DB) Tables() (tables []digest.Digest, err error) {
-	err = db.view(func(tx *txn) error {
-		return keys(tx, bucketTables, func(key string) error {
-			tables = append(tables, digest.Digest(key))
-			return nil
-		})
-	})
-	return tables, err
+func (db *DB) Tables() []digest.Digest {
+	return db.index.tablesWith(func(t *table) bool { return t.known })
+}
+
+// Referred returns the tables that references keep, sorted by digest.
+func (db *DB) Referred() []digest.Digest {
+	now := time.Now()
+	return db.index.tablesWith(func(t *table) bool { return db.index.kept(t, now) })
+}
+
+// Broken returns the broken tables that have a reference, sorted by digest.
+func (db *DB) Broken() []digest.Digest {
+	return db.index.tablesWith(func(t *table) bool { return t.known && t.Broken && len(t.refs) > 0 })
 }
 
 // PutTable records a table. It keeps earlier results: the objects that a table needs never become fewer.
@@ -80,8 +86,5 @@ func (db *DB) CompleteTable(d digest.Digest, t Table) (held bool, err error) {
 	})
 }
 
-// Needed returns, by object, the tables that need it and are or were complete: only table or, if it
-// is empty, all referenced tables.
-func (db *DB) Needed(table digest.Digest) map[digest.Digest][]digest.Digest {
-	return db.index.neededBy(table)
-}
+// Needed returns the objects of a table that is or was complete.
+func (db *DB) Needed(table digest.Digest) []digest.Digest { return db.index.neededBy(table) }

@@ -17,7 +17,6 @@ import (
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
 
@@ -73,10 +72,12 @@ type tree struct {
 	objects *os.File // directory
 	backend Backend
 
-	dirs   map[string]dirAttr // of every directory, "." for the top
-	parent *os.File           // the last result of openParent
-	sync   []string           // files whose inodes are not yet durable
-	usage  Usage
+	dirs  map[string]dirAttr // of every directory, "." for the top
+	sync  []string           // files whose inodes are not yet durable
+	usage Usage
+
+	parent     *os.File // the last result of openParent
+	parentPath string
 }
 
 type dirAttr struct {
@@ -177,15 +178,15 @@ func (t *tree) putSymlink(f filetable.File) error {
 	if err := t.root.Lchown(f.Path, 0, 0); err != nil {
 		return err
 	}
-	if err := t.setLinkTime(f); err != nil {
+	if err := t.setTime(f, f.Path); err != nil {
 		return err
 	}
 	return t.count(f.Path)
 }
 
-// setLinkTime sets the mtime of a symbolic link.
-func (t *tree) setLinkTime(f filetable.File) error {
-	dir, err := t.openParent(f.Path)
+// setTime sets the mtime of f, a file or a symbolic link at path p.
+func (t *tree) setTime(f filetable.File, p string) error {
+	dir, err := t.openParent(p)
 	if err != nil {
 		return err
 	}
@@ -193,12 +194,15 @@ func (t *tree) setLinkTime(f filetable.File) error {
 	if err != nil {
 		return err
 	}
-	return unix.UtimesNanoAt(int(dir.Fd()), path.Base(f.Path), []unix.Timespec{ts, ts}, unix.AT_SYMLINK_NOFOLLOW)
+	if err := unix.UtimesNanoAt(int(dir.Fd()), path.Base(p), []unix.Timespec{ts, ts}, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return fmt.Errorf("set the time: %w", err)
+	}
+	return nil
 }
 
 func (t *tree) putReg(f filetable.File) error {
 	if f.Size == 0 {
-		return t.putOwn(f, t.isRight(f), func(*os.File) error { return nil })
+		return t.putOwn(f, t.isRight, func(*os.File) error { return nil })
 	}
 	obj, err := t.object(f)
 	if err != nil {
@@ -239,7 +243,7 @@ func (t *tree) object(f filetable.File) (unix.Stat_t, error) {
 
 // putStub makes a file without data that names its object.
 func (t *tree) putStub(f filetable.File) error {
-	return t.putOwn(f, t.isRight(f), func(file *os.File) error {
+	return t.putOwn(f, t.isRight, func(file *os.File) error {
 		if err := file.Truncate(f.Size); err != nil {
 			return err
 		}
@@ -265,10 +269,9 @@ func (t *tree) putCopy(f filetable.File) error {
 	if err != nil {
 		return fmt.Errorf("read object %s: %w", f.Digest, err)
 	}
-	right := t.isRight(f)
-	if right {
+	right := func(f filetable.File) bool {
 		got, err := t.root.ReadFile(f.Path)
-		right = err == nil && bytes.Equal(got, want)
+		return err == nil && bytes.Equal(got, want) && t.isRight(f)
 	}
 	return t.putOwn(f, right, func(file *os.File) error {
 		_, err := file.Write(want)
@@ -277,47 +280,69 @@ func (t *tree) putCopy(f filetable.File) error {
 }
 
 // putOwn makes a regular file with its own inode and sets its attributes. It calls fill for the
-// content unless the present file is right.
-func (t *tree) putOwn(f filetable.File, right bool, fill func(*os.File) error) error {
+// content unless the present file is right. Whether there is one is found out by creating it: mostly there is none,
+// and a model can have thousands of files.
+func (t *tree) putOwn(f filetable.File, right func(filetable.File) bool, fill func(*os.File) error) error {
 	t.sync = append(t.sync, f.Path)
-	if right {
-		file, err := t.root.Open(f.Path)
-		if err != nil {
-			return err
-		}
-		return errors.Join(t.finishFile(f, file), file.Close())
-	}
-	return t.replace(f.Path, func(p string) error {
-		file, err := t.root.OpenFile(p, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	create := func(p string) error {
+		file, err := t.open(p, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, permOf(f))
 		if err != nil {
 			return err
 		}
 		if err = fill(file); err == nil {
-			err = t.finishFile(f, file)
+			err = t.finishFile(f, p, file)
 		}
 		return errors.Join(err, file.Close())
-	})
-}
-
-// finishFile sets the attributes of a file and counts it. It does so by its descriptor: a model can have thousands
-// of files, and os.Root opens each directory of a path for each operation.
-func (t *tree) finishFile(f filetable.File, file *os.File) error {
-	ts, err := unix.TimeToTimespec(mtimeOf(f))
+	}
+	err := create(f.Path)
+	switch {
+	case !errors.Is(err, fs.ErrExist):
+		return err
+	case !right(f):
+		return t.replace(f.Path, create)
+	}
+	file, err := t.open(f.Path, unix.O_RDONLY, 0)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(file.Chown(0, 0), file.Chmod(permOf(f))); err != nil {
+	return errors.Join(t.finishFile(f, f.Path, file), file.Close())
+}
+
+// open opens a file in an existing directory, as os.Root.OpenFile, but no symbolic link. os.Root opens each directory
+// of a path for each operation.
+func (t *tree) open(p string, flag int, mode fs.FileMode) (*os.File, error) {
+	dir, err := t.openParent(p)
+	if err != nil {
+		return nil, err
+	}
+	fd, err := unix.Openat(int(dir.Fd()), path.Base(p), flag|unix.O_NOFOLLOW|unix.O_CLOEXEC, uint32(mode))
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: p, Err: err}
+	}
+	return os.NewFile(uintptr(fd), p), nil
+}
+
+// finishFile sets the attributes of f, which is open at path p, and counts it.
+func (t *tree) finishFile(f filetable.File, p string, file *os.File) error {
+	fi, err := file.Stat()
+	if err != nil {
 		return err
 	}
-	// With AT_EMPTY_PATH, utimensat(2) needs Linux 5.8.
-	if err := unix.UtimesNanoAt(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", file.Fd()), []unix.Timespec{ts, ts}, 0); err != nil {
-		return fmt.Errorf("set the time: %w", err)
+	if st := fi.Sys().(*syscall.Stat_t); st.Uid != 0 || st.Gid != 0 {
+		if err := file.Chown(0, 0); err != nil {
+			return err
+		}
 	}
-	fi, err := file.Stat()
-	if err == nil {
-		t.add(fi)
+	if fi.Mode() != permOf(f) { // the umask is unknown
+		if err := file.Chmod(permOf(f)); err != nil {
+			return err
+		}
 	}
-	return err
+	if err := t.setTime(f, p); err != nil {
+		return err
+	}
+	t.add(fi)
+	return nil
 }
 
 // putLink makes a hard link to the object. The link shares the attributes of the object.
@@ -357,16 +382,20 @@ func (t *tree) replace(p string, create func(p string) error) error {
 	return t.root.Rename(temp, p)
 }
 
-// openParent returns the directory of path. It stays open until the next call.
+// openParent returns the directory of path. It stays open until the next call for another directory.
 func (t *tree) openParent(p string) (*os.File, error) {
-	dir, err := t.root.Open(path.Dir(p))
+	name := path.Dir(p)
+	if t.parent != nil && t.parentPath == name {
+		return t.parent, nil
+	}
+	dir, err := t.root.Open(name)
 	if err != nil {
 		return nil, err
 	}
 	if t.parent != nil {
 		t.parent.Close() // opened for reading
 	}
-	t.parent = dir
+	t.parent, t.parentPath = dir, name
 	return dir, nil
 }
 
@@ -383,68 +412,6 @@ func (t *tree) count(path string) error {
 func (t *tree) add(fi fs.FileInfo) {
 	t.usage.Size += fi.Sys().(*syscall.Stat_t).Blocks * statBlock
 	t.usage.Inodes++
-}
-
-// Up to syncTogether files and directories are synced in parallel, so that they share writes of the
-// journal. From syncAll on, the whole file system is synced at once, which is faster but also waits
-// for other writers.
-const (
-	syncTogether = 32
-	syncAll      = 512
-)
-
-// finish sets the attributes of directories, deepest first, and makes all files and directories
-// durable. dirs are sorted.
-func (t *tree) finish(ctx context.Context, dirs []string) error {
-	for _, d := range slices.Backward(dirs) {
-		if d != "." { // sorts between other names
-			if err := t.finishDir(d); err != nil {
-				return err
-			}
-		}
-	}
-	if err := t.finishDir("."); err != nil {
-		return err
-	}
-	all := append(t.sync, dirs...)
-	if len(all) >= syncAll {
-		return t.syncfs()
-	}
-	var g errgroup.Group
-	g.SetLimit(syncTogether)
-	for _, p := range all {
-		g.Go(func() error {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			return syncPath(t.root, p)
-		})
-	}
-	return g.Wait()
-}
-
-func (t *tree) syncfs() error {
-	top, err := t.root.Open(".")
-	if err != nil {
-		return err
-	}
-	defer top.Close()
-	return unix.Syncfs(int(top.Fd()))
-}
-
-// finishDir sets the attributes of a directory.
-func (t *tree) finishDir(dir string) error {
-	a := t.dirs[dir]
-	if err := t.root.Chown(dir, 0, 0); err != nil {
-		return err
-	}
-	if err := t.root.Chmod(dir, a.mode); err != nil {
-		return err
-	}
-	if err := t.root.Chtimes(dir, a.mtime, a.mtime); err != nil {
-		return err
-	}
-	return t.count(dir)
 }
 
 // permOf returns the permissions of f, without setuid, setgid and sticky.
@@ -467,14 +434,4 @@ func xattrIs(file *os.File, name, value string) bool {
 	p := make([]byte, len(value)+1)
 	n, err := unix.Fgetxattr(int(file.Fd()), name, p)
 	return err == nil && string(p[:n]) == value
-}
-
-// syncPath makes a file, or the entries of a directory, durable.
-func syncPath(root *os.Root, p string) error {
-	f, err := root.Open(p)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return f.Sync()
 }

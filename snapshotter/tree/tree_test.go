@@ -1,6 +1,7 @@
 package tree
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,6 +15,7 @@ import (
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
 )
 
 // objects returns objects with the given contents, named by their digests.
@@ -214,5 +216,44 @@ func TestShowRepairsWhatCompareFinds(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// The directory of files is opened a few times, not for each of them.
+func TestOpensOfDirectories(t *testing.T) {
+	o, dir := objects(t, "content"), t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "d"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	in, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(in)
+	if _, err := unix.InotifyAddWatch(in, filepath.Join(dir, "d"), unix.IN_OPEN); err != nil {
+		t.Fatal(err)
+	}
+	var files []filetable.File
+	for i := range syncAll { // from here on files are not opened again to be synced
+		files = append(files, file(fmt.Sprintf("d/%d", i), 0o644, "content"))
+	}
+	if err := show(t, dir, o, Stubs, files...); err != nil {
+		t.Fatal(err)
+	}
+	events := make([]byte, syncAll*(unix.SizeofInotifyEvent+unix.NAME_MAX))
+	n, err := unix.Read(in, events)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opens, created := 0, 0
+	for p := events[:n]; len(p) > 0; p = p[unix.SizeofInotifyEvent+binary.NativeEndian.Uint32(p[12:]):] {
+		if binary.NativeEndian.Uint32(p[4:])&unix.IN_ISDIR != 0 {
+			opens++
+		} else {
+			created++
+		}
+	}
+	if opens > 10 || created != len(files) {
+		t.Errorf("the directory was opened %d times, files in it %d times, want at most 10 and %d", opens, created, len(files))
 	}
 }

@@ -345,9 +345,9 @@ func (d *Differ) expose(ctx context.Context, view string, table digest.Digest, f
 	return true, nil
 }
 
-// logComplete logs that a model is complete.
+// logComplete logs that a model is complete. Show has just looked for each of its files, of which there can be thousands.
 func (d *Differ) logComplete(ctx context.Context, table digest.Digest, dur time.Duration) {
-	files, err := d.o.Store.Files(ctx, table)
+	files, err := d.o.Store.Listing(ctx, table)
 	if err != nil {
 		d.o.Log.WarnContext(ctx, "model is complete, its size is not known", "table", table, "err", err)
 		return

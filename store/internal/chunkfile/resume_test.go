@@ -2,13 +2,17 @@ package chunkfile
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/internal/staging"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/ballast-dev/ballast/store/verify"
+	"github.com/opencontainers/go-digest"
 )
 
 // TestKill checks that after a kill nothing is asked for again, and that what was synced before it is neither read from
@@ -44,6 +48,43 @@ func TestKill(t *testing.T) {
 		if n != 1 {
 			t.Errorf("bytes at %d were asked for %d times", off, n)
 		}
+	}
+}
+
+// TestWrongZeros checks that a chunk of zeros, of which the disk has other bytes after a reboot, becomes zeros.
+func TestWrongZeros(t *testing.T) {
+	const first, size = 32 << 10, staging.ChunkSize // of a group of its own
+	file, m := newBlob(1, first)
+	file.Size += size
+	file.Source.Chunks = append(file.Source.Chunks, filetable.Chunk{Offset: first, Size: size, Digest: digest.FromBytes(make([]byte, size))})
+	dir := t.TempDir()
+	fetched := newSet(t, dir)
+	f := acquire(fetched, file, m)
+	if _, err := readAt(t.Context(), f, make([]byte, file.Size), 0); err != nil {
+		t.Fatal(err)
+	}
+	fetched.Close()
+	fetched.Area.Close()
+	staged := filepath.Join(dir, f.Staged())
+	for _, damage := range []struct {
+		path  string
+		bytes []byte
+		off   int64
+	}{{staged, []byte("damaged"), first + 5}, {filepath.Join(filepath.Dir(staged), "marks"), []byte{2, 2}, 0}} { // 2: synced before the reboot
+		f, err := os.OpenFile(damage.path, os.O_WRONLY, 0)
+		if err == nil {
+			_, err = f.WriteAt(damage.bytes, damage.off)
+		}
+		if err = errors.Join(err, f.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := make([]byte, size)
+	if _, err := readAt(t.Context(), acquire(newSet(t, dir), file, m), got, first); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, make([]byte, size)) {
+		t.Errorf("a reader gets %q", bytes.Trim(got, "\x00"))
 	}
 }
 

@@ -18,7 +18,7 @@ const (
 // put stages group g, whose bytes are buf: zeros as a hole, and chunks found in an object by
 // sharing as many blocks with it as possible.
 func (f *File) put(st *stage, g int, buf []byte, found []filetable.Location) error {
-	if isZero(f.Layout.of(g)) {
+	if isZero(f.Layout.of(g)) && !st.p.Has(g) { // otherwise the file has wrong bytes there
 		return st.p.Mark(g)
 	}
 	base, _ := st.p.Chunk(g)

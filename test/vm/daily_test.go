@@ -37,6 +37,7 @@ func TestDebian12(t *testing.T) {
 
 	m.journey(t, "reboot into 6.12", func(t *testing.T) { m.rebooted(t, "6.12", llama, busybox) })
 	m.lazy(t)
+	m.journey(t, "read ahead", func(t *testing.T) { m.readAhead(t, llama) })
 	m.cuts(t, *cutsFlag, "6.12", "6.1")
 	m.journey(t, "power cut in an upgrade", func(t *testing.T) { m.cutPackage(t, llama, "6.12") })
 	m.journey(t, "pod with hostUsers: false", m.userPod)

@@ -182,3 +182,31 @@ systemd-run --quiet --unit reader.service sh -c 'sha256sum %[1]s/model.gguf >/ru
 	}
 	return early
 }
+
+// readAhead reads the first page of a model, of which the first two windows of 16 MiB are read ahead then. The process that does it has
+// left the control group of the service, whose limit of memory is for the daemon.
+func (m *machine) readAhead(t *testing.T, want model) {
+	t.Helper()
+	const conf = "/etc/ballast/conf.d/ahead.toml"
+	at := m.mountPoint()
+	m.sh(t, fmt.Sprintf(`mkdir -p $(dirname %[1]s)
+printf 'version = 1\n[snapshot]\nread_ahead = "on"\n' >%[1]s
+systemctl restart ballastd
+sync
+echo 3 >/proc/sys/vm/drop_caches
+mkdir %[2]s
+ctr images mount --snapshotter ballast %[3]s %[2]s >/dev/null`, conf, at, want.ref))
+	file := "/var/lib/ballast/objects/sha256/" + want.sum[:2] + "/" + want.sum
+	eventually(t, "pages that are read ahead", func() error {
+		got := m.sh(t, fmt.Sprintf("head -c 4096 %s/model.gguf >/dev/null\nfincore -b -n -o RES %s", at, file))
+		if number(t, got) < 32<<20-4096 {
+			return fmt.Errorf("%s bytes are in the page cache", strings.TrimSpace(got))
+		}
+		return nil
+	})
+	if got := m.sh(t, "cat /proc/$(pgrep -o -f 'ballastd read-ahead')/cgroup"); got != "0::/\n" {
+		t.Errorf("the process that reads ahead is in the control group %q", got)
+	}
+	m.sh(t, fmt.Sprintf("ctr images unmount --snapshotter ballast --rm %[1]s >/dev/null\nrm %[2]s\nrmdir --ignore-fail-on-non-empty $(dirname %[2]s)\nsystemctl restart ballastd", at, conf))
+	m.healthy(t)
+}

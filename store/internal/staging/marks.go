@@ -13,7 +13,7 @@ import (
 // checkpointChunks is the number of written chunks that trigger a checkpoint.
 const checkpointChunks = 64 // 256 MiB
 
-// Marks of a chunk, see the package comment. A version that did not know in which boot a chunk was synced marked it as old.
+// Marks of a chunk, see the package comment.
 const (
 	markAbsent  = 0
 	markWritten = 1

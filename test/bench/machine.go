@@ -43,6 +43,9 @@ func memory(name string) int64 {
 // quietLoad is the load above which a machine has more to do than to be measured.
 const quietLoad = 1
 
+// quietWait is how long to wait for that: make performance builds programs first.
+const quietWait = 10 * time.Minute
+
 // load returns the load of the machine over the last minute; 0 if it is not known.
 func load() float64 {
 	p, _ := os.ReadFile("/proc/loadavg")

@@ -75,15 +75,20 @@ func (b *bench) complete(d digest.Digest) bool {
 	return err == nil
 }
 
+// incomplete returns how many files are not objects of the node.
+func (b *bench) incomplete(files []digest.Digest) (left int) {
+	for _, d := range files {
+		if !b.complete(d) {
+			left++
+		}
+	}
+	return left
+}
+
 // awaitComplete waits until files are objects of the node.
 func (b *bench) awaitComplete(files ...digest.Digest) {
 	for start := time.Now(); ; time.Sleep(10 * time.Millisecond) {
-		left := 0
-		for _, d := range files {
-			if !b.complete(d) {
-				left++
-			}
-		}
+		left := b.incomplete(files)
 		if left == 0 {
 			return
 		}

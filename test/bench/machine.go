@@ -46,6 +46,17 @@ const quietLoad = 1
 // quietWait is how long to wait for that: make performance builds programs first.
 const quietWait = 10 * time.Minute
 
+// awaitQuiet returns the load of the machine when it is quiet, or after quietWait.
+func awaitQuiet() float64 {
+	for start := time.Now(); ; time.Sleep(10 * time.Second) {
+		l := load()
+		if l <= quietLoad || time.Since(start) >= quietWait {
+			return l
+		}
+		fmt.Fprintf(os.Stderr, "bench: waiting until the machine is quiet; its load is %.2f\n", l)
+	}
+}
+
 // load returns the load of the machine over the last minute; 0 if it is not known.
 func load() float64 {
 	p, _ := os.ReadFile("/proc/loadavg")

@@ -52,13 +52,11 @@ func main() {
 		os.Exit(2)
 	}
 	before := load()
-	for start := time.Now(); *page != "" && !*loaded && before > quietLoad && time.Since(start) < quietWait; before = load() {
-		fmt.Fprintf(os.Stderr, "bench: waiting until the machine is quiet; its load is %.2f\n", before)
-		time.Sleep(10 * time.Second)
-	}
-	if *page != "" && before > quietLoad && !*loaded {
-		fmt.Fprintf(os.Stderr, "bench: the load of the machine is %.2f, and above %d the figures are those of other work; wait until it is quiet, or use -loaded\n", before, quietLoad)
-		os.Exit(1)
+	if *page != "" && !*loaded {
+		if before = awaitQuiet(); before > quietLoad {
+			fmt.Fprintf(os.Stderr, "bench: the load of the machine is %.2f, and above %d the figures are those of other work; wait until it is quiet, or use -loaded\n", before, quietLoad)
+			os.Exit(1)
+		}
 	}
 	if *dir != "" {
 		os.Setenv("TMPDIR", *dir)
@@ -131,6 +129,7 @@ type bench struct {
 	t       node.TB
 	given   scope // by flags; zero: the default
 	scope         // of the current measurement
+	ran     []string
 	objects int
 	node    *node.Node
 	rows    []row
@@ -245,7 +244,7 @@ func (b *bench) run(names []string) {
 		if wanted(m) {
 			fmt.Fprintf(os.Stderr, "bench: %s: %s\n", m.name, m.what)
 			start := time.Now()
-			b.scope = b.scopeOf(m.name)
+			b.scope, b.ran = b.scopeOf(m.name), append(b.ran, m.name)
 			m.run(b)
 			fmt.Fprintf(os.Stderr, "bench: %s took %v\n", m.name, time.Since(start).Round(time.Second))
 		}

@@ -148,21 +148,34 @@ func (b *bench) figure(what string, figure float64, format, beside string, t tar
 	b.rows = append(b.rows, row{what, fmt.Sprintf(format, figure), beside, "", figure, t})
 }
 
+// scopes describes how much the measurements have measured that ran.
+func (b *bench) scopes() string {
+	of := func(name string) string {
+		s := b.scopeOf(name)
+		return fmt.Sprintf("a model of %s, %d rounds", sizeOf(s.size), s.rounds)
+	}
+	var head []string
+	for _, name := range b.ran {
+		if of(name) == of(headline[0]) {
+			head = append(head, name)
+		}
+	}
+	switch len(head) {
+	case 0:
+		return of("")
+	case len(b.ran):
+		return of(headline[0])
+	}
+	return fmt.Sprintf("%s: %s; the rest: %s", strings.Join(head, ", "), of(headline[0]), of(""))
+}
+
 // print writes the table in Markdown.
 func (b *bench) print(w io.Writer) {
 	if b.load > quietLoad {
 		fmt.Fprint(w, "**LOADED**: other work ran on the machine, so only ratios and CPU-seconds mean something. ")
 	}
-	of := func(name string) string {
-		s := b.scopeOf(name)
-		return fmt.Sprintf("a model of %s, %d rounds", sizeOf(s.size), s.rounds)
-	}
-	scope := of("")
-	if head := of(headline[0]); head != scope {
-		scope = fmt.Sprintf("%s: %s; the rest: %s", strings.Join(headline, ", "), head, scope)
-	}
 	fmt.Fprintf(w, "%s; %s; medians (smallest–largest); load of the machine %.2f before and %.2f after\n\n",
-		machine(), scope, b.load, load())
+		machine(), b.scopes(), b.load, load())
 	rows := [][]string{{"what", "ballast", "beside it", "ratio", "target"}}
 	for _, r := range b.rows {
 		rows = append(rows, []string{r.what, r.value, r.control, r.ratio, r.result()})

@@ -78,7 +78,8 @@ func Run(ctx context.Context, cgroup string, files []*os.File) error {
 
 // A follower reads one file ahead of its readers.
 type follower struct {
-	fd      int
+	file    *os.File // stays open as long as the follower
+	fd      int      // of file
 	size    int64
 	step    int   // that readahead(2) accepts, in bytes
 	windows int   // how many the file has
@@ -95,7 +96,7 @@ func newFollower(file *os.File) (*follower, error) {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, err
 	}
-	f := &follower{fd: fd, size: st.Size, step: step(st.Dev), windows: int((st.Size + window - 1) / window)}
+	f := &follower{file: file, fd: fd, size: st.Size, step: step(st.Dev), windows: int((st.Size + window - 1) / window)}
 	if n, err := f.cached(0, f.size); err != nil {
 		return nil, fmt.Errorf("cachestat: %w", err)
 	} else if n >= f.size {

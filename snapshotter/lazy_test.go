@@ -81,9 +81,9 @@ func testShowBeforeComplete(t *testing.T, own bool) {
 		t.Fatal(err)
 	}
 	told := 0
-	n.told = func(d digest.Digest, v string) {
-		if told++; d != table || v != view {
-			t.Errorf("told of %s in view %q, want %s in %q", d, v, table, view)
+	n.told = func(name string, d digest.Digest, v string) {
+		if told++; name != "late" || d != table || v != view {
+			t.Errorf("told of %s in view %q, for %q, want %s in %q for late", d, v, name, table, view)
 		}
 	}
 	for _, key := range []string{"early", "extract-late", "late"} {

@@ -193,7 +193,7 @@ func (s *Snapshotter) tellMounted(key string, c chain) {
 		}
 		view := m.view(c.ParentIDs[i])
 		if _, early := s.store.Early(m.Table)[view]; !early {
-			s.told(m.Table, view)
+			s.told(key, m.Table, view)
 		}
 	}
 }

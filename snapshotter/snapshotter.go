@@ -40,8 +40,8 @@ type Options struct {
 	Bare func(ctx context.Context) error
 
 	// Mounted is told of each complete model for which mounts are asked, but not of those for unpacking, with
-	// the view (store.View) that has its objects. It must not wait. It may be nil.
-	Mounted func(table digest.Digest, view string)
+	// the name of the snapshot and the view (store.View) that has its objects. It must not wait. It may be nil.
+	Mounted func(name string, table digest.Digest, view string)
 
 	// Log is the logger; nil discards.
 	Log *slog.Logger
@@ -61,7 +61,7 @@ type Snapshotter struct {
 	lazy    atomic.Pointer[lazyMount]
 	volume  func(ctx context.Context, target digest.Digest, id string) error
 	bare    func(ctx context.Context) error
-	told    func(table digest.Digest, view string) // Options.Mounted
+	told    func(name string, table digest.Digest, view string) // Options.Mounted
 	log     *slog.Logger
 
 	noStubs error // why the kernel mounts no stubs, if backend is tree.Links

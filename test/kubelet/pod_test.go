@@ -33,8 +33,9 @@ type (
 		Status     podStatus `json:"status,omitzero"`
 	}
 	metadata struct {
-		Name      string `json:"name"`
-		Namespace string `json:"namespace"`
+		Name      string            `json:"name"`
+		Namespace string            `json:"namespace"`
+		Labels    map[string]string `json:"labels,omitempty"`
 	}
 	podSpec struct {
 		HostNetwork bool        `json:"hostNetwork"`

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/test/e2e/node"
+	"golang.org/x/sys/unix"
 )
 
 // The hosts of references.
@@ -40,6 +42,7 @@ func TestPods(t *testing.T) {
 		t.Run("policies", func(t *testing.T) { t.Parallel(); testPolicies(t, k) })
 		t.Run("private", func(t *testing.T) { t.Parallel(); testPrivate(t, k) })
 		t.Run("refused", func(t *testing.T) { t.Parallel(); testRefused(t, k) })
+		t.Run("read ahead", func(t *testing.T) { t.Parallel(); testReadAhead(t, k) })
 	})
 }
 
@@ -175,4 +178,37 @@ func serveAt(t *testing.T, address string, h http.Handler) *httptest.Server {
 	server.Listener = l
 	server.Start()
 	return server
+}
+
+// testReadAhead starts a pod whose label says that its model, which is complete and not in the page cache, is read
+// ahead: all of the first two windows of 16 MiB, when it has read a page of them.
+func testReadAhead(t *testing.T, k *kubelet) {
+	const window = 16 << 20
+	b := converttest.ModelPackRaw(converttest.Files(weights(7, 4*window)))
+	b.Name = "ahead-of"
+	ref := push(t, k, b)
+	k.run(t, k.pod("ahead-first", ref, "IfNotPresent"))
+	f, err := os.Open(k.object(b, "model.gguf"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
+		t.Fatal(err)
+	}
+	p := k.pod("ahead-labelled", ref, "IfNotPresent")
+	p.Metadata.Labels = map[string]string{"ballast.dev/read-ahead": "on"}
+	k.run(t, p)
+	c := k.container(t, p.Metadata.Name, "main")
+	eventually(t, "a model that is read ahead", func() error {
+		_, err := k.cri.Exec(c, "/bin/busybox", "dd", "if=/model/model.gguf", "of=/dev/null", "bs=4096", "count=1")
+		var st unix.Cachestat_t
+		if err == nil {
+			err = unix.Cachestat(uint(f.Fd()), &unix.CachestatRange{Len: 4 * window}, &st, 0)
+		}
+		if size := int(st.Cache) * os.Getpagesize(); err != nil || size < 2*window-os.Getpagesize() {
+			return fmt.Errorf("%v: %d bytes are in the page cache", err, size)
+		}
+		return nil
+	})
 }

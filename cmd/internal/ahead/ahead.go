@@ -26,11 +26,17 @@ const (
 	slow = 500 * time.Microsecond
 )
 
+// A Mode says on which disks the files of a model are read ahead.
+type Mode int
+
+const (
+	Auto Mode = iota // those that wait
+	On               // all
+	Off              // none
+)
+
 // Options are the settings of an Ahead.
 type Options struct {
-	// Always reads ahead on fast disks, too.
-	Always bool
-
 	// Command is a program that calls Run with the files that it is passed from descriptor 3 on, whose
 	// number is in a last argument --files=N, and with a context that ends with its standard input.
 	Command []string
@@ -42,13 +48,19 @@ type Options struct {
 type Ahead struct {
 	o     Options
 	mu    sync.Mutex
-	ctx   context.Context // of Run; nil before and after
-	names map[string]bool // models that are followed, and whether they were mounted again since
+	ctx   context.Context     // of Run; nil before and after
+	names map[string]*request // of models that are followed, by name
 	wait  sync.WaitGroup
 }
 
+// A request is what the mounts of a model ask for.
+type request struct {
+	always bool // one has the mode On
+	again  bool // there were more since the process has started
+}
+
 // New returns an Ahead, which does nothing before Run.
-func New(o Options) *Ahead { return &Ahead{o: o, names: map[string]bool{}} }
+func New(o Options) *Ahead { return &Ahead{o: o, names: map[string]*request{}} }
 
 // Run follows models until ctx ends, which is not an error.
 func (a *Ahead) Run(ctx context.Context) error {
@@ -64,44 +76,69 @@ func (a *Ahead) Run(ctx context.Context) error {
 }
 
 // Mounted follows the loaders of a model that is mounted, once more if it does so already: the process may be
-// about to end. It does not wait. open opens the large files of the model, in the order of their names; they are closed.
-func (a *Ahead) Mounted(name string, open func(context.Context) ([]*os.File, error)) {
+// about to end. It does not wait. mode returns what the user of the mount wants; those with Off are not followed,
+// unless somebody else has the model mounted, too. open opens the large files of the model, in the order of their
+// names; they are closed.
+func (a *Ahead) Mounted(name string, mode func(context.Context) Mode, open func(context.Context) ([]*os.File, error)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if _, ok := a.names[name]; ok {
-		a.names[name] = true
-		return
-	}
-	if a.ctx == nil || len(a.names) == maxProcesses {
-		return
-	}
 	ctx := a.ctx
-	a.names[name] = false
+	if ctx == nil {
+		return
+	}
 	a.wait.Go(func() {
+		m := mode(ctx)
+		if m == Off {
+			a.o.Log.Debug("a model is not read ahead for one of its users", "model", name)
+			return
+		}
+		if !a.begin(name, m == On) {
+			return
+		}
 		for {
-			if err := a.follow(ctx, name, open); err != nil && ctx.Err() == nil {
-				a.o.Log.Info("the files of a model are not read ahead", "model", name, "err", err)
-			}
-			if a.ended(ctx, name) {
+			always, ok := a.next(ctx, name)
+			if !ok {
 				return
+			}
+			if err := a.follow(ctx, name, always, open); err != nil && ctx.Err() == nil {
+				a.o.Log.Info("the files of a model are not read ahead", "model", name, "err", err)
 			}
 		}
 	})
 }
 
-// ended reports whether a model that was followed need not be followed once more.
-func (a *Ahead) ended(ctx context.Context, name string) bool {
+// begin requests that a model is followed. It reports whether the caller has to do that.
+func (a *Ahead) begin(name string, always bool) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.names[name] && ctx.Err() == nil {
-		a.names[name] = false
+	r := a.names[name]
+	if r == nil && len(a.names) == maxProcesses {
 		return false
 	}
-	delete(a.names, name)
-	return true
+	first := r == nil
+	if first {
+		r = &request{}
+		a.names[name] = r
+	}
+	r.again = true
+	r.always = r.always || always
+	return first
 }
 
-func (a *Ahead) follow(ctx context.Context, name string, open func(context.Context) ([]*os.File, error)) error {
+// next returns what has been requested for a model since the last call, and false if that is nothing.
+func (a *Ahead) next(ctx context.Context, name string) (always, ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	r := *a.names[name]
+	if !r.again || ctx.Err() != nil {
+		delete(a.names, name)
+		return false, false
+	}
+	*a.names[name] = request{}
+	return r.always, true
+}
+
+func (a *Ahead) follow(ctx context.Context, name string, always bool, open func(context.Context) ([]*os.File, error)) error {
 	files, err := open(ctx)
 	defer func() {
 		for _, f := range files {
@@ -111,7 +148,7 @@ func (a *Ahead) follow(ctx context.Context, name string, open func(context.Conte
 	if err != nil || len(files) == 0 {
 		return err
 	}
-	if !a.o.Always {
+	if !always {
 		if d, err := requestTime(files[0]); err != nil || d < slow {
 			a.o.Log.Debug("the disk does not wait, so files are not read ahead", "model", name, "request", d, "err", err)
 			return nil

@@ -7,8 +7,10 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -165,6 +167,29 @@ func TestOthers(t *testing.T) {
 	}
 }
 
+// TestKeepsFile drops the last reference to a file that is followed.
+func TestKeepsFile(t *testing.T) {
+	open := func() *follower {
+		file, err := os.Open(newFile(t, 2).Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := newFollower(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	f := open()
+	for range 2 { // a finalizer runs after a collection
+		runtime.GC()
+		time.Sleep(10 * time.Millisecond)
+	}
+	if _, err := f.follow(0); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestRequestTime checks that the time of a request is measured without the page cache.
 func TestRequestTime(t *testing.T) {
 	file := newFile(t, 1)
@@ -183,7 +208,7 @@ func TestMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := New(Options{Always: true, Log: slog.New(slog.DiscardHandler), Command: []string{
+	a := New(Options{Log: slog.New(slog.DiscardHandler), Command: []string{
 		"sh", "-c", `echo $$ > "$0/cgroup.procs" && exec "$@"`, daemon.dir, self, processArg, pages.dir,
 	}})
 	ctx, stop := context.WithCancel(t.Context())
@@ -200,15 +225,18 @@ func TestMemory(t *testing.T) {
 		defer a.mu.Unlock()
 		return len(a.names)
 	}
-	opened := 0
+	var opened atomic.Int32
+	on := func(context.Context) Mode { return On }
 	open := func(context.Context) ([]*os.File, error) {
-		opened++
+		if opened.Add(1) == 2 { // while it is followed, it is followed once more
+			a.Mounted("model", on, nil)
+		}
 		f, err := os.Open(file.Name())
 		return []*os.File{f}, err
 	}
 	await(t, "the process to follow", func() bool {
 		if following() == 0 { // Run may not have begun
-			a.Mounted("model", open)
+			a.Mounted("model", on, open)
 		}
 		return pages.processes(t) == 1
 	})
@@ -223,15 +251,12 @@ func TestMemory(t *testing.T) {
 		})
 	}
 	await(t, "the end of the process", func() bool { return following() == 0 })
-	if opened != 1 {
-		t.Errorf("it was followed %d times", opened)
+	if n := opened.Load(); n != 1 {
+		t.Errorf("it was followed %d times", n)
 	}
-	a.Mounted("model", open) // while it is followed, it is followed once more
-	a.Mounted("model", open)
-	await(t, "the end of both processes", func() bool { return following() == 0 })
-	if opened != 3 {
-		t.Errorf("it was followed %d times", opened)
-	}
+	a.Mounted("model", func(context.Context) Mode { return Off }, open)
+	a.Mounted("model", on, open)
+	await(t, "the end of both processes", func() bool { return opened.Load() == 3 && following() == 0 })
 	if n := cached(t, file); n < info.Size() {
 		t.Errorf("%d of %d bytes are in the page cache", n, info.Size())
 	}

@@ -28,8 +28,9 @@
 //
 // # When not
 //
-//   - The disk does not wait (Options.Always is false): one-page reads around the page cache, before anybody
-//     loads, are faster than half a millisecond. On such disks another reader costs more CPU than it gains.
+//   - The disk does not wait: one-page reads around the page cache, before anybody loads, are faster than half a
+//     millisecond. On such disks another reader costs more CPU than it gains. The mode On reads ahead there, too.
+//   - Nobody but users with the mode Off has mounted the model.
 //   - What is not read yet of a model is more than three quarters of MemAvailable, or processes wait for memory (PSI).
 //     Both are looked at again before each window.
 //   - Nobody has read on for 5 minutes, everything is read, the file was removed, or the daemon has ended.

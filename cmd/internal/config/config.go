@@ -112,7 +112,7 @@ type Fetch struct {
 // Snapshot configures how models are shown.
 type Snapshot struct {
 	Show      string `toml:"show" comment:"stubs: metadata files over data-only lower layers (Linux 6.5); links: hard links to the stored files\n(any kernel); auto: stubs if the kernel supports them, otherwise links."`
-	ReadAhead string `toml:"read_ahead" comment:"Read the large files of complete models ahead of the programs that load them. on: always; auto: if the\ndisk takes half a millisecond or more for a request, as network volumes do; off: never. Needs Linux 6.5."`
+	ReadAhead string `toml:"read_ahead" comment:"Read the large files of complete models ahead of the programs that load them. on: always; auto: if the\ndisk takes half a millisecond or more for a request, as network volumes do; off: never. The label\nballast.dev/read-ahead of a pod replaces auto and on. Needs Linux 6.5."`
 }
 
 // Lazy configures when incomplete models are shown, and how their rest is downloaded.

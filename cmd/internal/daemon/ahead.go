@@ -4,31 +4,102 @@ import (
 	"context"
 	"errors"
 	"os"
+	"strconv"
+	"strings"
+	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/ahead"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/cmd/internal/node"
+	containersapi "github.com/containerd/containerd/api/services/containers/v1"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/opencontainers/go-digest"
 )
 
+// labelReadAhead is the label of pods and containers that replaces snapshot.read_ahead for their models. Its
+// values are those of the setting.
+const labelReadAhead = "ballast.dev/read-ahead"
+
 // buildAhead builds what reads models ahead that are mounted, unless the configuration forbids it.
 func (d *Daemon) buildAhead() error {
-	mode := d.config.Snapshot.ReadAhead
-	if mode == config.ReadAheadOff {
+	if d.config.Snapshot.ReadAhead == config.ReadAheadOff {
 		return nil
 	}
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	d.ahead = ahead.New(ahead.Options{Always: mode == config.ReadAheadOn, Command: []string{self, "read-ahead"}, Log: d.log})
+	d.ahead = ahead.New(ahead.Options{Command: []string{self, "read-ahead"}, Log: d.log})
 	return nil
 }
 
-// mounted reads a model ahead whose complete files are mounted.
-func (d *Daemon) mounted(table digest.Digest, view string) {
-	if d.ahead != nil {
-		d.ahead.Mounted(table.String(), func(ctx context.Context) ([]*os.File, error) { return d.largeFiles(ctx, table, view) })
+// mounted reads a model ahead whose complete files are mounted as part of the snapshot name.
+func (d *Daemon) mounted(name string, table digest.Digest, view string) {
+	if d.ahead == nil {
+		return
 	}
+	d.ahead.Mounted(table.String(),
+		func(ctx context.Context) ahead.Mode { return d.aheadMode(ctx, name) },
+		func(ctx context.Context) ([]*os.File, error) { return d.largeFiles(ctx, table, view) })
+}
+
+// aheadMode returns whether the user of a snapshot wants its files to be read ahead. The node decides for users
+// that do not say it, and while containerd does not answer.
+func (d *Daemon) aheadMode(ctx context.Context, name string) ahead.Mode {
+	ns, _, _ := strings.Cut(name, "/")
+	value, err := d.userLabel(namespaces.WithNamespace(ctx, ns), keyOf(name, ns))
+	if err != nil && !errdefs.IsNotFound(err) {
+		d.log.Debug("the label of a user of a model is not known", "snapshot", name, "label", labelReadAhead, "err", err)
+	}
+	modes := map[string]ahead.Mode{config.ReadAheadAuto: ahead.Auto, config.ReadAheadOn: ahead.On, config.ReadAheadOff: ahead.Off}
+	if mode, ok := modes[value]; ok {
+		return mode
+	}
+	if value != "" {
+		d.log.Warn("a label has none of the values auto, on, off", "label", labelReadAhead, "value", value, "snapshot", name)
+	}
+	return modes[d.config.Snapshot.ReadAhead]
+}
+
+// userLabel returns labelReadAhead of the pod or, if it has none, of the container that uses the snapshot with
+// a key of containerd. It is empty if neither has it. The error is errdefs.ErrNotFound if no container uses the
+// snapshot.
+func (d *Daemon) userLabel(ctx context.Context, key string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, node.AskTimeout)
+	defer cancel()
+	client := containersapi.NewContainersClient(d.containerd)
+	id := key
+	if pod, ok := podOfVolume(key); ok {
+		id = pod
+	}
+	got, err := client.Get(ctx, &containersapi.GetContainerRequest{ID: id})
+	if status := errgrpc.ToNative(err); errdefs.IsNotFound(status) {
+		// Clients prepare the snapshot of a container before they create the container.
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+		got, err = client.Get(ctx, &containersapi.GetContainerRequest{ID: id})
+	}
+	if err != nil {
+		return "", errgrpc.ToNative(err)
+	}
+	labels := got.Container.Labels
+	if uid := labels["io.kubernetes.pod.uid"]; uid != "" {
+		filter := `labels."io.cri-containerd.kind"==sandbox,labels."io.kubernetes.pod.uid"==` + strconv.Quote(uid)
+		pods, err := client.List(ctx, &containersapi.ListContainersRequest{Filters: []string{filter}})
+		if err != nil {
+			return "", errgrpc.ToNative(err)
+		}
+		for _, pod := range pods.Containers {
+			if value := pod.Labels[labelReadAhead]; value != "" {
+				return value, nil
+			}
+		}
+	}
+	return labels[labelReadAhead], nil
 }
 
 // largeFiles opens the large files of a complete model, in the order of their paths.

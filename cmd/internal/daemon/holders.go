@@ -131,16 +131,22 @@ func (l *looking) containers(ctx context.Context) error {
 		if l.infos[key].Kind == snapshots.KindCommitted || named[key] || isUnpacked(key) {
 			continue
 		}
-		if _, of, ok := strings.Cut(key, "/image-volumes/"); ok {
-			pod, _, _ := strings.Cut(of, "/")
-			if end := pods[pod]; end != "" {
-				l.add(api.HoldVolume, "pod "+pod, end)
-				continue
-			}
+		if pod, ok := podOfVolume(key); ok && pods[pod] != "" {
+			l.add(api.HoldVolume, "pod "+pod, pods[pod])
+			continue
 		}
 		l.add(api.HoldSnapshot, key, l.ctr("snapshots", "--snapshotter", l.snapshotter, "rm", key))
 	}
 	return nil
+}
+
+// podOfVolume returns the ID of the sandbox that has an image volume, by the key of its snapshot, and false if
+// that is something else. The sandbox is also the ID of a container.
+// https://github.com/containerd/containerd/blob/v2.4.2/internal/cri/server/container_image_mount.go
+func podOfVolume(key string) (string, bool) {
+	_, of, ok := strings.Cut(key, "/image-volumes/")
+	pod, _, _ := strings.Cut(of, "/")
+	return pod, ok
 }
 
 func (l *looking) leases(ctx context.Context) error {

@@ -17,8 +17,8 @@ type CRI struct {
 	Runtime cri.RuntimeServiceClient
 	Images  cri.ImageServiceClient
 
-	// Annotations are added to every pod.
-	Annotations map[string]string
+	// Annotations and Labels are those of every pod.
+	Annotations, Labels map[string]string
 
 	node *Node
 	pods int
@@ -66,6 +66,7 @@ func (c *CRI) PodConfig() *cri.PodSandboxConfig {
 		Metadata:     &cri.PodSandboxMetadata{Name: name, Uid: name, Namespace: "default"},
 		LogDirectory: filepath.Join(c.node.Dir, "logs", name),
 		Annotations:  c.Annotations,
+		Labels:       c.Labels,
 		Linux: &cri.LinuxPodSandboxConfig{SecurityContext: &cri.LinuxSandboxSecurityContext{
 			NamespaceOptions: &cri.NamespaceOption{Network: cri.NamespaceMode_NODE, Pid: cri.NamespaceMode_CONTAINER},
 		}},

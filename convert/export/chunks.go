@@ -21,6 +21,11 @@ import (
 const chunkSize = filetable.MaxChunk
 
 const (
+	// firstChunk limits the size of the first chunk of a file that has several, in bytes: programs look at the
+	// beginning of a file before they read it, and should not wait for 4 MiB then. The header of most
+	// safetensors files is smaller, and a chunk of its own.
+	firstChunk = 256 << 10 // 256 KiB
+
 	// minTensor is the minimal size in bytes of a tensor that begins and ends a chunk. Smaller ones
 	// share chunks.
 	minTensor = 256 << 10 // 256 KiB
@@ -117,6 +122,11 @@ func (c *cutter) next(off int64) int64 {
 		c.cuts = c.cuts[1:]
 	}
 	end := off + chunkSize
+	if c.size > chunkSize && off == 0 {
+		end = firstChunk
+	} else if c.size > chunkSize && off == firstChunk { // those that follow begin at multiples of chunkSize, if no tensors do
+		end = chunkSize
+	}
 	if len(c.cuts) > 0 {
 		end = min(end, c.cuts[0])
 	}

@@ -21,7 +21,8 @@
 //
 // # Chunks
 //
-// A chunk has at most 4 MiB. A file of tensors (GGUF, safetensors) is cut where the data of a
+// A chunk has at most 4 MiB, and the first of several at most 256 KiB, because programs look at the
+// beginning of a file first. A file of tensors (GGUF, safetensors) is cut where the data of a
 // tensor of 256 KiB or more starts and ends, and smaller tensors share chunks, so that a fine-tune
 // with a longer header and some changed tensors shares all other chunks with its base model. The
 // positions are read from the header during the transfer.

@@ -323,8 +323,9 @@ func TestChunkDigests(t *testing.T) {
 	}
 	var want []filetable.Chunk
 	whole := verify.NewHash()
-	for off := 0; off < len(w); off += 4 << 20 {
-		p := w[off:min(len(w), off+4<<20)]
+	cuts := []int{0, 256 << 10, 4 << 20, 8 << 20, len(w)}
+	for i, off := range cuts[:len(cuts)-1] {
+		p := w[off:cuts[i+1]]
 		k := filetable.Chunk{Offset: int64(off), Size: int64(len(p)), Digest: digest.FromBytes(p)}
 		whole.Write(p)
 		if off+len(p) < len(w) {

@@ -6,7 +6,8 @@
 // A Layout describes how a file is stored in a blob: its chunks with their digests or, for a raw blob without
 // digests, chunks of equal size that are unverified until the whole file is. Chunks are fetched, staged and
 // marked in groups: consecutive chunks of at most staging.ChunkSize bytes in total that are close to each other
-// in the blob, so that small chunks do not need one request each.
+// in the blob, so that small chunks do not need one request each. The first chunk of a file with more bytes is a
+// group by itself: package export makes it small, because programs look at the beginning of a file first.
 //
 // Chunks with digests are verified before they are staged. Those of an earlier process, or of a time when the file had
 // other users, are verified again before they are read, unless they were synced in this boot (package staging): the name

@@ -59,11 +59,16 @@ func NewRaw(b filetable.Blob, group string) *Layout {
 }
 
 func (l *Layout) group() {
+	var total int64
+	for _, ch := range l.Chunks {
+		total += ch.Size
+	}
+	long := total > staging.ChunkSize // programs look at the beginning first: it is a group by itself
 	var size, end, length int64
 	for i, ch := range l.Chunks {
 		gap := ch.At - end
 		far := ch.Len > 0 && length > 0 && (gap < 0 || gap > MaxGap || length+gap+ch.Len > filetable.MaxChunkLen)
-		if i == 0 || size+ch.Size > staging.ChunkSize || far {
+		if i == 0 || i == 1 && long || size+ch.Size > staging.ChunkSize || far {
 			l.groups = append(l.groups, i)
 			size, length, gap = 0, 0, 0
 		}

@@ -137,7 +137,7 @@ func guardFirstByte(base, head *bench) work {
 		b.settle(m.size, m.digest)
 		var s series
 		for range times {
-			s.add(b.early(lazy[b]))
+			s.add(b.early(lazy[b], 0))
 		}
 		return []time.Duration{s.median()}
 	}}

@@ -10,7 +10,7 @@ import (
 
 // headlines are the rows of the tables that the plot shows: a pattern of the beginning of a row, after a row that begins with after.
 var headlines = []struct{ after, row, label string }{
-	{`lazy: pull to first byte, \d+ \w+, the rest`, `the same, \d+ \w+$`, "first byte / stock containerd, which pulls all before it"},
+	{`lazy: pull to a page in the middle, \d+ \w+, the rest`, `the same, \d+ \w+$`, "first byte / stock containerd, which pulls all before it"},
 	{"pull to resident and verified", "the same, beside stock containerd", "pull / stock containerd: pull, unpack, sync"},
 	{"", `pull of \d+ \w+ with states`, "pull with hash states / fetch, hash, write, fsync"},
 	{"", "pull to resident and verified", "pull / fetch, hash, write, fsync"},

@@ -45,7 +45,7 @@ func (b *bench) nodes() {
 		t.rows[0] = append(t.rows[0], fmt.Sprintf("%d objects", objects))
 		var s series
 		for range b.rounds {
-			s.add(b.early(l))
+			s.add(b.early(l, 0))
 		}
 		add("pull to first byte, "+sizeOf(l.size), s.spread(millis))
 	}

@@ -171,7 +171,11 @@ func (e *Engine) publishContents(b *blobFetch, p *staging.Partial, contents []fi
 		names = append(names, name)
 		files = append(files, meta.File{Staged: p.Path(name), Digest: c.Digest, Size: c.Size, Private: privateTo(&b.sources)})
 	}
-	if err := together(names, p.Sync); err != nil {
+	sync := p.SyncAll
+	if len(names) < syncAll || p.Resumed {
+		sync = func() error { return together(names, p.Sync) }
+	}
+	if err := sync(); err != nil {
 		return err
 	}
 	return e.Objects.Publish(meta.Arrival{Files: files, Contents: map[digest.Digest][]filetable.Member{b.target.Blob.Digest: contents}})

@@ -8,7 +8,7 @@
 // records the boot in which its marks were made, and after a reboot only synced chunks count. A blob of one
 // chunk has no marks: its head is set when the chunk is written, and after a reboot the chunk
 // is absent. After a failed fsync all bytes written since the last one are dropped: the kernel may have lost
-// them and still return them on reads.
+// them and still return them on reads. Very many members of an archive are synced at once, with the file system.
 //
 // Nothing is verified here. Who verified a chunk before it was written need not do so again while it is synced: only root
 // can change the files, the kernel has reported that the disk has the bytes, and no power cut has come since then. What

@@ -250,6 +250,17 @@ func (p *Partial) Data() (data *os.File, done func() error, err error) {
 	return p.file("data", os.O_CREATE)
 }
 
+// SyncAll makes all staged files durable by one sync of the file system, which also waits for other writers. It is not for a
+// Resumed Partial: the directory was opened before the first byte of this process was written, so that no error of these bytes
+// is missed, but an error of earlier bytes may have been reported before, and then only their own files have it. If it fails,
+// all staged bytes are dropped, as by Sync.
+func (p *Partial) SyncAll() error {
+	if err := p.Lost(); err != nil {
+		return err
+	}
+	return p.synced(unix.Syncfs(int(p.dir.Fd())))
+}
+
 // Sync makes a staged file durable. If that fails, all staged bytes are dropped, and the Partial
 // cannot be used any more.
 func (p *Partial) Sync(name string) error {
@@ -264,16 +275,21 @@ func (p *Partial) Sync(name string) error {
 		}
 		defer f.Close()
 	}
-	if err := f.Sync(); err != nil {
-		err = fmt.Errorf("the fetched bytes did not reach the disk and are fetched again: %w", err)
-		p.mu.Lock()
-		p.lost = err
-		p.have = 0
-		clear(p.state) // all absent
-		p.mu.Unlock()
-		return errors.Join(err, p.Remove())
+	return p.synced(f.Sync())
+}
+
+// synced drops all staged bytes if err, the result of a sync, is not nil.
+func (p *Partial) synced(err error) error {
+	if err == nil {
+		return nil
 	}
-	return nil
+	err = fmt.Errorf("the fetched bytes did not reach the disk and are fetched again: %w", err)
+	p.mu.Lock()
+	p.lost = err
+	p.have = 0
+	clear(p.state) // all absent
+	p.mu.Unlock()
+	return errors.Join(err, p.Remove())
 }
 
 // Lost returns the error that makes staged bytes invalid, or nil.

@@ -13,5 +13,5 @@
 // gets the mode of the object. Directory and objects must be on one file system.
 //
 // Correct files are left as they are, so showing a tree again repairs it, also while it is in use.
-// Files are replaced by a rename. They are durable before their directories are.
+// Files are replaced by a rename. They are durable before their directories are. Parts of a large tree are made concurrently.
 package tree

@@ -10,13 +10,17 @@ import (
 	"maps"
 	"os"
 	"path"
+	"runtime"
 	"slices"
+	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
 
@@ -53,9 +57,12 @@ const (
 	// that of its object.
 	maxCopy = 1 << 20 // 1 MiB
 
-	// tempName is the name of a new file before it replaces another. Paths of a table have no
-	// control characters.
+	// tempName is the beginning of the name of a new file before it replaces another; the number of the part is the rest.
+	// Paths of a table have no control characters.
 	tempName = ".new\x01"
+
+	// partFiles is the number of files that one goroutine makes.
+	partFiles = 256
 
 	// defaultDirMode is the mode of directories that are not in the table.
 	defaultDirMode fs.FileMode = 0o755
@@ -71,6 +78,8 @@ type tree struct {
 	root    *os.Root
 	objects *os.File // directory
 	backend Backend
+
+	part int // of the files, see putAll
 
 	dirs  map[string]dirAttr // of every directory, "." for the top
 	sync  []string           // files whose inodes are not yet durable
@@ -109,16 +118,42 @@ func Show(ctx context.Context, dir string, o Objects, b Backend, files []filetab
 			return Usage{}, err
 		}
 	}
-	for _, f := range files {
-		if err := ctx.Err(); err != nil {
-			return Usage{}, err
-		}
-		if err := t.put(f); err != nil {
-			return Usage{}, fmt.Errorf("show %q: %w", f.Path, err)
-		}
+	if err := t.putAll(ctx, files); err != nil {
+		return Usage{}, err
 	}
 	err = t.finish(ctx, dirs)
 	return t.usage, err
+}
+
+// putAll makes all files. Parts of them are made concurrently, since nearly all that a file costs is processor time of the
+// kernel, and there can be thousands.
+func (t *tree) putAll(ctx context.Context, files []filetable.File) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	var mu sync.Mutex // guards sync and usage of t
+	part := 0
+	for some := range slices.Chunk(files, partFiles) {
+		p := &tree{Objects: t.Objects, root: t.root, objects: t.objects, backend: t.backend, part: part}
+		part++
+		g.Go(func() error {
+			defer p.closeParent()
+			for _, f := range some {
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				if err := p.put(f); err != nil {
+					return fmt.Errorf("show %q: %w", f.Path, err)
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			t.sync = append(t.sync, p.sync...)
+			t.usage.Size += p.usage.Size
+			t.usage.Inodes += p.usage.Inodes
+			return nil
+		})
+	}
+	return g.Wait()
 }
 
 func open(dir string, o Objects, b Backend) (*tree, error) {
@@ -134,11 +169,14 @@ func open(dir string, o Objects, b Backend) (*tree, error) {
 }
 
 func (t *tree) close() error {
-	err := errors.Join(t.objects.Close(), t.root.Close())
+	t.closeParent()
+	return errors.Join(t.objects.Close(), t.root.Close())
+}
+
+func (t *tree) closeParent() {
 	if t.parent != nil {
-		err = errors.Join(err, t.parent.Close())
+		t.parent.Close() // opened for reading
 	}
-	return err
 }
 
 // put makes the file f, in an existing directory.
@@ -375,7 +413,7 @@ func (t *tree) replace(p string, create func(p string) error) error {
 	if fi.IsDir() {
 		return fmt.Errorf("file %q is also a directory: %w", p, errdefs.ErrInvalidArgument)
 	}
-	temp := path.Join(path.Dir(p), tempName) // extra has removed what a crash left
+	temp := path.Join(path.Dir(p), tempName+strconv.Itoa(t.part)) // extra has removed what a crash left
 	if err := create(temp); err != nil {
 		return err
 	}
@@ -392,9 +430,7 @@ func (t *tree) openParent(p string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if t.parent != nil {
-		t.parent.Close() // opened for reading
-	}
+	t.closeParent()
 	t.parent, t.parentPath = dir, name
 	return dir, nil
 }

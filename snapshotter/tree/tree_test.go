@@ -257,3 +257,35 @@ func TestOpensOfDirectories(t *testing.T) {
 		t.Errorf("the directory was opened %d times, files in it %d times, want at most 10 and %d", opens, created, len(files))
 	}
 }
+
+// A tree that is made in several parts is complete, counted as a whole, and repaired where all parts replace files of one
+// directory.
+func TestParts(t *testing.T) {
+	o, dir := objects(t, "content"), t.TempDir()
+	var files []filetable.File
+	for i := range 4*partFiles + 1 {
+		files = append(files, file(fmt.Sprintf("d/%d", i), 0o644, "content"))
+	}
+	first, err := Show(t.Context(), dir, o, Stubs, files)
+	if want := int64(len(files) + 2); err != nil || first.Inodes != want {
+		t.Fatalf("%d inodes, %v, want %d", first.Inodes, err, want)
+	}
+	for _, f := range files {
+		if err := os.Truncate(filepath.Join(dir, f.Path), 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again, err := Show(t.Context(), dir, o, Stubs, files)
+	if err != nil || again != first {
+		t.Errorf("shown again: %+v, %v, want %+v", again, err, first)
+	}
+	if problems, err := Compare(dir, o, Stubs, files); len(problems) > 0 || err != nil {
+		t.Errorf("shown again: %d problems, %v", len(problems), err)
+	}
+	bad := files[3*partFiles]
+	bad.Size++
+	files[3*partFiles] = bad
+	if err := show(t, dir, o, Stubs, files...); !errdefs.IsDataLoss(err) {
+		t.Errorf("an object of another size: %v", err)
+	}
+}

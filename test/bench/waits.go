@@ -128,8 +128,8 @@ const (
 )
 
 // diskWaits measures how loaders read a complete model from a disk that takes a time for each request, alone, beside a
-// process that reads the file ahead in order, and beside the process of ballastd that follows loaders. Without a time, the
-// disk is a fast one, which ballastd leaves to the kernel: there, the last ratio is what it avoids.
+// process that reads the file ahead in order, and beside the process of ballastd that follows loaders. Without a time, and
+// with one below half a millisecond, ballastd leaves the disk to the kernel: there, the last ratio is what it avoids.
 func (b *bench) diskWaits() {
 	size := b.size / 8
 	d := b.newWaitingDisk(size, func(path string) error {

@@ -455,8 +455,10 @@ func TestMissedTargets(t *testing.T) {
 		{"^loaded: .*200 MiB/s", "time to loaded ≤ 0.9 over 200 MiB/s"}, {"^loaded: .*loopback$", "time to loaded on loopback"},
 		{"4 KiB of what is there", "4 KiB of what is there"}, {"^the same tag again", "the second answer for a tag"},
 		{"with states$", "a pull of 4 GiB with states"}, {"^lazy: pull to first byte", "the first byte ≤ 15 ms"},
-		{"^pull of 10000 files", "10,000 files in one layer"}, {"^lazy: sequential read, cold", "lazy reads on loopback and over the slow link"},
-		{"old mount, warm$", "an old mount with a warm cache"}, {"the first 10 % of its reads$", "the first 10 % of the reads"},
+		{"^lazy: sequential read, cold, 200 MiB/s", "lazy reads over the slow link"},
+		{"completed file, ", "files that were completed under a mount"}, {"^(sequential|mmap) read, ", "read by mmap and with a warm cache"},
+		{"^loaded in an order|recorded by another node", "a loader with a recorded order"}, {"4 unpacked at a time$", "four layers unpacked at a time"},
+		{"the first 10 % of its reads$", "the first 10 % of the reads"},
 		{"^daemon memory, peak", "the daemon's memory in a pull"},
 	}
 	rows := missedRow.FindAllStringSubmatch(page, -1)

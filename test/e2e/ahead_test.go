@@ -33,11 +33,11 @@ func TestReadAhead(t *testing.T) {
 	}
 	defer f.Close()
 	cached := func() int {
-		var st unix.Cachestat_t
-		if err := unix.Cachestat(uint(f.Fd()), &unix.CachestatRange{Len: uint64(len(w))}, &st, 0); err != nil {
+		size, err := node.Cached(f)
+		if err != nil {
 			t.Fatal(err)
 		}
-		return int(st.Cache) * os.Getpagesize()
+		return size
 	}
 	without := func(users int) {
 		t.Helper()

@@ -2,6 +2,7 @@ package kubelet
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -201,12 +202,9 @@ func testReadAhead(t *testing.T, k *kubelet) {
 	k.run(t, p)
 	c := k.container(t, p.Metadata.Name, "main")
 	eventually(t, "a model that is read ahead", func() error {
-		_, err := k.cri.Exec(c, "/bin/busybox", "dd", "if=/model/model.gguf", "of=/dev/null", "bs=4096", "count=1")
-		var st unix.Cachestat_t
-		if err == nil {
-			err = unix.Cachestat(uint(f.Fd()), &unix.CachestatRange{Len: 4 * window}, &st, 0)
-		}
-		if size := int(st.Cache) * os.Getpagesize(); err != nil || size < 2*window-os.Getpagesize() {
+		_, rerr := k.cri.Exec(c, "/bin/busybox", "dd", "if=/model/model.gguf", "of=/dev/null", "bs=4096", "count=1")
+		size, err := node.Cached(f)
+		if err = errors.Join(rerr, err); err != nil || size < 2*window-os.Getpagesize() {
 			return fmt.Errorf("%v: %d bytes are in the page cache", err, size)
 		}
 		return nil

@@ -83,7 +83,7 @@ func drop(t *testing.T, f *os.File) {
 // cached returns how many bytes of a file are in the page cache.
 func cached(t *testing.T, f *os.File) int64 {
 	t.Helper()
-	n, err := (&follower{fd: int(f.Fd())}).cached(0, 1<<40)
+	n, err := (&follower{file: f}).cached(0, 1<<40)
 	if err != nil {
 		t.Fatal(err)
 	}

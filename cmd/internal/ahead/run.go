@@ -78,8 +78,7 @@ func Run(ctx context.Context, cgroup string, files []*os.File) error {
 
 // A follower reads one file ahead of its readers.
 type follower struct {
-	file    *os.File // stays open as long as the follower
-	fd      int      // of file
+	file    *os.File
 	size    int64
 	step    int   // that readahead(2) accepts, in bytes
 	windows int   // how many the file has
@@ -96,7 +95,7 @@ func newFollower(file *os.File) (*follower, error) {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, err
 	}
-	f := &follower{file: file, fd: fd, size: st.Size, step: step(st.Dev), windows: int((st.Size + window - 1) / window)}
+	f := &follower{file: file, size: st.Size, step: step(st.Dev), windows: int((st.Size + window - 1) / window)}
 	if n, err := f.cached(0, f.size); err != nil {
 		return nil, fmt.Errorf("cachestat: %w", err)
 	} else if n >= f.size {
@@ -129,7 +128,7 @@ func step(dev uint64) int {
 func (f *follower) follow(unread int64) (moved bool, err error) {
 	if f.next == 0 { // nobody has begun to read
 		var st unix.Stat_t
-		if err := unix.Fstat(f.fd, &st); err != nil {
+		if err := unix.Fstat(int(f.file.Fd()), &st); err != nil {
 			return false, err
 		}
 		if st.Nlink == 0 {
@@ -184,7 +183,7 @@ func (f *follower) isReached(w int) (bool, error) {
 // cached returns how many bytes of n at off are in the page cache, rounded up to pages.
 func (f *follower) cached(off, n int64) (int64, error) {
 	var st unix.Cachestat_t
-	err := unix.Cachestat(uint(f.fd), &unix.CachestatRange{Off: uint64(off), Len: uint64(n)}, &st, 0)
+	err := unix.Cachestat(uint(f.file.Fd()), &unix.CachestatRange{Off: uint64(off), Len: uint64(n)}, &st, 0)
 	return int64(st.Cache) * page, err
 }
 
@@ -200,7 +199,7 @@ func (f *follower) read(w int) error {
 	}
 	for ; off < end; off += int64(f.step) {
 		n := min(int64(f.step), end-off)
-		if _, _, errno := unix.Syscall(unix.SYS_READAHEAD, uintptr(f.fd), uintptr(off), uintptr(n)); errno != 0 {
+		if _, _, errno := unix.Syscall(unix.SYS_READAHEAD, f.file.Fd(), uintptr(off), uintptr(n)); errno != 0 {
 			return fmt.Errorf("readahead: %w", errno)
 		}
 	}

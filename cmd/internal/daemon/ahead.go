@@ -75,7 +75,7 @@ func (d *Daemon) userLabel(ctx context.Context, key string) (string, error) {
 		id = pod
 	}
 	got, err := client.Get(ctx, &containersapi.GetContainerRequest{ID: id})
-	if status := errgrpc.ToNative(err); errdefs.IsNotFound(status) {
+	if errdefs.IsNotFound(errgrpc.ToNative(err)) {
 		// Clients prepare the snapshot of a container before they create the container.
 		select {
 		case <-ctx.Done():

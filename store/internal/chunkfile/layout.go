@@ -43,7 +43,7 @@ func NewLayout(f filetable.File, b filetable.Blob, group string) *Layout {
 			l.Chunks[i] = ch
 		}
 	}
-	l.group()
+	l.group(f.Size)
 	return l
 }
 
@@ -54,15 +54,12 @@ func NewRaw(b filetable.Blob, group string) *Layout {
 		n := min(staging.ChunkSize, b.Size-at)
 		l.Chunks = append(l.Chunks, filetable.Chunk{Offset: at, Size: n, At: at, Len: n})
 	}
-	l.group()
+	l.group(b.Size)
 	return l
 }
 
-func (l *Layout) group() {
-	var total int64
-	for _, ch := range l.Chunks {
-		total += ch.Size
-	}
+// group divides the chunks, whose sizes are total together, into groups.
+func (l *Layout) group(total int64) {
 	long := total > staging.ChunkSize // programs look at the beginning first: it is a group by itself
 	var size, end, length int64
 	for i, ch := range l.Chunks {

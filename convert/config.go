@@ -208,3 +208,13 @@ func countParams(number string) string {
 	}
 	return ""
 }
+
+// ParseImageConfig parses the config of an image that containerd reads too, as an OCI image config. It returns
+// errdefs.ErrInvalidArgument if encoding/json reads another document in it.
+func ParseImageConfig(p []byte) (*Object, error) {
+	o, err := parseObject(p, configKeys)
+	if err != nil {
+		return nil, fmt.Errorf("config: %w", err)
+	}
+	return o, nil
+}

@@ -21,10 +21,10 @@ const (
 
 // An Object is an untrusted JSON object, read key by key.
 //
-// Keys are compared exactly: encoding/json would accept "DIGEST" for "digest" and use the last of
-// two equal keys, so two readers could interpret one signed document differently. Unused keys are
-// ignored. A value of another type than requested reads as absent, and Err reports the first such
-// value; null is absent too.
+// Keys are compared exactly, and a key twice in one object is an error: two readers could interpret one signed document
+// differently. Of documents that containerd reads too, so are keys that differ from a known one, or from each other, in
+// letter case only (keys). Unused keys are ignored. A value of another type than requested reads as absent, and Err
+// reports the first such value; null is absent too.
 type Object struct {
 	path   string
 	fields map[string]json.RawMessage
@@ -33,8 +33,11 @@ type Object struct {
 
 // ParseObject parses a JSON object. It returns errdefs.ErrInvalidArgument if p is not a JSON
 // object, has a duplicate key, more than 64 levels of nesting, or data after the object.
-func ParseObject(p []byte) (*Object, error) {
-	if err := checkJSON(p); err != nil {
+func ParseObject(p []byte) (*Object, error) { return parseObject(p, nil) }
+
+// parseObject is ParseObject for a document with known keys.
+func parseObject(p []byte, k *keys) (*Object, error) {
+	if err := checkJSON(p, k); err != nil {
 		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 	}
 	o := &Object{err: new(error)}
@@ -44,15 +47,21 @@ func ParseObject(p []byte) (*Object, error) {
 	return o, nil
 }
 
-// checkJSON checks all of p, so that decoding it is bounded and unambiguous.
-func checkJSON(p []byte) error {
+// A level is an open object or list.
+type level struct {
+	keys *keys           // of the object, or of the objects in the list; nil if unknown
+	seen map[string]bool // the keys so far, folded if they are known; nil for a list
+}
+
+// checkJSON checks all of p, so that decoding it is bounded and unambiguous. k has the known keys of the object; nil for none.
+func checkJSON(p []byte, k *keys) error {
 	if !utf8.Valid(p) {
 		return errors.New("not UTF-8")
 	}
 	dec := json.NewDecoder(bytes.NewReader(p))
 	dec.UseNumber()
-	var open []map[string]bool // keys seen, per level; nil for an array
-	key := false               // the next token is a key
+	var open []level
+	next, isKey := k, false // the keys of the next value; whether the next token is a key
 	for n := 0; ; n++ {
 		if n > maxJSONTokens {
 			return fmt.Errorf("more than %d JSON tokens", maxJSONTokens)
@@ -63,20 +72,17 @@ func checkJSON(p []byte) error {
 		}
 		switch d, _ := t.(json.Delim); d {
 		case '{':
-			open = append(open, map[string]bool{})
+			open = append(open, level{next, map[string]bool{}})
 		case '[':
-			open = append(open, nil)
+			open = append(open, level{next, nil})
 		case '}', ']':
 			open = open[:len(open)-1]
 		default:
-			if key {
-				seen := open[len(open)-1]
-				if k := t.(string); seen[k] {
-					return fmt.Errorf("JSON key %q twice in one object", k)
-				} else {
-					seen[k] = true
+			if isKey {
+				if next, err = open[len(open)-1].key(t.(string)); err != nil {
+					return err
 				}
-				key = false
+				isKey = false
 				continue
 			}
 		}
@@ -86,12 +92,29 @@ func checkJSON(p []byte) error {
 		if len(open) == 0 {
 			break
 		}
-		key = open[len(open)-1] != nil
+		in := open[len(open)-1]
+		isKey, next = in.seen != nil, in.keys
 	}
 	if _, err := dec.Token(); err != io.EOF {
 		return errors.New("data after the JSON document")
 	}
 	return nil
+}
+
+// key checks the next key of an object, and returns the keys of its value.
+func (l level) key(k string) (*keys, error) {
+	name, next := k, (*keys)(nil)
+	if l.keys != nil {
+		name, next = fold(k), l.keys.of[k]
+		if exact, ok := l.keys.names[name]; ok && exact != k {
+			return nil, fmt.Errorf("JSON key %q, which some readers take for %q", k, exact)
+		}
+	}
+	if l.seen[name] {
+		return nil, fmt.Errorf("JSON key %q twice in one object", k)
+	}
+	l.seen[name] = true
+	return next, nil
 }
 
 func eof(err error) error {

@@ -69,7 +69,7 @@ func ParseManifest(p []byte) (*Manifest, error) {
 	if t := bytes.TrimSpace(p); len(t) == 0 || t[0] != '{' {
 		return nil, fmt.Errorf("%s: %w", notManifest(t), errdefs.ErrInvalidArgument)
 	}
-	o, err := ParseObject(p)
+	o, err := parseObject(p, manifestKeys)
 	if err != nil {
 		return nil, fmt.Errorf("manifest: %w", err)
 	}

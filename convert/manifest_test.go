@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"strings"
 	"testing"
 
@@ -15,7 +17,9 @@ import (
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
 // Digests of one letter each.
@@ -60,8 +64,12 @@ func TestParseManifestRefuses(t *testing.T) {
 		{"millions of values", `{"x":[` + strings.Repeat("0,", 2_000_000) + `0]}`, errdefs.ErrInvalidArgument, "tokens"},
 		{"digest key twice", `{"layers":[{"mediaType":"a/b","digest":"` + digestA + `","digest":"` + digestB + `","size":1}]}`, errdefs.ErrInvalidArgument, `"digest" twice`},
 		{"layers twice", `{"layers":[],"layers":[]}`, errdefs.ErrInvalidArgument, "twice"},
-		{"DIGEST in capitals is another key", `{"layers":[{"mediaType":"a/b","DIGEST":"` + digestA + `","size":1}]}`, errdefs.ErrInvalidArgument, "layer 0"},
-		{"digest with the Kelvin-like letter case", `{"layers":[{"mediaType":"a/b","digeſt":"` + digestA + `","size":1}]}`, errdefs.ErrInvalidArgument, "layer 0"},
+		{"DIGEST in capitals", `{"layers":[{"mediaType":"a/b","DIGEST":"` + digestA + `","size":1}]}`, errdefs.ErrInvalidArgument, `"DIGEST", which some readers take for "digest"`},
+		{"digest with a long s", `{"layers":[{"mediaType":"a/b","digeſt":"` + digestA + `","size":1}]}`, errdefs.ErrInvalidArgument, `for "digest"`},
+		{"digest twice, once in capitals", `{"layers":[{"mediaType":"a/b","digest":"` + digestB + `","DIGEST":"` + digestA + `","size":1}]}`, errdefs.ErrInvalidArgument, `for "digest"`},
+		{"layers twice, once in capitals", `{"layers":[],"Layers":[` + good + `]}`, errdefs.ErrInvalidArgument, `"Layers", which some readers take for "layers"`},
+		{"a platform in capitals", `{"manifests":[` + desc(layer, digestA, 1, `,"platform":{"OS":"linux"}`) + `]}`, errdefs.ErrInvalidArgument, `for "os"`},
+		{"an unknown key twice, once in capitals", `{"layers":[],"new":1,"New":2}`, errdefs.ErrInvalidArgument, `"New" twice`},
 		{"layers and manifests", `{"layers":[` + good + `],"manifests":[]}`, errdefs.ErrInvalidArgument, "both an index and an image"},
 		{"config and manifests", `{"config":` + config + `,"manifests":[]}`, errdefs.ErrInvalidArgument, "both an index and an image"},
 		{"neither layers nor manifests", `{"schemaVersion":2}`, errdefs.ErrInvalidArgument, "not a manifest"},
@@ -118,6 +126,8 @@ func TestParseManifestAccepts(t *testing.T) {
 		{"no media type in the body", `{"config":` + config + `,"layers":[]}`, 0},
 		{"config without digest", `{"config":{"mediaType":"a/b","digest":"","size":0},"layers":[` + desc("a/b", digestB, 1) + `]}`, 1},
 		{"no config", `{"layers":[` + desc("a/b", digestB, 1) + `]}`, 1},
+		{"annotations in any letter case", `{"config":` + config + `,"layers":[],"annotations":{"Size":"1","size":"2","layers":"3"}}`, 0},
+		{"keys of others in any letter case", `{"config":` + config + `,"layers":[],"x":{"Layers":1,"layers":2}}`, 0},
 		{"space around", "\n " + manifest(config) + "\n", 0},
 		{"one digest twice with one size", manifest(config, desc("a/b", digestB, 1), desc("a/c", digestB, 1)), 2},
 		{"a size of 2^50", manifest(desc("a/b", digestA, 0), desc("a/b", digestB, int64(1<<50))), 1},
@@ -258,12 +268,16 @@ func TestUnsupportedFormatIsNamed(t *testing.T) {
 
 func FuzzManifest(f *testing.F) {
 	for _, b := range converttest.All(converttest.Files([]byte("GGUF"))) {
-		f.Add(b.Manifest)
+		f.Add(b.Manifest, uint64(0))
+		f.Add(b.Manifest, uint64(1))
 	}
-	f.Add([]byte(`{"manifests":[` + desc("a/b", digestA, 1, `,"platform":{"os":"linux"}`) + `]}`))
-	f.Add([]byte(`{"layers":null,"LAYERS":[{}]}`))
-	f.Add([]byte(`<html>`))
-	f.Fuzz(func(t *testing.T, p []byte) {
+	f.Add([]byte(`{"manifests":[`+desc("a/b", digestA, 1, `,"platform":{"os":"linux"}`)+`]}`), uint64(0))
+	f.Add([]byte(`{"layers":null,"LAYERS":[{}]}`), uint64(0))
+	f.Add([]byte(`<html>`), uint64(0))
+	f.Fuzz(func(t *testing.T, p []byte, seed uint64) {
+		if object := map[string]json.RawMessage(nil); seed > 0 && json.Unmarshal(p, &object) == nil && object != nil {
+			p = converttest.Mutate(rand.New(rand.NewPCG(seed, 0)), p)
+		}
 		m, err := convert.ParseManifest(p)
 		if err != nil {
 			if !errors.Is(err, errdefs.ErrInvalidArgument) && !errors.Is(err, errdefs.ErrNotImplemented) {
@@ -286,5 +300,65 @@ func FuzzManifest(f *testing.F) {
 		if _, err := formats.All().Detect(m); err != nil && !errors.Is(err, errdefs.ErrNotImplemented) && !errors.Is(err, errdefs.ErrInvalidArgument) {
 			t.Fatalf("Detect: error without a category: %v", err)
 		}
+		sameForAll(t, p, m)
 	})
+}
+
+// mutations is how many documents TestMutatedManifests changes.
+var mutations = flag.Uint64("mutations", 5_000, "for TestMutatedManifests")
+
+// TestMutatedManifests changes manifests and indexes in ways that mislead readers: whoever uses encoding/json, as containerd does, reads
+// what ParseManifest does, or ParseManifest refuses the document.
+func TestMutatedManifests(t *testing.T) {
+	t.Parallel()
+	good := desc("application/vnd.oci.image.layer.v1.tar", digestB, 3)
+	docs := [][]byte{
+		[]byte(`{"schemaVersion":2,"manifests":[` + good + `,` + desc("application/vnd.oci.image.manifest.v1+json", digestA, 1, `,"platform":{"os":"linux","architecture":"amd64"}`) + `]}`),
+		[]byte(manifest(desc("application/vnd.oci.image.config.v1+json", digestA, 2), good, good)),
+	}
+	for _, b := range converttest.All(converttest.Files([]byte("GGUF"))) {
+		docs = append(docs, b.Manifest)
+	}
+	read := 0
+	for seed := range *mutations {
+		p := converttest.Mutate(rand.New(rand.NewPCG(seed, 0)), docs[seed%uint64(len(docs))])
+		m, err := convert.ParseManifest(p)
+		if err != nil {
+			continue
+		}
+		read++
+		if sameForAll(t, p, m); t.Failed() {
+			t.Fatalf("seed %d: %s", seed, p)
+		}
+	}
+	if t.Logf("%d of %d documents are read", read, *mutations); read < int(*mutations/20) {
+		t.Errorf("only %d of %d documents are read: the changes are too coarse to show a difference", read, *mutations)
+	}
+}
+
+// sameForAll compares m with what encoding/json reads in p.
+func sameForAll(t *testing.T, p []byte, m *convert.Manifest) {
+	t.Helper()
+	if mediatype.IsVariants(m.MediaType) {
+		return // containerd does not read them
+	}
+	var image ocispec.Manifest
+	var index ocispec.Index
+	if json.Unmarshal(p, &image) != nil || json.Unmarshal(p, &index) != nil {
+		return // containerd refuses it
+	}
+	plain := func(ds []convert.Descriptor) (out []ocispec.Descriptor) {
+		for _, d := range ds {
+			out = append(out, d.Descriptor)
+		}
+		return out
+	}
+	got := []any{m.MediaType, m.ArtifactType, m.Config.Digest, plain(m.Layers), plain(m.Manifests), m.Annotations}
+	want := []any{image.MediaType, image.ArtifactType, image.Config.Digest, image.Layers, index.Manifests, image.Annotations}
+	if m.Config.Digest != "" {
+		got, want = append(got, m.Config.Descriptor), append(want, image.Config)
+	}
+	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.IgnoreFields(ocispec.Descriptor{}, "URLs", "Data")); diff != "" {
+		t.Errorf("readers differ (-encoding/json +ParseManifest):\n%s", diff)
+	}
 }

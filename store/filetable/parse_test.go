@@ -281,19 +281,31 @@ func FuzzDecodeTable(f *testing.F) {
 		if err != nil {
 			return
 		}
-		q, err := tab.Encode()
-		if err != nil {
-			t.Fatal(err)
-		}
-		again, err := filetable.Decode(q)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := again.Encode()
-		if err != nil || !bytes.Equal(q, r) {
+		if q, err := tab.Encode(); err != nil || !bytes.Equal(p, q) {
 			t.Error(fmt.Errorf("not canonical: %w", err))
 		}
 	})
+}
+
+// TestDecodeRefuses refuses tables that another reader, or another version of ballast, would read in another way.
+func TestDecodeRefuses(t *testing.T) {
+	t.Parallel()
+	p, err := storetest.NewBuilder("a").Raw("w", []byte("x"), 0o644).Table().Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range [][2]string{
+		{`"name":"w"`, `"name":"v","name":"w"`}, {`"name":"w"`, `"name":"w","NAME":"w"`}, {`"name":"w"`, `"Name":"w"`}, {`"name":"w"`, `"name":"w","new":1`},
+		{`"name":"w"`, `"name": "w"`}, {`"name":"w"`, `"name":"\u0077"`}, {`{`, ` {`},
+	} {
+		changed := bytes.Replace(p, []byte(tt[0]), []byte(tt[1]), 1)
+		if _, err := filetable.Decode(changed); bytes.Equal(p, changed) || !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "not in the form that ballast writes") {
+			t.Errorf("%s: %v", changed, err)
+		}
+	}
+	if _, err := filetable.Decode(p); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestLimits checks that a table or archive above a limit is refused with the name of the limit.

@@ -177,7 +177,7 @@ func (h *Handler) sources(im store.Image, names []string, viewers func(name) []v
 		switch {
 		case err != nil:
 			h.log().Warn("source left out", "ref", n, "digest", im.Manifest, "err", err)
-		case formats.All().Get(im.Origin.Format).Archives != nil && !preconverted(im):
+		case formats.All().Get(im.Origin.Format).Archives != nil && !im.Ahead:
 			out = append(out, h.archiveSources(im, refs, viewers)...)
 		default:
 			if err := h.tellHost(im, refs[0]); err != nil {
@@ -193,7 +193,7 @@ func (h *Handler) sources(im store.Image, names []string, viewers func(name) []v
 
 // tellHost tells a host that is not a registry, and is stateless, which files an image has.
 func (h *Handler) tellHost(im store.Image, ref remote.Ref) error {
-	if im.Table == "" || preconverted(im) {
+	if im.Table == "" || im.Ahead {
 		return nil
 	}
 	_, err := h.Upstream.Remind(ref, func() ([]byte, error) {

@@ -8,21 +8,23 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// preconverted reports whether an image, or every model of an index, was converted before it was
-// pushed; see adopt.
-func preconverted(im store.Image) bool { return im.Origin.Digest == im.Manifest }
-
 // adopt records an image that was converted before it was pushed, by the name that it was resolved
-// from, so that it can be prefetched, pinned and listed like images made here.
+// from, so that it can be prefetched, pinned and listed like images made here. The image is what ballast builds from its
+// documents (resolve.Preconverted).
 //
-// Its Origin is the image itself, not the origin in its table: a request for that origin gets what
+// Its Origin is the manifest that was pushed, not the origin in its table: a request for that origin gets what
 // this node makes of it, whatever others claim to have made.
 func (h *Handler) adopt(ctx context.Context, o *origin, as caller) (store.Image, error) {
-	im, err := h.Store.Image(o.Served.Digest)
-	if err == nil && h.complete(im) {
+	im, err := h.image(ctx, o.Served.Digest) // also one that was made here, with the same bytes
+	for _, a := range h.Store.ImagesByOrigin(o.Served.Digest) {
+		if errdefs.IsNotFound(err) && a.Ahead && a.Table != "" && h.complete(a) {
+			im, err = a, nil
+		}
+	}
+	if err == nil {
 		return h.used(ctx, im, o.source())
 	}
-	if err != nil && !errdefs.IsNotFound(err) {
+	if !errdefs.IsNotFound(err) {
 		return store.Image{}, err
 	}
 	key := filetable.Origin{Format: "ahead", Digest: o.Served.Digest}
@@ -42,11 +44,12 @@ func (h *Handler) readPreconverted(ctx context.Context, o *origin) (store.Image,
 	if err != nil {
 		return store.Image{}, err
 	}
+	t := &p.Model.Table
 	im := store.Image{
-		Manifest: p.Digest, Size: tableSize(p.Table),
-		Origin: filetable.Origin{Format: p.Table.Origin.Format, Digest: p.Digest, Mapping: p.Table.Origin.Mapping},
+		Manifest: p.Digest, Size: tableSize(t), Ahead: true,
+		Origin: filetable.Origin{Format: t.Origin.Format, Digest: o.Served.Digest, Mapping: t.Origin.Mapping},
 	}
-	if im.Table, err = h.Store.PutTable(ctx, p.Image.Table); err != nil {
+	if im.Table, err = h.Store.PutTable(ctx, p.Table); err != nil {
 		return store.Image{}, err
 	}
 	if im.Config, err = h.Store.PutBytes(ctx, p.Config); err != nil {

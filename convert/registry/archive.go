@@ -198,7 +198,7 @@ func (b *archiveBody) Close() error {
 
 // member returns the blob of im with digest d if it is a file of an archive, which no registry has.
 func (h *Handler) member(ctx context.Context, im store.Image, d digest.Digest) (filetable.Blob, bool) {
-	if formats.All().Get(im.Origin.Format).Archives == nil || im.Table == "" || preconverted(im) {
+	if formats.All().Get(im.Origin.Format).Archives == nil || im.Table == "" || im.Ahead {
 		return filetable.Blob{}, false
 	}
 	t, err := h.Store.Table(ctx, im.Table)

@@ -147,7 +147,8 @@ func (h *Handler) convertAny(ctx context.Context, o *origin, as caller) (store.I
 	return h.convert(ctx, o, as)
 }
 
-// ForHere returns im or, if im is an index, the image for this machine.
+// ForHere returns im or, if im is an index, the image that containerd takes on this machine. It returns
+// errdefs.ErrNotFound if that is not a model.
 func (h *Handler) ForHere(ctx context.Context, im store.Image) (store.Image, error) {
 	if im.Table != "" {
 		return im, nil
@@ -160,17 +161,18 @@ func (h *Handler) ForHere(ctx context.Context, im store.Image) (store.Image, err
 	if err != nil {
 		return store.Image{}, err
 	}
-	for _, d := range index.Manifests {
-		if p := d.Platform; p == nil || p.OS != "linux" || p.Architecture != runtime.GOARCH {
-			continue
-		}
-		child, err := h.image(ctx, d.Digest)
-		if errdefs.IsNotFound(err) {
-			continue // not a model
-		}
-		return child, err
+	here, err := resolve.Entries(index)
+	if err != nil {
+		return store.Image{}, err
 	}
-	return store.Image{}, fmt.Errorf("index %s has no model for linux/%s: %w", im.Manifest, runtime.GOARCH, errdefs.ErrNotFound)
+	err = errdefs.ErrNotFound
+	if len(here) > 0 {
+		im, err = h.image(ctx, here[0].Digest)
+	}
+	if errdefs.IsNotFound(err) { // the entry is not a model
+		err = fmt.Errorf("index %s has no model for linux/%s: %w", index.Digest, runtime.GOARCH, errdefs.ErrNotFound)
+	}
+	return im, err
 }
 
 // resolve reads the manifest of ref from upstream and classifies it.
@@ -293,7 +295,7 @@ func (h *Handler) known(ctx context.Context, o *origin) (store.Image, filetable.
 // again.
 func (h *Handler) shared(ctx context.Context, o *origin, key filetable.Origin, as caller, f func(context.Context) (store.Image, error)) (store.Image, error) {
 	im, err := h.alone(ctx, o.flight(key, as), o.Forget, f)
-	if o.Manifest == nil && (errors.Is(err, convert.ErrNotModel) || err == nil && preconverted(im)) {
+	if o.Manifest == nil && (errors.Is(err, convert.ErrNotModel) || err == nil && im.Ahead) {
 		again, rerr := h.resolve(ctx, o.Ref, as)
 		if rerr != nil {
 			return store.Image{}, rerr

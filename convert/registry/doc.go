@@ -19,8 +19,9 @@
 //
 // An index of models becomes an index of converted images. It is reused as long as its models are here
 // and were read by the same name. Entries are classified by their descriptors; only those with neither
-// an artifact type nor a platform are read. Images converted before they were pushed stay as they are,
-// as do indexes of them. An index in an index is refused.
+// an artifact type nor a platform are read. Images converted before they were pushed are built
+// again from their tables, with the same bytes unless somebody has changed them; an index of such images stays as it is. An index in
+// an index is refused. containerd's own code says which entry containerd takes (resolve.Entries).
 //
 // # Manifests by digest
 //
@@ -30,8 +31,8 @@
 //  1. The digest of an image that is kept here, converted or restored: that image, if the caller may
 //     read it (Access).
 //  2. A digest of a host in Handler.Archives: its tag is needed; there is no registry to ask.
-//  3. What upstream has by the digest. What is not a model, or was converted before it was pushed,
-//     passes unchanged. A model is converted; its original manifest is then served only if containerd
+//  3. What upstream has by the digest. What is not a model passes unchanged, and so does an image that was converted
+//     before it was pushed, if the signature rules allow its bytes. A model is converted; its original manifest is then served only if containerd
 //     can mount the original: it unpacks all layers itself, or the model is bare, and the snapshotter
 //     shows it (Made, Origin). The same holds for an index if containerd picks such a model from it.
 //     Otherwise the answer is a PinError with the converted digest. That a caller with credentials has
@@ -97,7 +98,8 @@
 // Handler.Signatures, if set, is asked in one place, admit, before a manifest is served and by Convert;
 // an Import asks it itself. A refusal is a 403 with the reason. Signatures are looked up in the repository
 // being pulled from, with credentials that work there. A signed model says nothing about other layers
-// of its image or other entries of its index: such a manifest is checked as well. Admit is for the
+// of its image, other entries of its index, or a config by which containerd unpacks it: for bytes of others to be answered, a
+// signature of their manifest is needed as well (admitBytes). Admit is for the
 // differ, which knows a table and the images found here to have it.
 //
 // # Limits

@@ -106,5 +106,5 @@ func (h *Handler) tagged(ctx context.Context, ref remote.Ref, as caller) (store.
 	if err != nil {
 		return store.Image{}, err
 	}
-	return h.convertServed(ctx, o, as)
+	return h.convertAny(ctx, o, as)
 }

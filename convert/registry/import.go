@@ -124,7 +124,7 @@ func (i *Import) read(ctx context.Context, desc ocispec.Descriptor) error {
 		return err
 	}
 	key, err := i.h.Key(o)
-	i.index, i.built = &store.Image{Manifest: index.Digest, Origin: key}, index.Manifest
+	i.index, i.built = &store.Image{Manifest: index.Digest, Origin: key, Ahead: index.Digest == key.Digest}, index.Manifest
 	return err
 }
 
@@ -148,7 +148,7 @@ func (i *Import) model(ctx context.Context, ref remote.Ref, o *resolve.Origin) (
 		Origin: s.Model.Table.Origin, Size: tableSize(&s.Model.Table),
 	}
 	if o.Ahead() { // see adopt
-		p.record.Origin.Digest = p.image.Digest
+		p.record.Ahead, p.record.Origin.Digest = true, p.origin
 	}
 	p.had = i.h.Store.Holdings(&s.Model.Table, p.documents()...)
 	return p.image, nil
@@ -173,7 +173,7 @@ func (i *Import) admit(ctx context.Context, p *importPart) error {
 		Repositories: i.h.signers([]remote.Ref{i.ref}, i.h.asNode(p.record)),
 	}
 	_, err := i.h.Signatures.Allow(ctx, s)
-	if preconverted(p.record) && err == nil {
+	if p.source.Extended() && err == nil {
 		s.Image = store.Image{}
 		_, err = i.h.Signatures.Allow(ctx, s)
 	}

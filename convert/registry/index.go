@@ -25,7 +25,7 @@ const LimitIndex = "index_documents"
 
 // convertIndex returns the index of the converted models of an index, converting them if needed. It
 // returns convert.ErrNotModel if there are none, and the index itself if all were converted before
-// they were pushed (preconverted).
+// they were pushed (store.Image.Ahead).
 //
 // The index is recorded as an image without config and table, so that it can be served by digest.
 func (h *Handler) convertIndex(ctx context.Context, o *origin, as caller) (store.Image, error) {
@@ -44,7 +44,7 @@ func (h *Handler) convertIndex(ctx context.Context, o *origin, as caller) (store
 		if err := h.putManifest(ctx, index.Manifest, index.Digest); err != nil {
 			return store.Image{}, err
 		}
-		return h.record(ctx, store.Image{Manifest: index.Digest, Origin: key}, o.source())
+		return h.record(ctx, store.Image{Manifest: index.Digest, Origin: key, Ahead: index.Digest == key.Digest}, o.source())
 	})
 	if err != nil {
 		return store.Image{}, err
@@ -74,7 +74,7 @@ func (h *Handler) knownIndex(ctx context.Context, o *origin) (store.Image, filet
 	}
 	checked := map[digest.Digest]bool{}
 	for _, d := range index.Manifests {
-		ours := d.Annotations[mediatype.AnnotationOriginDigest] != "" || preconverted(im) && mediatype.FormatOf(d.ArtifactType) != ""
+		ours := d.Annotations[mediatype.AnnotationOriginDigest] != "" || im.Ahead && mediatype.FormatOf(d.ArtifactType) != ""
 		if !ours || checked[d.Digest] {
 			continue
 		}

@@ -38,11 +38,11 @@ func TestIndex(t *testing.T) {
 	one := converttest.ModelPackRaw(converttest.Files(weights(1000)))
 	two := converttest.DockerAIGGUF(converttest.Files(weights(2000)))
 	arm := &ocispec.Platform{OS: "linux", Architecture: "arm64"}
-	amd := &ocispec.Platform{OS: "linux", Architecture: "amd64"}
+	riscv := &ocispec.Platform{OS: "linux", Architecture: "riscv64"}
 	for _, b := range []*converttest.Built{one, two} {
 		u.push("org/model", "", b)
 	}
-	image := ocispec.Descriptor{MediaType: mediatype.OCIManifest, Digest: digest.FromString("img"), Size: 9, Platform: amd}
+	image := ocispec.Descriptor{MediaType: mediatype.OCIManifest, Digest: digest.FromString("img"), Size: 9, Platform: riscv}
 	d := u.put("org/model", "v1", indexOf(
 		entry(one, mediatype.ModelPackManifest, arm), // by artifactType
 		image,               // by platform

@@ -67,16 +67,19 @@ func (h *Handler) byTag(ctx context.Context, ref remote.Ref, as caller) (answer,
 	if err != nil {
 		return answer{}, err
 	}
-	im, err := h.convertServed(ctx, o, as)
-	if errors.Is(err, convert.ErrNotModel) {
-		if err := h.admitOther(ctx, o); err != nil {
+	ahead := o.Ahead() // a conversion can drop the documents of o
+	im, err := h.convertAny(ctx, o, as)
+	switch {
+	case errors.Is(err, convert.ErrNotModel):
+		if err := h.admitBytes(ctx, o); err != nil {
 			return answer{}, err
 		}
 		h.remember(o.Origin, as)
 		return pass(o.Origin), nil
-	}
-	if err != nil {
+	case err != nil:
 		return answer{}, err
+	case ahead && (im.Manifest == o.Served.Digest || h.signedBytes(ctx, o)):
+		return h.asItCame(ctx, o, im, as)
 	}
 	return h.ours(ctx, ref, im)
 }
@@ -115,34 +118,39 @@ func (h *Handler) byDigest(ctx context.Context, ref remote.Ref, as caller) (answ
 	if err != nil {
 		return answer{}, err
 	}
-	im, err = h.convertServed(ctx, o, as)
+	ahead := o.Ahead()
+	im, err = h.convertAny(ctx, o, as)
 	switch {
-	case errors.Is(err, convert.ErrNotModel):
-		if o.Ahead() { // containerd reads manifests without a model by digest from upstream itself
-			if err := h.admitOther(ctx, o); err != nil {
-				return answer{}, err
-			}
-		}
+	case errors.Is(err, convert.ErrNotModel), err == nil && im.Ahead && im.Table == "":
+		// containerd reads manifests without a model by digest from upstream itself
 		h.remember(o.Origin, as)
 		return pass(o.Origin), nil
 	case err != nil:
 		return answer{}, err
+	case ahead:
+		return h.asItCame(ctx, o, im, as)
 	}
 	return h.unconverted(ctx, o, im, as)
 }
 
-// convertServed is convertAny for a manifest to serve. It returns convert.ErrNotModel also for one
-// that was converted before it was pushed, which is served unchanged.
-func (h *Handler) convertServed(ctx context.Context, o *origin, as caller) (store.Image, error) {
-	ahead := o.Ahead()
-	im, err := h.convertAny(ctx, o, as)
-	if ahead && err != nil { // adopt only records it
-		h.log().WarnContext(ctx, "preconverted image is not recorded", "ref", o.Ref.String(), "err", err)
+// asItCame answers with the bytes of an image that was converted before it was pushed, if the signature rules allow it. im is
+// the image that ballast builds from its documents: if that is another one, or has more than a model, the rules must allow the
+// bytes as well.
+func (h *Handler) asItCame(ctx context.Context, o *origin, im store.Image, as caller) (answer, error) {
+	if im.Manifest != o.Served.Digest {
+		if err := h.admitBytes(ctx, o); err != nil {
+			return answer{}, err
+		}
 	}
-	if ahead || err == nil && preconverted(im) {
-		err = convert.ErrNotModel
+	pending, err := h.admit(ctx, o.Ref, im, h.givers)
+	if err == nil {
+		err = h.notShown(ctx, pending)
 	}
-	return im, err
+	if err != nil {
+		return answer{}, err
+	}
+	h.remember(o.Origin, as)
+	return pass(o.Origin), nil
 }
 
 // ours answers with a manifest converted here, if the signature rules allow it.
@@ -163,11 +171,17 @@ func (h *Handler) ours(ctx context.Context, ref remote.Ref, im store.Image) (ans
 	if err != nil {
 		return answer{}, err
 	}
-	a := answer{bytes: p, digest: im.Manifest, mediaType: mediatype.OCIManifest}
-	if im.Table == "" {
-		a.mediaType = mediatype.OCIIndex
+	switch {
+	case im.Ahead: // the bytes name their type
+		o, err := resolve.Of(ref, remote.Manifest{Bytes: p, Digest: im.Manifest})
+		if err != nil {
+			return answer{}, err
+		}
+		return pass(o), nil
+	case im.Table == "":
+		return answer{p, im.Manifest, mediatype.OCIIndex}, nil
 	}
-	return a, nil
+	return answer{p, im.Manifest, mediatype.OCIManifest}, nil
 }
 
 // pass answers with a manifest of upstream, byte for byte.

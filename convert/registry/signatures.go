@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"github.com/ballast-dev/ballast/convert"
-	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/convert/signature"
@@ -36,26 +35,26 @@ func (h *Handler) admit(ctx context.Context, ref remote.Ref, im store.Image, vie
 	return pending, err
 }
 
-// admitOther is admit for a manifest that passes unchanged: an image converted before it was
-// pushed, or not a model.
-func (h *Handler) admitOther(ctx context.Context, o *origin) error {
+// admitBytes is admit for a manifest that passes unchanged: only a signature of the manifest covers its bytes.
+func (h *Handler) admitBytes(ctx context.Context, o *origin) error {
 	if h.Signatures == nil {
 		return nil
 	}
-	if o.Ahead() {
-		im, err := h.Store.Image(o.Served.Digest)
-		if err == nil {
-			pending, err := h.admit(ctx, o.Ref, im, h.givers)
-			return cmp.Or(err, h.notShown(ctx, pending))
-		}
-		if !errdefs.IsNotFound(err) {
-			return err
-		}
-	}
-	_, err := h.Signatures.Allow(ctx, signature.Subject{
-		Names: []string{o.Ref.Name()}, Manifests: []digest.Digest{o.Served.Digest}, Repositories: h.signers([]remote.Ref{o.Ref}, h.givers),
-	})
+	_, err := h.Signatures.Allow(ctx, h.bytesOf(o))
 	return err
+}
+
+// signedBytes reports whether a rule has found a signature of the manifest of o.
+func (h *Handler) signedBytes(ctx context.Context, o *origin) bool {
+	return h.Signatures != nil && slices.ContainsFunc(h.Signatures.Check(ctx, h.bytesOf(o)), func(r signature.Result) bool {
+		return r.State == signature.Accepted && len(r.Signers) > 0
+	})
+}
+
+func (h *Handler) bytesOf(o *origin) signature.Subject {
+	return signature.Subject{
+		Names: []string{o.Ref.Name()}, Manifests: []digest.Digest{o.Served.Digest}, Repositories: h.signers([]remote.Ref{o.Ref}, h.givers),
+	}
 }
 
 // notShown returns errdefs.ErrFailedPrecondition for a pending table that is already shown by
@@ -107,10 +106,10 @@ func signable(im store.Image) []digest.Digest {
 	return slices.Compact([]digest.Digest{im.Origin.Digest, im.Manifest})
 }
 
-// onlyModels reports whether an image has nothing but its model, or an index nothing for this
-// machine but models converted here. A signature of the model does not cover other content.
+// onlyModels reports whether an image has nothing but its model, or an index nothing for Linux but
+// such images. A signature of the model does not cover other content.
 func (h *Handler) onlyModels(ctx context.Context, im store.Image) (bool, error) {
-	if im.Table != "" && !preconverted(im) {
+	if im.Table != "" && !im.Ahead {
 		return true, nil
 	}
 	p, err := h.manifest(ctx, im)
@@ -122,18 +121,22 @@ func (h *Handler) onlyModels(ctx context.Context, im store.Image) (bool, error) 
 		return false, err
 	}
 	for _, d := range m.Manifests {
-		if p := d.Platform; p != nil && p.OS != "" && p.OS != "linux" {
+		if resolve.OtherSystem(d) {
 			continue
 		}
 		child, err := h.image(ctx, d.Digest)
-		if errdefs.IsNotFound(err) || err == nil && preconverted(child) {
+		if errdefs.IsNotFound(err) {
 			return false, nil
 		}
-		if err != nil {
+		only := false
+		if err == nil && child.Table != "" {
+			only, err = h.onlyModels(ctx, child)
+		}
+		if err != nil || !only {
 			return false, err
 		}
 	}
-	return !slices.ContainsFunc(m.Layers, func(d convert.Descriptor) bool { return !resolve.IsTable(d) && d.MediaType != mediatype.BlobLayer }), nil
+	return !resolve.Extends(m), nil
 }
 
 // signers returns the repositories that can have signatures for refs. An archive at a URL can only

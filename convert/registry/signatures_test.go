@@ -370,20 +370,8 @@ func TestPreconvertedSigned(t *testing.T) {
 	u.push("team/m", "v1", model)
 	u.attach(t, "api", "team/m", model.Digest(), mediatype.Bundle, mediatype.Bundle, bundleOf(t, key, cosign.Statement(model.Digest())))
 
-	g := newFacade(t, remote.Options{}) // that of whom converts ahead
-	answer := g.get(t, u, "team/m", "v1")
-	m := decode[ocispec.Manifest](t, answer)
-	for _, d := range append(m.Layers, m.Config) {
-		if file, err := g.h.Store.OpenObject(d.Digest); err == nil {
-			p := make([]byte, d.Size)
-			if _, err := file.Read(p); err != nil {
-				t.Fatal(err)
-			}
-			file.Close()
-			u.blobs[d.Digest] = p
-		}
-	}
-	ahead := u.put("team/m", "ahead", answer.body, mediatype.OCIManifest)
+	m, body := u.ahead(t, "team/m", "v1")
+	ahead := u.put("team/m", "ahead", body, mediatype.OCIManifest)
 	if r := f.team(t, u, "ahead"); r.status != http.StatusForbidden {
 		t.Errorf("converted ahead, its origin signed: status %d: %s", r.status, r.body)
 	}

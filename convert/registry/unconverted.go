@@ -19,7 +19,6 @@ import (
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/errdefs"
-	"github.com/containerd/platforms"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
@@ -94,7 +93,13 @@ func (h *Handler) unconverted(ctx context.Context, o *origin, im store.Image, as
 	case kind == Bare && !h.Origins:
 		return refuse("facade.origin_digests is off")
 	}
-	if _, err := h.admit(ctx, o.Ref, im, h.givers); err != nil {
+	if kind == Layered { // containerd unpacks it by its config, which no signature of the files covers
+		err = h.admitBytes(ctx, o)
+	}
+	if err == nil {
+		_, err = h.admit(ctx, o.Ref, im, h.givers)
+	}
+	if err != nil {
 		return answer{}, err
 	}
 	same := o.Origin
@@ -120,19 +125,16 @@ func (h *Handler) entryForHere(ctx context.Context, o *origin, im store.Image, a
 		}
 		*o = *again
 	}
-	var here []digest.Digest
-	for _, d := range o.Manifest.Manifests {
-		if d.Platform == nil {
-			return store.Image{}, errors.New("it is an index with an entry for no platform")
-		}
-		if platforms.Default().Match(*d.Platform) {
-			here = append(here, d.Digest)
-		}
-	}
-	if len(here) != 1 {
+	here, err := resolve.Entries(o.Manifest)
+	switch {
+	case err != nil:
+		return store.Image{}, err
+	case slices.ContainsFunc(here, func(d ocispec.Descriptor) bool { return d.Platform == nil }):
+		return store.Image{}, errors.New("it is an index with an entry for no platform")
+	case len(here) != 1:
 		return store.Image{}, fmt.Errorf("it is an index with %d entries for this machine, not one", len(here))
 	}
-	model, err := h.made(ctx, here[0])
+	model, err := h.made(ctx, here[0].Digest)
 	if err == nil && model.Manifest == "" {
 		err = errors.New("it is an index whose entry for this machine is not a model")
 	}
@@ -163,7 +165,7 @@ func (h *Handler) Made(ctx context.Context, d digest.Digest) (store.Image, error
 		return im, err
 	}
 	im, err = h.Store.ImageByOrigin(filetable.Origin{Format: string(mediatype.FormatIndex), Digest: d, Mapping: convert.MappingVersion})
-	if errdefs.IsNotFound(err) || err == nil && preconverted(im) {
+	if errdefs.IsNotFound(err) || err == nil && im.Ahead {
 		return store.Image{}, nil
 	}
 	return im, err
@@ -212,7 +214,7 @@ func (h *Handler) asAnybody(ctx context.Context, name string, d digest.Digest) (
 	ref := refs[0]
 	ref.Digest = d
 	im, err := h.convertAs(ctx, ref, caller{})
-	if err == nil && preconverted(im) {
+	if err == nil && im.Ahead {
 		err = fmt.Errorf("%s is not converted to an image: %w", d, convert.ErrNotModel)
 	}
 	return im, err
@@ -223,7 +225,7 @@ func (h *Handler) made(ctx context.Context, d digest.Digest) (store.Image, error
 	all := h.Store.ImagesByOrigin(d)
 	for _, im := range all {
 		is := filetable.Origin{Format: im.Origin.Format, Digest: d, Mapping: convert.MappingVersion}
-		if im.Origin != is || im.Table == "" || preconverted(im) || !h.complete(im) {
+		if im.Origin != is || im.Table == "" || im.Ahead || !h.complete(im) {
 			continue
 		}
 		if _, err := h.Store.HeadersVerified(ctx, im.Table); err == nil {

@@ -4,13 +4,17 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/format"
 	"github.com/ballast-dev/ballast/convert/image"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -20,11 +24,18 @@ const MaxImageConfig = 8 << 20 // 8 MiB
 
 // A Preconverted is an image that was converted before it was pushed.
 type Preconverted struct {
+	// Image is the image as it came if it Extends its model; otherwise what image.Build makes of Model, which
+	// has the same bytes unless somebody has changed them, or another version of ballast wrote them.
 	image.Image
-	Table *filetable.Table // Image.Table, decoded
+
+	Model *convert.Model
+
+	// Extends is set if the image has layers besides those of its model: it was made from the model, for
+	// example by a commit of a container. Its environment is that of whoever made it.
+	Extends bool
 }
 
-// Preconverted reads the documents of a converted image (Origin.Ahead).
+// Preconverted reads and checks the documents of a converted image (Origin.Ahead).
 func (o *Origin) Preconverted(ctx context.Context) (*Preconverted, error) {
 	i := slices.IndexFunc(o.Manifest.Layers, IsTable)
 	if slices.ContainsFunc(o.Manifest.Layers[i+1:], IsTable) {
@@ -41,11 +52,11 @@ func (o *Origin) Preconverted(ctx context.Context) (*Preconverted, error) {
 			return err
 		})
 	}
-	read(&p.Image.Table, layer, filetable.MaxSize)
+	read(&p.Table, layer, filetable.MaxSize)
 	read(&p.Config, config, MaxImageConfig)
 	err := g.Wait()
 	if err == nil {
-		p.Table, err = filetable.Decode(p.Image.Table)
+		err = p.judge(o.Manifest)
 	}
 	if err != nil {
 		return nil, o.about(fmt.Errorf("converted image: %w", &format.ArtifactError{Err: err}))
@@ -53,9 +64,66 @@ func (o *Origin) Preconverted(ctx context.Context) (*Preconverted, error) {
 	return p, nil
 }
 
+// judge checks the documents of p, whose manifest is m, and makes the model and, unless p extends it, the image.
+func (p *Preconverted) judge(m *convert.Manifest) error {
+	t, err := filetable.Decode(p.Table)
+	if err != nil {
+		return err
+	}
+	p.Extends = Extends(m)
+	if err := checkConfig(p.Config, m, p.Extends); err != nil {
+		return err
+	}
+	if p.Model, err = p.model(t, m); err != nil || p.Extends {
+		return err
+	}
+	im, err := image.Build(p.Model)
+	if err != nil {
+		return err
+	}
+	p.Image = *im
+	return nil
+}
+
+// checkConfig checks the config of an image that was converted ahead: containerd shows the layers that diffIDs name if it has
+// them, whatever the manifest says, and gives containers the environment in it.
+func checkConfig(config []byte, m *convert.Manifest, extends bool) error {
+	o, err := convert.ParseImageConfig(config)
+	if err != nil {
+		return err
+	}
+	ids := o.Object("rootfs").Strings("diff_ids")
+	keys := o.Object("config").Keys()
+	if err := o.Err(); err != nil {
+		return fmt.Errorf("config: %w", err)
+	}
+	layers := slices.DeleteFunc(slices.Clone(m.Layers), func(d convert.Descriptor) bool { return !images.IsLayerType(d.MediaType) })
+	if len(ids) != len(layers) {
+		return fmt.Errorf("config: %d diffIDs for %d layers: %w", len(ids), len(layers), errdefs.ErrInvalidArgument)
+	}
+	for i, d := range layers {
+		want := d.Digest
+		switch {
+		case d.MediaType == mediatype.BlobLayer:
+			want = filetable.BlobDiffID(d.Digest)
+		case !IsTable(d): // containerd compares it
+			continue
+		}
+		if digest.Digest(ids[i]) != want {
+			return fmt.Errorf("config: diffID %d is %.100q, that of the layer is %s: %w", i, ids[i], want, errdefs.ErrInvalidArgument)
+		}
+	}
+	for _, k := range keys {
+		// The members that OCI and Docker define for containers begin with a capital letter, those of ModelPack do not.
+		if r, _ := utf8.DecodeRuneInString(k); !extends && !unicode.IsLower(r) {
+			return fmt.Errorf("config: a model sets %.100q for containers: %w", k, errdefs.ErrInvalidArgument)
+		}
+	}
+	return nil
+}
+
 // model returns the model from which p was made.
-func (p *Preconverted) model(m *convert.Manifest) (_ *convert.Model, err error) {
-	t := p.Table
+func (p *Preconverted) model(t *filetable.Table, m *convert.Manifest) (_ *convert.Model, err error) {
 	model := &convert.Model{Table: *t, ContextLength: image.ContextLength(m.Annotations), Runner: image.RunnerOf(m.Annotations)}
 	if model.Config, err = convert.ParseConfig(p.Config); err != nil {
 		return nil, err
@@ -63,16 +131,23 @@ func (p *Preconverted) model(m *convert.Manifest) (_ *convert.Model, err error) 
 	if model.Documents, err = image.Documents(p.Config, t); err != nil && !errdefs.IsNotFound(err) {
 		return nil, err
 	}
+	layers := map[digest.Digest]convert.Descriptor{}
+	for _, d := range m.Layers {
+		layers[d.Digest] = d
+	}
+	kinds := kindsOfBlobs(t)
 	for _, b := range t.Blobs {
-		l, was := convert.Layer{Kind: kindOfBlob(t, b)}, mediatype.Type{}
+		l, was := convert.Layer{Kind: kinds[b.Digest]}, mediatype.Type{}
 		l.Desc.Digest, l.Desc.Size = b.Digest, b.Size
-		for _, d := range m.Layers {
-			if d.Digest == b.Digest {
-				l.Path = mediatype.Filepath(d.Annotations)
-				l.Desc.MediaType = d.Annotations[mediatype.AnnotationOriginType]
-				if was, err = mediatype.Parse(d.Annotations[mediatype.AnnotationLayerType]); err == nil && was.Kind != "" {
-					l.Kind = was.Kind
-				}
+		if d, ok := layers[b.Digest]; ok {
+			l.Path = mediatype.Filepath(d.Annotations)
+			l.Desc.MediaType = d.Annotations[mediatype.AnnotationOriginType]
+			l.Desc.Annotations = map[string]string{}
+			for _, key := range mediatype.TOCKeys {
+				l.Desc.Annotations[key] = d.Annotations[key]
+			}
+			if was, err = mediatype.Parse(d.Annotations[mediatype.AnnotationLayerType]); err == nil && was.Kind != "" {
+				l.Kind = was.Kind
 			}
 		}
 		if archive, codec := layerArchive(b, was); archive != filetable.ArchiveChunks {
@@ -95,12 +170,16 @@ func layerArchive(b filetable.Blob, was mediatype.Type) (filetable.Archive, file
 	return b.Archive, b.Codec
 }
 
-// kindOfBlob returns the kind of the first file of a blob.
-func kindOfBlob(t *filetable.Table, b filetable.Blob) mediatype.Kind {
-	for _, f := range t.Files {
-		if f.Source != nil && f.Source.Blob == b.Digest {
-			return convert.KindByPath(f.Path)
+// kindsOfBlobs returns the kind of the first file of each blob.
+func kindsOfBlobs(t *filetable.Table) map[digest.Digest]mediatype.Kind {
+	kinds := map[digest.Digest]mediatype.Kind{}
+	for _, b := range t.Blobs {
+		kinds[b.Digest] = mediatype.KindWeight
+	}
+	for _, f := range slices.Backward(t.Files) {
+		if f.Source != nil && f.Source.Blob != "" {
+			kinds[f.Source.Blob] = convert.KindByPath(f.Path)
 		}
 	}
-	return mediatype.KindWeight
+	return kinds
 }

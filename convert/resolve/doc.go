@@ -26,14 +26,15 @@
 //
 // A manifest is read once and parsed once; it is part of the Origin. Key returns what the image
 // will be made from before anything else is read, so a caller that already has the image reads
-// nothing more. An image that was converted ahead of time is not converted again: its table, its
-// config and its manifest are used unchanged.
+// nothing more. Of an image that was converted ahead of time only the table and the metadata count: it is
+// built again from them, with the same bytes unless somebody has changed them (Preconverted). An image made from
+// such an image, with further layers, stays as it is.
 //
 // # Indexes
 //
 // Index determines what each entry is, at most once, and replaces models by their images. Entries
-// that were converted ahead of time stay, even if their descriptors have the type of a model: an
-// index of ours in another registry has such entries.
+// that were converted ahead of time stay if their images have the same bytes, even if their descriptors have the type of a
+// model: an index of ours in another registry has such entries. Entries returns which entry containerd takes.
 //
 // # Errors
 //

@@ -76,7 +76,7 @@ func (o *Origin) nested(i int, d convert.Descriptor) error {
 }
 
 // Index returns the converted index of an index. imageOf returns the image that an entry is
-// converted to, the manifest itself if it was converted before, and convert.ErrNotModel for an
+// converted to, also if it was converted before (Preconverted), and convert.ErrNotModel for an
 // entry that is not a model. It is called once for each entry that can be a model, concurrently.
 //
 // If nothing has to be converted, the index is unchanged, and its own digest is returned. Index
@@ -138,7 +138,11 @@ func (r *Resolver) Index(ctx context.Context, o *Origin) (*image.Image, error) {
 		case err != nil:
 			return nil, err
 		case child.Ahead():
-			return &image.Image{Manifest: child.Served.Bytes, Digest: child.Served.Digest}, nil
+			p, err := child.Preconverted(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return &p.Image, nil
 		case child.Format == mediatype.FormatIndex:
 			return nil, fmt.Errorf("%s: an index in an index: %w", child.Ref, errdefs.ErrNotImplemented)
 		case !child.IsModel():

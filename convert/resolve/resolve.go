@@ -125,6 +125,11 @@ func (o *Origin) Child(d digest.Digest) remote.Ref {
 // IsTable reports whether a layer is a file table.
 func IsTable(d convert.Descriptor) bool { return d.MediaType == mediatype.TableLayer }
 
+// Extends reports whether an image with a file table has layers besides those of the model.
+func Extends(m *convert.Manifest) bool {
+	return slices.ContainsFunc(m.Layers, func(d convert.Descriptor) bool { return !IsTable(d) && d.MediaType != mediatype.BlobLayer })
+}
+
 // Ahead reports whether o is an image that was converted before it was pushed.
 func (o *Origin) Ahead() bool { return slices.ContainsFunc(o.Manifest.Layers, IsTable) }
 

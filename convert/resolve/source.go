@@ -42,7 +42,7 @@ type Source struct {
 	// Losses are facts that are already left out.
 	Losses []string
 
-	ahead *Preconverted // set for a converted image
+	ahead *Preconverted // set for an image that was converted before it was pushed
 	close []func() error
 }
 
@@ -56,8 +56,8 @@ func (s *Source) Close() error {
 	return errors.Join(errs...)
 }
 
-// Image returns the image that a node makes of the model: the model itself, if it is a converted
-// image.
+// Image returns the image that a node makes of the model; see Preconverted for one that was converted before it was
+// pushed.
 func (s *Source) Image() (*image.Image, error) {
 	if s.ahead != nil {
 		return &s.ahead.Image, nil
@@ -68,6 +68,9 @@ func (s *Source) Image() (*image.Image, error) {
 	}
 	return im, nil
 }
+
+// Extended reports whether the image is one that was made from a model, and has more than that; see Preconverted.
+func (s *Source) Extended() bool { return s.ahead != nil && s.ahead.Extends }
 
 // Choose keeps only the chosen files of a model. The result is another model, in no artifact; see
 // convert.Choice.Of for errors.
@@ -212,7 +215,7 @@ func (r *Resolver) open(ctx context.Context, s *Source, o *Origin, f transfer.Fe
 	switch {
 	case o.Ahead():
 		if s.ahead, err = o.Preconverted(ctx); err == nil {
-			s.Model, err = s.ahead.model(o.Manifest)
+			s.Model = s.ahead.Model
 		}
 	case !o.IsModel():
 	case o.IsArchive():

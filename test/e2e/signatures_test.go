@@ -206,12 +206,11 @@ func (h *holding) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.next.ServeHTTP(w, r)
 }
 
-// signedFiles makes a model whose files have the digests that a team signed, and chunks of any bytes.
-func signedFiles(t *testing.T, n *node.Node, private string, bytes []byte) (ref string, honest *converttest.Built) {
+// omsSignature returns the content of model.sig for a model with files.
+func omsSignature(t *testing.T, private string, files map[string]converttest.File) []byte {
 	t.Helper()
-	honest = converttest.ModelPackRaw(converttest.Files(weights(79, 24<<20)))
 	var signed []filetable.File
-	for name, f := range honest.Files {
+	for name, f := range files {
 		signed = append(signed, filetable.File{Path: name, Type: filetable.TypeReg, Digest: digest.FromBytes(f.Data)})
 	}
 	slices.SortFunc(signed, func(a, b filetable.File) int { return strings.Compare(a.Path, b.Path) })
@@ -231,6 +230,14 @@ func signedFiles(t *testing.T, n *node.Node, private string, bytes []byte) (ref 
 	if err != nil {
 		t.Fatal(err)
 	}
+	return sig
+}
+
+// signedFiles makes a model whose files have the digests that a team signed, and chunks of any bytes.
+func signedFiles(t *testing.T, n *node.Node, private string, bytes []byte) (ref string, honest *converttest.Built) {
+	t.Helper()
+	honest = converttest.ModelPackRaw(converttest.Files(weights(79, 24<<20)))
+	sig := omsSignature(t, private, honest.Files)
 	return lyingModel(t, n, converttest.ModelPackRaw(converttest.Files(bytes)), digest.FromBytes(honest.Files["model.gguf"].Data), filetable.File{
 		Path: oms.SignatureFile, Type: filetable.TypeReg, Mode: 0o644, Size: int64(len(sig)), Digest: digest.FromBytes(sig), Source: &filetable.Source{Inline: sig},
 	}), honest

@@ -19,6 +19,10 @@ type Image struct {
 	Table    digest.Digest    `json:"table"`
 	Origin   filetable.Origin `json:"origin"`
 
+	// Ahead is set for an image that was converted before it was pushed, and for an index of such images. The digest
+	// of its Origin is that of the manifest that was pushed, which is usually the same.
+	Ahead bool `json:"ahead,omitempty"`
+
 	// Refs are the references it was resolved from, "host/repository:tag" or
 	// "host/repository@digest", sorted and without duplicates.
 	Refs []string `json:"refs"`

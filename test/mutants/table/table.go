@@ -36,4 +36,4 @@ func (m Mutant) Apply(p []byte) ([]byte, error) {
 func EndToEnd(pkg string) bool { return strings.HasPrefix(pkg, "test/") }
 
 // Mutants are all rows.
-var Mutants = slices.Concat(content, access, signatures)
+var Mutants = slices.Concat(content, access, signatures, reading)

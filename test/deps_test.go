@@ -89,7 +89,8 @@ cmd/internal/facadeport   : cmd/internal/api cmd/internal/config cmd/internal/fa
 cmd/internal/origins      : cmd/internal/api convert convert/formats convert/mediatype convert/registry convert/resolve store store/verify
 cmd/internal/hostmounts   : cmd/internal/api cmd/internal/jobs convert/registry convert/remote snapshotter snapshotter/differ store
 cmd/internal/admin        : cmd/internal/api cmd/internal/jobs convert convert/formats convert/headers convert/image convert/registry convert/remote convert/resolve convert/signature store store/filetable store/transfer
-cmd/internal/node         : cmd/internal/config cmd/internal/containerdversion cmd/internal/snippet
+cmd/internal/localgrpc    :
+cmd/internal/node         : cmd/internal/config cmd/internal/containerdversion cmd/internal/localgrpc cmd/internal/snippet
 cmd/internal/setup        : cmd/internal/api cmd/internal/config cmd/internal/containerdversion cmd/internal/dirs cmd/internal/facadetls cmd/internal/node cmd/internal/snippet contrib/systemd convert/mediatype store store/durable store/filetable
 contrib/systemd           :
 cmd/internal/doctor       : cmd/internal/api cmd/internal/config cmd/internal/containerdversion cmd/internal/node cmd/internal/portowner cmd/internal/setup cmd/internal/snippet

@@ -29,6 +29,7 @@ var onePlaceRules = []struct {
 	{"formats are named in their folders", []string{"convert/mediatype", "convert/ollama", "convert/ollama/localstore", "convert/carton", "convert/huggingface",
 		"cmd/internal/config" /* keys that people write */, "convert/remote/aliases.go" /* a registry has one name */}, is("carton", "carton+", ".carton", "ollama", "ollama:", "ollama-list", "docker-ai", "kitops", "hf:", "hf.co", "registry.ollama.ai")},
 	{"durations are differences of time.Time, whose clock is never set back", nil, readsWallClock},
+	{"connections of gRPC wait for servers that restart", []string{"cmd/internal/localgrpc"}, calls("grpc", "NewClient")},
 	{"only programs end the process", []string{"cmd/ballast", "cmd/ballastd", "cmd/ballast-fleet"}, calls("os", "Exit")},
 	{"errors and logs go to a logger that is passed in", nil, calls("log", "Printf", "Println", "Fatal", "Fatalf", "Panicf")},
 	{"there is no default logger", nil, calls("slog", "Default", "SetDefault", "Info", "Warn", "Error", "Debug")},
@@ -188,6 +189,7 @@ func TestOnePlacePlanted(t *testing.T) {
 		"convert/resolve/a.go":           "package resolve\nconst A, B = \"a carton\", \"carton\"\n",
 		"convert/carton/a.go":            "package carton\nconst A = \"carton\"\n",
 		"cmd/internal/config/a.go":       "package config\nvar e = os.Getenv(\"X\")\n",
+		"cmd/internal/daemon/a.go":       "package daemon\nvar c, err = grpc.NewClient(\"unix:///run/x\")\n",
 		"cmd/ballast/main.go":            "package main\nfunc main() { slog.Info(\"x\")\nos.Exit(1) }\n",
 	})
 	got, err := checkOnePlace(dir)
@@ -196,6 +198,7 @@ func TestOnePlacePlanted(t *testing.T) {
 	}
 	want := []string{
 		"cmd/ballast/main.go:2: there is no default logger",
+		"cmd/internal/daemon/a.go:2: connections of gRPC wait for servers that restart",
 		"convert/a.go:3: the environment is read with the configuration",
 		"convert/b.go:2: digests are compared in one package",
 		"convert/b.go:3: digests are compared in one package",

@@ -15,7 +15,6 @@ import (
 
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/containerd/v2/core/content"
-	"github.com/containerd/containerd/v2/defaults"
 	"github.com/containerd/containerd/v2/pkg/labels"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/pkg/snapshotters"
@@ -23,9 +22,6 @@ import (
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/credentials/insecure"
 )
 
 // maxSources limits the repositories tried for one layer.
@@ -35,9 +31,6 @@ const maxSources = 16
 // and containerd answers in pieces of this size.
 // https://github.com/containerd/containerd/blob/v2.4.2/plugins/services/content/contentserver/contentserver.go
 const contentBuffer = 1 << 20 // 1 MiB
-
-// maxRedial is the longest pause between two attempts to connect to containerd.
-const maxRedial = 3 * time.Second
 
 // A Repository is a repository of a registry.
 type Repository struct {
@@ -99,20 +92,6 @@ func parseSources(ls map[string]string) []Repository {
 	})
 	out = slices.Compact(out)
 	return out[:min(len(out), maxSources)]
-}
-
-// Dial returns a connection to the containerd at the socket with the absolute path address. It
-// connects on first use and reconnects when needed.
-func Dial(address string) (*grpc.ClientConn, error) {
-	again := backoff.DefaultConfig
-	again.MaxDelay = maxRedial
-	return grpc.NewClient("unix://"+address,
-		grpc.WithTransportCredentials(insecure.NewCredentials()), // a local socket
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: again}),
-		grpc.WithDefaultCallOptions(
-			grpc.MaxCallRecvMsgSize(defaults.DefaultMaxRecvMsgSize),
-			grpc.MaxCallSendMsgSize(defaults.DefaultMaxSendMsgSize)),
-	)
 }
 
 // A ContentFetcher is a transfer.Fetcher that reads blobs from containerd's content store, which

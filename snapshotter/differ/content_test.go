@@ -6,23 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/ballast-dev/ballast/store/storetest"
 	"github.com/ballast-dev/ballast/store/transfer"
-	contentapi "github.com/containerd/containerd/api/services/content/v1"
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/content/proxy"
-	"github.com/containerd/containerd/v2/pkg/namespaces"
-	"github.com/containerd/containerd/v2/plugins/content/local"
-	"github.com/containerd/containerd/v2/plugins/services/content/contentserver"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
-	"google.golang.org/grpc"
 )
 
 func TestContentFetcher(t *testing.T) {
@@ -162,10 +156,7 @@ func TestContentFetcherClosed(t *testing.T) {
 	n := newNode(t)
 	p := storetest.Random(1, 3<<20)
 	desc := n.put(t, "application/octet-stream", p, nil)
-	conn, err := Dial(n.socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := connect(t, n.socket)
 	f := &ContentFetcher{Content: proxy.NewContentStore(conn), Namespace: namespace}
 	body, _, err := f.Fetch(t.Context(), desc.Digest, desc.Size, 0, desc.Size)
 	if err != nil {
@@ -225,35 +216,6 @@ func TestRepositories(t *testing.T) {
 // from returns the label with which containerd records the source of a blob.
 func from(host, repositories string) map[string]string {
 	return map[string]string{"containerd.io/distribution.source." + host: repositories}
-}
-
-// The daemon can start before containerd, and run longer.
-func TestDialLazy(t *testing.T) {
-	ctx := namespaces.WithNamespace(t.Context(), namespace)
-	socket := filepath.Join(t.TempDir(), "s.sock")
-	conn, err := Dial(socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	closeAtEnd(t, conn)
-	c := proxy.NewContentStore(conn)
-	d := digest.FromString("x")
-	if _, err = c.Info(ctx, d); !errdefs.IsUnavailable(err) {
-		t.Errorf("before containerd: got %v, want unavailable", err)
-	}
-	cs, err := local.NewStore(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	serve(t, socket, func(s *grpc.Server) { contentapi.RegisterContentServer(s, contentserver.New(cs)) })
-	for start := time.Now(); ; time.Sleep(50 * time.Millisecond) {
-		if _, err = c.Info(ctx, d); !errdefs.IsUnavailable(err) || time.Since(start) > time.Minute {
-			break
-		}
-	}
-	if !errdefs.IsNotFound(err) {
-		t.Errorf("after: got %v, want not found", err)
-	}
 }
 
 func TestParseSources(t *testing.T) {

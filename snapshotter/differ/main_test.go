@@ -101,10 +101,7 @@ func newNode(t *testing.T) *node {
 		diffapi.RegisterDiffServer(s, diffservice.FromApplierAndComparer(n, nil))
 	}, counted)
 	n.socket = socket
-	conn, err := Dial(socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := connect(t, socket)
 	closeAtEnd(t, conn)
 	if n.store, err = store.Open(filepath.Join(dir, "store"), store.Options{Reserve: 1}); err != nil {
 		t.Fatal(err)
@@ -121,10 +118,7 @@ func newNode(t *testing.T) *node {
 	socket = serve(t, filepath.Join(dir, "diff.sock"), func(s *grpc.Server) {
 		diffapi.RegisterDiffServer(s, diffservice.FromApplierAndComparer(n.differ, n.differ))
 	})
-	conn, err = grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn = connect(t, socket)
 	closeAtEnd(t, conn)
 	n.applier = DiffService(conn)
 	n.differs = []diff.Applier{n.applier, apply.NewFileSystemApplier(n.content)} // the order of the differ "walking"
@@ -142,6 +136,15 @@ func (n *node) Apply(ctx context.Context, desc ocispec.Descriptor, mounts []moun
 		}
 	}
 	return res, err
+}
+
+func connect(t *testing.T, socket string) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn
 }
 
 func closeAtEnd(t *testing.T, c io.Closer) {

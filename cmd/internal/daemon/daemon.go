@@ -18,6 +18,7 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/facadeport"
 	"github.com/ballast-dev/ballast/cmd/internal/hostmounts"
 	"github.com/ballast-dev/ballast/cmd/internal/jobs"
+	"github.com/ballast-dev/ballast/cmd/internal/localgrpc"
 	"github.com/ballast-dev/ballast/cmd/internal/metrics"
 	"github.com/ballast-dev/ballast/cmd/internal/origins"
 	"github.com/ballast-dev/ballast/cmd/internal/serve"
@@ -133,7 +134,7 @@ func (d *Daemon) buildFacade() (err error) {
 // buildSnapshotter builds the snapshotter and the differ, and the sources they download from.
 func (d *Daemon) buildSnapshotter() (err error) {
 	c, log, unverified := d.config, d.log, d.config.Lazy.Verify == config.VerifyAfter
-	if d.containerd, err = differ.Dial(c.Containerd.Address); err != nil {
+	if d.containerd, err = localgrpc.Dial(c.Containerd.Address, localgrpc.Patience); err != nil {
 		return err
 	}
 	d.origins = origins.New(origins.Options{

@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ballast-dev/ballast/cmd/internal/localgrpc"
 	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
 	notify "github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 )
 
@@ -22,7 +22,7 @@ func (d *Daemon) watchdog(ctx context.Context) error {
 	if err != nil || limit == 0 {
 		return err
 	}
-	conn, err := grpc.NewClient("unix://"+d.config.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := localgrpc.Dial(d.config.Address, localgrpc.Patience)
 	if err != nil {
 		return err
 	}

@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ballast-dev/ballast/cmd/internal/localgrpc"
 	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
 	"github.com/containerd/containerd/v2/contrib/snapshotservice"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 )
 
 // TestWatchdogAsks looks whether the daemon works while it looks for snapshots that containerd has recorded and that do not
@@ -30,7 +30,7 @@ func TestWatchdogAsks(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	conn, err := grpc.NewClient("unix://"+d.config.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := localgrpc.Dial(d.config.Address, localgrpc.Patience)
 	if err != nil {
 		t.Fatal(err)
 	}

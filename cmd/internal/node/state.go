@@ -16,7 +16,6 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -24,11 +23,6 @@ import (
 
 // AskTimeout limits the time of a request to containerd.
 const AskTimeout = 5 * time.Second
-
-// Dial returns a connection to the containerd at a socket of this process, which connects on first use.
-func Dial(socket string) (*grpc.ClientConn, error) {
-	return grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-}
 
 // A State is what a running containerd says of itself.
 type State struct {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
+	"github.com/ballast-dev/ballast/cmd/internal/localgrpc"
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc"
 )
@@ -76,13 +77,14 @@ func Look(ctx context.Context, o Options) (*View, error) {
 	return v, err
 }
 
-// Dial returns a connection to the containerd of the node, which connects on first use.
+// Dial returns a connection to the containerd of the node, which connects on first use. A containerd that does not run
+// is not waited for.
 func (v *View) Dial() (*grpc.ClientConn, error) {
 	socket, err := v.Follow(v.Distro.Socket)
 	if err != nil {
 		return nil, err
 	}
-	return Dial(socket)
+	return localgrpc.Dial(socket, 0)
 }
 
 // ask returns the state of the containerd of the node.

@@ -1,0 +1,65 @@
+package localgrpc
+
+import (
+	"context"
+	"time"
+
+	"github.com/containerd/containerd/v2/defaults"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// Patience is how long the daemon waits for a containerd that is not there: a restart usually takes less.
+const Patience = 5 * time.Second
+
+// pauses are those between attempts to connect, while somebody waits and otherwise.
+var pauses = backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond}
+
+// handshake limits the time of one attempt: a busy server may need seconds for it.
+const handshake = 20 * time.Second
+
+// Dial returns a connection to the server at the socket with an absolute path. It connects on first use, and again when
+// needed. A call waits for a server that is not there for patience, but no longer than half of the time that its context
+// has, so that the error is that of the connection.
+func Dial(socket string, patience time.Duration) (*grpc.ClientConn, error) {
+	return grpc.NewClient("unix://"+socket,
+		grpc.WithTransportCredentials(insecure.NewCredentials()), // a local socket
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: pauses, MinConnectTimeout: handshake}),
+		grpc.WithDefaultCallOptions(
+			grpc.MaxCallRecvMsgSize(defaults.DefaultMaxRecvMsgSize),
+			grpc.MaxCallSendMsgSize(defaults.DefaultMaxSendMsgSize)),
+		grpc.WithUnaryInterceptor(func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, call grpc.UnaryInvoker, o ...grpc.CallOption) error {
+			await(ctx, conn, patience)
+			return call(ctx, method, req, reply, conn, o...)
+		}),
+		grpc.WithStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, o ...grpc.CallOption) (grpc.ClientStream, error) {
+			await(ctx, conn, patience)
+			return open(ctx, desc, conn, method, o...)
+		}),
+	)
+}
+
+// await returns when the connection is made, or could not be made in time. Why it could not is the error of the call that
+// follows.
+func await(ctx context.Context, conn *grpc.ClientConn, patience time.Duration) {
+	s := conn.GetState()
+	if s == connectivity.Ready {
+		return
+	}
+	if end, ok := ctx.Deadline(); ok {
+		patience = min(patience, time.Until(end)/2)
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	conn.Connect()
+	if s == connectivity.TransientFailure {
+		conn.ResetConnectBackoff()
+	}
+	for ; s != connectivity.Ready && s != connectivity.Shutdown; s = conn.GetState() {
+		if !conn.WaitForStateChange(ctx, s) {
+			return
+		}
+	}
+}

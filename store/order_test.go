@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -271,5 +272,74 @@ func TestHydrateInOrder(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestOrderOfWholeFiles: an order costs what the model has, not what its ranges name together. Strangers write orders, and
+// nothing of the model need exist: here 8,192 ranges each name a file of 4,000 chunks that lie far apart.
+func TestOrderOfWholeFiles(t *testing.T) {
+	const chunks, part, limit = 4000, 1300, 64 << 20
+	blob, content := digest.FromString("blob"), digest.FromString("content")
+	model := func(paths int) *filetable.Table {
+		b := storetest.NewBuilder("m")
+		src := &filetable.Source{Blob: blob}
+		for i := range int64(chunks) {
+			src.Chunks = append(src.Chunks, filetable.Chunk{Offset: i * part, Size: part, At: i * 100_000, Len: part, Digest: digest.FromString(fmt.Sprint(i))})
+		}
+		f := filetable.File{Path: "0", Type: filetable.TypeReg, Mode: 0o644, Size: chunks * part, Digest: content, Source: src}
+		b.File(f)
+		tb := b.Table()
+		tb.Blobs = append(tb.Blobs, filetable.Blob{Digest: blob, Size: chunks * 100_000, Archive: filetable.ArchiveChunks})
+		if paths > 1 { // the same content once more, as a blob without chunks
+			tb.Blobs = append(tb.Blobs, filetable.Blob{Digest: content, Size: f.Size, Layer: 1})
+			f.Source = &filetable.Source{Blob: content, Size: f.Size}
+		}
+		for i := 1; i < paths; i++ {
+			f.Path = fmt.Sprint(i)
+			b.File(f)
+		}
+		return b.Table()
+	}
+	for name, paths := range map[string]int{"of one path": 1, "of paths of one content": filetable.MaxOrderRanges} {
+		t.Run(name, func(t *testing.T) {
+			s := storetest.Open(t, t.TempDir(), store.Options{Reserve: 1})
+			p, err := model(paths).Encode()
+			if err != nil {
+				t.Fatal(err)
+			}
+			table, err := s.PutTable(t.Context(), p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			hold(t, s, table)
+			o := filetable.Order{Version: filetable.OrderVersion}
+			for i := range filetable.MaxOrderRanges {
+				o.Ranges = append(o.Ranges, filetable.Range{Path: fmt.Sprint(i % paths), Size: chunks * part})
+			}
+			from := storetest.From(storetest.NewFetcher())
+			allocated := func(do func() error) (bytes uint64, err error) {
+				var m runtime.MemStats
+				runtime.ReadMemStats(&m)
+				before := m.TotalAlloc
+				err = do()
+				runtime.ReadMemStats(&m)
+				return m.TotalAlloc - before, err
+			}
+			none, err := allocated(func() error { return s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: from}) })
+			if err == nil {
+				t.Fatal("the model is complete")
+			}
+			if err := s.PutOrder(t.Context(), table, from, o); err != nil {
+				t.Fatal(err)
+			}
+			n, err := allocated(func() error { return s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: from}) })
+			if err == nil {
+				t.Fatal("the model is complete")
+			}
+			t.Logf("%d MiB are allocated, %d MiB without an order", n>>20, none>>20)
+			if n > none+limit {
+				t.Errorf("the order costs %d MiB", (n-none)>>20)
+			}
+		})
 	}
 }

@@ -3,6 +3,8 @@ package filetable
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
+	"sort"
 
 	"github.com/containerd/errdefs"
 )
@@ -79,21 +81,52 @@ func (o Order) Encode() ([]byte, error) {
 	return p, err
 }
 
-// Within returns the order without what the files do not have.
+// Within returns the order without what the files do not have, and without what it has named before: strangers write
+// orders, and each range costs as much as it has chunks. The result names no byte twice.
 func (o Order) Within(files []File) Order {
-	sizes := map[string]int64{}
+	left := map[string][]Range{} // what is not named yet, by path
+	for _, r := range o.Ranges {
+		left[r.Path] = nil
+	}
 	for _, f := range files {
-		if f.Type == TypeReg {
-			sizes[f.Path] = f.Size
+		if _, named := left[f.Path]; named && f.Type == TypeReg && f.Size > 0 {
+			left[f.Path] = []Range{{Path: f.Path, Size: f.Size}}
 		}
 	}
 	out := Order{Version: OrderVersion}
 	for _, r := range o.Ranges {
-		if r.Size = min(r.Size, sizes[r.Path]-r.Offset); r.Size > 0 && r.Offset >= 0 {
-			out.Ranges = append(out.Ranges, r)
+		gaps := left[r.Path]
+		from := sort.Search(len(gaps), func(i int) bool { return gaps[i].End() > r.Offset })
+		to := sort.Search(len(gaps), func(i int) bool { return gaps[i].Offset >= r.End() })
+		if from >= to {
+			continue
 		}
+		var rest []Range
+		for _, gap := range gaps[from:to] {
+			named := Range{r.Path, max(r.Offset, gap.Offset), 0}
+			named.Size = min(r.End(), gap.End()) - named.Offset
+			if len(out.Ranges) == MaxOrderRanges {
+				return out
+			}
+			out.Ranges = append(out.Ranges, named)
+			for _, side := range []Range{{r.Path, gap.Offset, named.Offset - gap.Offset}, {r.Path, named.End(), gap.End() - named.End()}} {
+				if side.Size > 0 {
+					rest = append(rest, side)
+				}
+			}
+		}
+		left[r.Path] = slices.Replace(gaps, from, to, rest...)
 	}
 	return out
+}
+
+// ByPath returns the ranges of each file.
+func (o Order) ByPath() map[string][]Range {
+	of := map[string][]Range{}
+	for _, r := range o.Ranges {
+		of[r.Path] = append(of[r.Path], r)
+	}
+	return of
 }
 
 // A range is added to one of the last orderStreams ranges if it continues that: several readers alternate. Only the last one

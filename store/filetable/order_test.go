@@ -2,6 +2,8 @@ package filetable
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -54,6 +56,48 @@ func TestOrderWithin(t *testing.T) {
 	}
 }
 
+// TestOrderNamesBytesOnce: what a range names again is cut off it, wherever that is.
+func TestOrderNamesBytesOnce(t *testing.T) {
+	files := []File{{Path: "a", Type: TypeReg, Size: 100}, {Path: "b", Type: TypeReg, Size: 100}}
+	o := Order{Ranges: []Range{{"a", 20, 10}, {"a", 60, 10}, {"b", 0, 100}, {"a", 65, 10}, {"a", 20, 10}, {"a", 10, 70}, {"a", 0, 100}, {"a", 0, 100}}}
+	want := []Range{{"a", 20, 10}, {"a", 60, 10}, {"b", 0, 100}, {"a", 70, 5}, {"a", 10, 10}, {"a", 30, 30}, {"a", 75, 5}, {"a", 0, 10}, {"a", 80, 20}}
+	if diff := cmp.Diff(want, o.Within(files).Ranges); diff != "" {
+		t.Error(diff)
+	}
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for range 200 {
+		var o Order
+		for range rnd.IntN(30) {
+			o.Ranges = append(o.Ranges, Range{[]string{"a", "b", "c"}[rnd.IntN(3)], rnd.Int64N(120), 1 + rnd.Int64N(60)})
+		}
+		if diff := cmp.Diff(turns(o, files), turns(o.Within(files), files)); diff != "" {
+			t.Fatalf("%v: %s", o.Ranges, diff)
+		}
+		total := 0
+		for _, r := range o.Within(files).Ranges {
+			total += int(r.Size)
+		}
+		if n := len(turns(o, files)); n != total {
+			t.Fatalf("%v: %d bytes are named, of %d", o.Ranges, total, n)
+		}
+	}
+}
+
+// turns returns the bytes of files that an order names, as "path offset", in the order in which it first names them.
+func turns(o Order, files []File) (out []string) {
+	seen := map[string]bool{}
+	for _, r := range o.Ranges {
+		for at := r.Offset; at < r.End(); at++ {
+			b := fmt.Sprint(r.Path, " ", at)
+			if !seen[b] && slices.ContainsFunc(files, func(f File) bool { return f.Path == r.Path && at < f.Size }) {
+				seen[b] = true
+				out = append(out, b)
+			}
+		}
+	}
+	return out
+}
+
 func TestParseOrderRefuses(t *testing.T) {
 	const form = `{"version":1,"ranges":[{"path":"a","offset":%d,"size":%d}]}`
 	for _, text := range []string{
@@ -92,6 +136,12 @@ func FuzzParseOrder(f *testing.F) {
 				t.Fatalf("range %v of %v", r, o.Ranges[i])
 			}
 		}
-		o.Within([]File{{Path: "a", Type: TypeReg, Size: 10}})
+		named := int64(0)
+		for _, r := range o.Within([]File{{Path: "a", Type: TypeReg, Size: 10}}).Ranges {
+			named += r.Size
+		}
+		if named > 10 {
+			t.Fatalf("%d bytes of 10 are named", named)
+		}
 	})
 }

@@ -64,7 +64,7 @@ type exposure struct {
 	reads  atomic.Int64    // that run
 
 	recording *recording
-	seen      seen
+	track     *track // of the file in it
 
 	tables   map[digest.Digest]string // groups of their sources; guarded by Set.mu
 	from     transfer.Sources         // sources of all tables
@@ -207,6 +207,11 @@ func (s *Set) register(table digest.Digest, files []missingFile, o Request) erro
 			return fmt.Errorf("file %q is already being fetched with other chunks or from other sources: %w", f.file.Path, errdefs.ErrFailedPrecondition)
 		}
 	}
+	recording := s.recordings[of]
+	if recording == nil {
+		recording = newRecording(of, known)
+	}
+	named := recording.now().ByPath()
 	for _, f := range files {
 		x := s.index.at(f.file.Digest, o.View)
 		if x == nil {
@@ -218,10 +223,8 @@ func (s *Set) register(table digest.Digest, files []missingFile, o Request) erro
 			if f.layout != nil {
 				x.file, x.staged = s.Files.Acquire(x.digest, x.size, x.path, f.layout), f.staged
 			}
-			if s.recordings[of] == nil {
-				s.recordings[of] = newRecording(of, known)
-			}
-			s.recordings[of].begin(x)
+			recording.begin(x, named)
+			s.recordings[of] = recording
 		}
 		s.index.show(x, table, of.group)
 		x.from.Set(table.String(), o.Sources)

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/internal/chunkfile"
 	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/opencontainers/go-digest"
 )
@@ -14,8 +15,9 @@ import (
 // A recording is the order in which the files of a table are first read, while they are incomplete, by users of one group
 // of sources. It begins with what is known: a restart or another pull only adds what was not read before.
 type recording struct {
-	of    recorded
-	files int // exposures that record in it; guarded by Set.mu
+	of     recorded
+	files  int               // exposures that record in it; guarded by Set.mu
+	tracks map[string]*track // by path and identity of the file; guarded by Set.mu
 
 	once    sync.Once
 	started chan struct{} // closed by start
@@ -26,7 +28,7 @@ type recording struct {
 }
 
 func newRecording(of recorded, known filetable.Order) *recording {
-	return &recording{of: of, started: make(chan struct{}), order: known}
+	return &recording{of: of, tracks: map[string]*track{}, started: make(chan struct{}), order: known}
 }
 
 // start records that a reader has got bytes, or can only get them from a download of whole files.
@@ -63,43 +65,56 @@ func (s seen) first(part int) bool {
 	return word.Load()&bit == 0 && word.Or(bit)&bit == 0
 }
 
-// record records a read of a file.
-func (x *exposure) record(off, n int64) { x.each(off, n, x.recording.add) }
+// A track is what a recording has of a file, for all views that show it.
+type track struct {
+	path   string
+	size   int64             // bytes
+	layout *chunkfile.Layout // nil: read only when complete
+	seen   seen
+}
 
 // each calls first for the parts of a range that were not read before.
-func (x *exposure) each(off, n int64, first func(filetable.Range)) {
-	if x.file == nil {
-		if x.seen.first(0) {
-			first(filetable.Range{Path: x.path, Size: x.size})
+func (t *track) each(off, n int64, first func(filetable.Range)) {
+	if t.layout == nil {
+		if t.seen.first(0) {
+			first(filetable.Range{Path: t.path, Size: t.size})
 		}
 		return
 	}
-	l := x.file.Layout
-	for g := l.Find(off); g <= l.Find(min(off+n, x.size)-1); g++ {
-		if x.seen.first(g) {
+	l := t.layout
+	for g := l.Find(off); g <= l.Find(min(off+n, t.size)-1); g++ {
+		if t.seen.first(g) {
 			at, size := l.Part(g)
-			first(filetable.Range{Path: x.path, Offset: at, Size: size})
+			first(filetable.Range{Path: t.path, Offset: at, Size: size})
 		}
 	}
 }
 
-// begin makes an exposure record its reads. The caller holds Set.mu.
-func (r *recording) begin(x *exposure) {
+// know makes reads of ranges count as recorded.
+func (t *track) know(ranges []filetable.Range) {
+	for _, r := range ranges {
+		t.each(r.Offset, r.Size, func(filetable.Range) {})
+	}
+}
+
+// record records a read of a file.
+func (x *exposure) record(off, n int64) { x.track.each(off, n, x.recording.add) }
+
+// begin makes an exposure record its reads, of which some are known, by path. The caller holds Set.mu.
+func (r *recording) begin(x *exposure, known map[string][]filetable.Range) {
 	r.files++
-	x.recording, x.seen = r, newSeen(1)
+	t := &track{path: x.path, size: x.size}
+	parts, id := 1, x.path
 	if x.file != nil {
-		x.seen = newSeen(x.file.Layout.Groups())
+		t.layout = x.file.Layout
+		parts, id = t.layout.Groups(), id+"\n"+t.layout.ID.String()
 	}
-	x.know(r.now())
-}
-
-// know makes reads of what an order has count as recorded.
-func (x *exposure) know(o filetable.Order) {
-	for _, part := range o.Ranges {
-		if part.Path == x.path {
-			x.each(part.Offset, part.Size, func(filetable.Range) {})
-		}
+	if r.tracks[id] == nil {
+		t.seen = newSeen(parts)
+		t.know(known[x.path])
+		r.tracks[id] = t
 	}
+	x.recording, x.track = r, r.tracks[id]
 }
 
 // recordingOf returns the recording of a table.
@@ -193,11 +208,10 @@ func (s *Set) PutOrder(table digest.Digest, group string, o filetable.Order) err
 		r.mu.Lock()
 		r.order = filetable.Order{Ranges: slices.Clone(o.Ranges)}
 		r.mu.Unlock()
+		known := o.ByPath()
 		s.mu.Lock()
-		for _, x := range s.index.of(table) {
-			if x.recording == r {
-				x.know(o)
-			}
+		for _, t := range r.tracks {
+			t.know(known[t.path])
 		}
 		s.mu.Unlock()
 	}

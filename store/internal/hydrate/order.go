@@ -53,9 +53,34 @@ type wish struct {
 type ahead struct {
 	file *chunkfile.File
 	flow *transfer.Flow // also of the fetch of the rest
+	next []int32        // by group: itself if the wish does not have it, otherwise a later one to go on with
+}
+
+func (e *Engine) newAhead(h *hydration, in ChunkedFile) *ahead {
+	f := in.File
+	a := &ahead{
+		file: e.Files.Acquire(f.Digest, f.Size, f.Path, in.Layout),
+		flow: e.Scheduler.NewFlow(transfer.Background).Limit(h.limiter),
+		next: make([]int32, in.Layout.Groups()+1),
+	}
+	for g := range a.next {
+		a.next[g] = int32(g)
+	}
+	return a
+}
+
+// free returns the first group from g on that the wish does not have, or the number of groups.
+func (a *ahead) free(g int) int {
+	for int(a.next[g]) != g {
+		a.next[g] = a.next[a.next[g]] // so that no group is passed often
+		g = int(a.next[g])
+	}
+	return g
 }
 
 // wish returns what an order has of the missing targets, and sorts these: the early ones first, and then those with parts.
+// Strangers write orders: it takes the time and memory of the groups and parts that the table has and of the number of
+// ranges, whatever these name, also by several paths of one content.
 func (e *Engine) wish(h *hydration, t *filetable.Table, order []filetable.Range, missing []int) wish {
 	w := wish{early: map[int]bool{}}
 	if len(order) == 0 {
@@ -68,24 +93,30 @@ func (e *Engine) wish(h *hydration, t *filetable.Table, order []filetable.Range,
 	sources := h.list
 	e.mu.Unlock()
 	for n, r := range order {
-		for _, in := range at[r.Path] {
-			if _, ok := turn[in.target]; !ok {
-				turn[in.target] = n
-				w.early[in.target] = in.file.Layout == nil
+		in := at[r.Path]
+		if in == nil {
+			continue
+		}
+		for _, i := range in.whole {
+			if _, ok := turn[i]; !ok {
+				turn[i], w.early[i] = n, true
 			}
-			if in.file.Layout == nil {
-				continue
-			}
-			a := all[in.target]
-			if a == nil {
-				f := in.file.File
-				a = &ahead{e.Files.Acquire(f.Digest, f.Size, f.Path, in.file.Layout), e.Scheduler.NewFlow(transfer.Background).Limit(h.limiter)}
-				a.file.Sources.Set(h.key(), sources)
-				all[in.target] = a
-			}
-			for g := in.file.Layout.Find(r.Offset); g <= in.file.Layout.Find(r.End()-1); g++ {
-				w.parts = append(w.parts, chunkfile.Part{File: a.file, Group: g, Flow: a.flow})
-			}
+		}
+		in.whole = nil // once for all ranges
+		layout := in.file.Layout
+		if layout == nil {
+			continue
+		}
+		a := all[in.target]
+		if a == nil {
+			a = e.newAhead(h, in.file)
+			a.file.Sources.Set(h.key(), sources)
+			all[in.target], turn[in.target] = a, n
+		}
+		last := layout.Find(r.End() - 1)
+		for g := a.free(layout.Find(r.Offset)); g <= last; g = a.free(g) {
+			w.parts = append(w.parts, chunkfile.Part{File: a.file, Group: g, Flow: a.flow})
+			a.next[g]++
 		}
 	}
 	class := func(i int) int {
@@ -122,25 +153,28 @@ func (wish) release(e *Engine, h *hydration) {
 	}
 }
 
-// An inTarget is a target with bytes of a file.
-type inTarget struct {
-	target int
-	file   ChunkedFile // the only one of the target, if it has several groups; otherwise zero
+// inTargets are the targets with bytes of a file.
+type inTargets struct {
+	whole  []int       // fetched whole
+	target int         // fetched by groups, if file has a layout
+	file   ChunkedFile // the only one of that target
 }
 
 // targetsOf returns the missing targets with the bytes of each file of a table, by path.
-func (h *hydration) targetsOf(t *filetable.Table, missing []int) map[string][]inTarget {
-	of := map[digest.Digest]inTarget{} // by content
+func (h *hydration) targetsOf(t *filetable.Table, missing []int) map[string]*inTargets {
+	of := map[digest.Digest]int{} // by content
+	chunked := map[int]ChunkedFile{}
 	for _, i := range missing {
 		target := &h.targets[i]
 		for _, d := range target.digests() {
-			of[d] = inTarget{target: i}
+			of[d] = i
 		}
 		if len(target.Files) == 1 && target.Blob.Size > staging.ChunkSize {
-			of[target.Blob.Digest] = inTarget{i, target.Files[0]}
+			of[target.Blob.Digest] = i
+			chunked[i] = target.Files[0]
 		}
 	}
-	at := map[string][]inTarget{}
+	at := map[string]*inTargets{}
 	for _, f := range t.Files {
 		if f.Source == nil {
 			continue
@@ -153,10 +187,19 @@ func (h *hydration) targetsOf(t *filetable.Table, missing []int) map[string][]in
 		for _, part := range f.Source.Parts {
 			from = append(from, part.Blob)
 		}
+		var in inTargets
 		for _, d := range from {
-			if in, ok := of[d]; ok {
-				at[f.Path] = append(at[f.Path], in)
+			i, ok := of[d]
+			switch file, byGroups := chunked[i]; {
+			case !ok:
+			case byGroups:
+				in.target, in.file = i, file // parts of a file are fragments: they have no groups
+			default:
+				in.whole = append(in.whole, i)
 			}
+		}
+		if in.whole != nil || in.file.Layout != nil {
+			at[f.Path] = &in
 		}
 	}
 	return at

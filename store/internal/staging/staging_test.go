@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store/internal/dirs"
+	"github.com/ballast-dev/ballast/store/storetest/testdisk"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -29,48 +29,18 @@ func area(t *testing.T, dir string) *Area {
 	return a
 }
 
-// failingDisk mounts ext4 on a file in a small file system, and returns its mount point and a function
-// that fills the small file system, after which writes to the disk fail.
-func failingDisk(t *testing.T) (dir string, fill func()) {
-	t.Helper()
-	backing, dir := t.TempDir(), t.TempDir()
-	must := func(name string, args ...string) {
-		t.Helper()
-		if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
-			t.Fatalf("%s %v: %v: %s", name, args, err, out)
-		}
-	}
-	must("mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", backing)
-	t.Cleanup(func() { must("umount", backing) })
-	image := filepath.Join(backing, "image")
-	must("truncate", "-s", "256m", image)
-	must("mkfs.ext4", "-q", "-O", "^has_journal", "-E", "lazy_itable_init=0,nodiscard", "-m", "0", image)
-	must("mount", "-o", "loop", image, dir)
-	t.Cleanup(func() { _ = exec.Command("umount", "-l", dir).Run() })
-	return dir, func() {
-		f, err := os.Create(filepath.Join(backing, "full"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.Close()
-		for err == nil {
-			_, err = f.Write(make([]byte, 1<<16))
-		}
-	}
-}
-
 // TestFailedSync checks that after a failed fsync no staged byte is trusted: the kernel would still
 // return it from the page cache.
 func TestFailedSync(t *testing.T) {
-	dir, fill := failingDisk(t)
-	a := area(t, dir)
+	disk := testdisk.New(t, "ext4", t.TempDir(), 128<<20)
+	a := area(t, disk.Dir)
 	const chunks = 8
 	p, err := a.Open("x", chunks*ChunkSize, RawPieces(chunks*ChunkSize), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	fill()
+	disk.FailWrites(1)
 	for i := range chunks {
 		if err := p.Write(i, bytes.Repeat([]byte{1}, ChunkSize)); err != nil {
 			t.Fatalf("write: %v", err)

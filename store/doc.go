@@ -61,8 +61,8 @@
 //	absent → partial → verified → fsync → rename → fsync directory → record → complete
 //
 // A crash at any point leaves the old or the new state, or a file without a record, which is hashed before it
-// is used. Staged bytes of an earlier process are verified again before they are read, but for chunks with digests that
-// were synced in the same boot (package staging). The file becomes an object only when its own
+// is used. Staged bytes of an earlier process are verified again before they are read or, for chunks with digests that
+// were synced in the same boot (package staging), before the file is complete. The file becomes an object only when its own
 // digest matches, so a wrong table cannot give a file a wrong name. Package hydrate describes how each kind of
 // blob becomes objects; garbage collection and damage lead back to absent (package object).
 //

@@ -61,7 +61,7 @@ func (h host) Publish(a meta.Arrival) error {
 	return nil
 }
 
-// Wrong implements hydrate.Objects.
+// Wrong implements hydrate.Objects and chunkfile.Finder.
 func (h host) Wrong(f *chunkfile.File) error { return h.exposed.Wrong(f) }
 
 // Began implements hydrate.Objects.

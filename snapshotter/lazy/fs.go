@@ -254,18 +254,22 @@ func (fs *fileSystem) read(cancel <-chan struct{}, n *node, off int64, size int,
 	return err
 }
 
-// await waits for the bytes from the Source.
+// await waits for the bytes from the Source, and once more if they cannot be read.
 func (fs *fileSystem) await(cancel <-chan struct{}, n *node, off int64, size int, send func(*os.File) error) error {
-	fs.stats.waiting.Add(1)
-	ctx := &readContext{Context: fs.ctx, cancel: cancel}
-	f, done, err := fs.source.Await(ctx, n.view, n.digest, off, size)
-	ctx.end()
-	fs.stats.waiting.Add(-1)
-	if err != nil {
-		return err
+	for try := 0; ; try++ {
+		fs.stats.waiting.Add(1)
+		ctx := &readContext{Context: fs.ctx, cancel: cancel}
+		f, done, err := fs.source.Await(ctx, n.view, n.digest, off, size)
+		ctx.end()
+		fs.stats.waiting.Add(-1)
+		if err != nil {
+			return err
+		}
+		err = send(f)
+		if done(err); err == nil || try > 0 {
+			return err
+		}
 	}
-	defer done()
-	return send(f)
 }
 
 func isClosed(c <-chan struct{}) bool {

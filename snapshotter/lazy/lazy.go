@@ -31,8 +31,9 @@ type Source interface {
 	LazyFile(view uint64, d digest.Digest) (size int64, identity digest.Digest, err error)
 	// Await waits until the n bytes of a file from off on, all within the file, are readable, or
 	// until ctx ends. It returns an open file that has these bytes, verified, at the same offset;
-	// other bytes of it may not be valid. The caller calls done after reading.
-	Await(ctx context.Context, view uint64, d digest.Digest, off int64, n int) (f *os.File, done func(), err error)
+	// other bytes of it may not be valid. The caller calls done after reading, with the error of that,
+	// if any: the next Await may get these bytes from elsewhere.
+	Await(ctx context.Context, view uint64, d digest.Digest, off int64, n int) (f *os.File, done func(error), err error)
 	// OpenObject opens the complete, verified file. It returns errdefs.ErrNotFound if the file is
 	// not complete, or not in the view.
 	OpenObject(view uint64, d digest.Digest) (*os.File, error)

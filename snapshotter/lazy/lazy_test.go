@@ -1,11 +1,13 @@
 package lazy
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 
 	"github.com/ballast-dev/ballast/snapshotter/lazy/fdstore"
@@ -142,6 +144,56 @@ func TestWaitingTakesNoMemory(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// TestUnreadable checks that bytes that cannot be read are asked for once more, and that the Source learns why.
+func TestUnreadable(t *testing.T) {
+	p := place{disk: disk{t.TempDir()}}
+	const size = 1 << 20
+	file := p.add(t, 1, size, size)
+	source := &unreadable{disk: p.disk}
+	m, err := Start(Options{Dir: p.mount(), StateDir: filepath.Join(p.dir, "state"), Source: source})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Unmount()
+	f, err := os.Open(p.path(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	source.bad.Store(1)
+	if err := readAt(f, 1, 0, 4<<10); err != nil {
+		t.Errorf("a file that could be read the second time: %v", err)
+	}
+	source.bad.Store(1 << 20)
+	if err := readAt(f, 1, size-4<<10, 4<<10); !errors.Is(err, unix.EIO) {
+		t.Errorf("a file that cannot be read: %v, want %v", err, unix.EIO)
+	}
+	if n := source.told.Load(); n < 3 {
+		t.Errorf("the source was told of %d errors, want at least 3", n)
+	}
+}
+
+// unreadable is a disk of which the next files cannot be read.
+type unreadable struct {
+	disk
+	bad, told atomic.Int64
+}
+
+func (u *unreadable) Await(ctx context.Context, view uint64, d digest.Digest, off int64, n int) (*os.File, func(error), error) {
+	f, done, err := u.disk.Await(ctx, view, d, off, n)
+	if err != nil || u.bad.Add(-1) < 0 {
+		return f, done, err
+	}
+	done(nil)
+	f, err = os.Open("/proc/self/mem") // EIO at the addresses that nobody has
+	return f, func(err error) {
+		if errors.Is(err, unix.EIO) {
+			u.told.Add(1)
+		}
+		f.Close()
+	}, err
 }
 
 // TestWithoutHolder serves in this process, without a holder or with a command that is not one: the mount

@@ -79,7 +79,7 @@ func (s disk) OpenObject(view uint64, d digest.Digest) (*os.File, error) {
 	return f, err
 }
 
-func (s disk) Await(ctx context.Context, view uint64, d digest.Digest, off int64, n int) (*os.File, func(), error) {
+func (s disk) Await(ctx context.Context, view uint64, d digest.Digest, off int64, n int) (*os.File, func(error), error) {
 	s = s.in(view)
 	f, err := os.Open(s.partial(d))
 	if err != nil {
@@ -95,7 +95,7 @@ func (s disk) Await(ctx context.Context, view uint64, d digest.Digest, off int64
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
-	return f, func() { f.Close() }, nil
+	return f, func(error) { f.Close() }, nil
 }
 
 func (s disk) has(d digest.Digest, from, to int64) bool {

@@ -87,7 +87,7 @@ func (v views) LazyFile(view uint64, d digest.Digest) (int64, digest.Digest, err
 }
 
 // Await implements lazy.Source.
-func (v views) Await(ctx context.Context, view uint64, d digest.Digest, off int64, n int) (*os.File, func(), error) {
+func (v views) Await(ctx context.Context, view uint64, d digest.Digest, off int64, n int) (*os.File, func(error), error) {
 	return v.View(snapshotter.ViewNumber(view)).Await(ctx, d, off, n)
 }
 

@@ -54,7 +54,7 @@ func (f *File) recordRead(st *stage, first, last int) {
 	f.mu.Lock()
 	_, ahead := f.streams.read(first, last, 2, 1)
 	for g := last + 1; g <= last+ahead && g < f.Layout.Groups(); g++ {
-		if f.calls[g] == nil && !f.reading[g] && !f.hasLocked(st, g) {
+		if f.calls[g] == nil && !f.reading[g] && !f.hasLocked(st, g, false) {
 			f.reading[g] = true
 			todo = append(todo, g)
 		}

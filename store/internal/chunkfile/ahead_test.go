@@ -47,6 +47,7 @@ func (noObjects) Find(chunks []filetable.Chunk, _ []byte, _ *transfer.Sources, _
 	return make([]filetable.Location, len(chunks))
 }
 func (noObjects) Open(digest.Digest) (*os.File, error) { return nil, errdefs.ErrNotFound }
+func (noObjects) Wrong(*File) error                    { return nil }
 func (noObjects) Room(int64) error                     { return nil }
 
 // newFile returns a file of the given number of groups, each one chunk of size bytes, with a user.
@@ -109,8 +110,9 @@ func readAt(ctx context.Context, f *File, b []byte, off int64) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer done()
-	return data.ReadAt(b, off)
+	n, err := data.ReadAt(b, off)
+	done(err)
+	return n, err
 }
 
 // TestAheadOnce checks that a group that is about to be read ahead, and waits for a buffer, is not read

@@ -9,10 +9,14 @@
 // in the blob, so that small chunks do not need one request each. The first chunk of a file with more bytes is a
 // group by itself: package export makes it small, because programs look at the beginning of a file first.
 //
-// Chunks with digests are verified before they are staged. Those of an earlier process, or of a time when the file had
-// other users, are verified again before they are read, unless they were synced in this boot (package staging): the name
-// of the directory has the digests against which they were verified. Staged bytes belong to one group of sources
-// nevertheless: other sources may not be entitled to them.
+// Chunks with digests are verified before they are staged; the name of the directory has the digests against which they were
+// verified. Those of an earlier process, or of a time when the file had other users, are verified again:
+//
+//	synced in this boot (package staging)   before the file is complete, beside the rest of the download; readers get them at once
+//	all others                              before they are read
+//
+// What is wrong, or cannot be read, is fetched again. So are unverified chunks that cannot be read; if they are wrong, so is the
+// file, and all of it is fetched again. Staged bytes belong to one group of sources: other sources may not be entitled to them.
 //
 // # A read
 //

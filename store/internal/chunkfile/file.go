@@ -48,7 +48,7 @@ type File struct {
 	mu         sync.Mutex // guards the following
 	stage      *stage     // nil: not open
 	dropped    bool       // the set no longer has it, so nobody would close a new stage
-	verified   []bool     // staged groups that this process has verified
+	states     []state    // of the groups; nil: all unknown
 	calls      map[int]*call
 	generation *generation  // the current one
 	reading    map[int]bool // groups about to be read ahead
@@ -63,6 +63,15 @@ type generation struct {
 	before *generation
 	writes sync.WaitGroup // writes to the stage
 }
+
+// A state is what this process knows of a group, beside its mark.
+type state byte
+
+const (
+	unknown  state = iota
+	verified       // by this process, and staged
+	doubted        // cannot be read, or is wrong: nobody gets it before it is verified or fetched again
+)
 
 // newGeneration starts a generation.
 func (f *File) newGeneration() {
@@ -139,11 +148,11 @@ func (f *File) Sync() error {
 }
 
 // claim returns the call of group g, and whether the caller must execute it, as a part of flow; nil
-// if the group is present.
-func (f *File) claim(st *stage, g int, flow *transfer.Flow) (c *call, mine bool) {
+// if the group is present, see has.
+func (f *File) claim(st *stage, g int, flow *transfer.Flow, sure bool) (c *call, mine bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.hasLocked(st, g) {
+	if f.hasLocked(st, g, sure) {
 		return nil, false
 	}
 	if c := f.calls[g]; c != nil && c.generation == f.generation {
@@ -154,33 +163,49 @@ func (f *File) claim(st *stage, g int, flow *transfer.Flow) (c *call, mine bool)
 	return c, true
 }
 
-// hasLocked reports whether group g is staged and, if it can be verified by itself, was verified by this process, or before
-// it was staged in this boot: readers get it before the digest of the file is compared. The caller holds mu.
-func (f *File) hasLocked(st *stage, g int) bool {
-	return st.p.Has(g) && (f.Layout.Unverified || f.verified != nil && f.verified[g] || st.p.Synced(g))
-}
-
-// markVerified records that group g is staged and verified.
-func (f *File) markVerified(g int) {
+// has reports whether group g is staged and, if it can be verified by itself, was verified: by this process, or, unless sure
+// is set, by who staged it before it was synced in this boot. Readers need not be sure, before the whole file is.
+func (f *File) has(st *stage, g int, sure bool) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.verified == nil {
-		f.verified = make([]bool, f.Layout.Groups())
+	return f.hasLocked(st, g, sure)
+}
+
+// hasLocked is has for a caller that holds mu.
+func (f *File) hasLocked(st *stage, g int, sure bool) bool {
+	known := f.stateLocked(g)
+	if known == doubted || !st.p.Has(g) {
+		return false
 	}
-	f.verified[g] = true
+	return known == verified || f.Layout.Unverified || !sure && st.p.Synced(g)
 }
 
-// has is hasLocked without holding mu.
-func (f *File) has(st *stage, g int) bool {
+// stateLocked returns the state of group g. The caller holds mu.
+func (f *File) stateLocked(g int) state {
+	if f.states == nil {
+		return unknown
+	}
+	return f.states[g]
+}
+
+// setState sets the state of groups from first to last, and returns that of the first before.
+func (f *File) setState(first, last int, to state) (before state) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.hasLocked(st, g)
+	if f.states == nil {
+		f.states = make([]state, f.Layout.Groups())
+	}
+	before = f.states[first]
+	for g := first; g <= last; g++ {
+		f.states[g] = to
+	}
+	return before
 }
 
 // checkPresent returns errdefs.ErrUnavailable unless group g is still present: staged bytes may have been
 // dropped.
-func (f *File) checkPresent(st *stage, g int) error {
-	if f.has(st, g) {
+func (f *File) checkPresent(st *stage, g int, sure bool) error {
+	if f.has(st, g, sure) {
 		return nil
 	}
 	return fmt.Errorf("group %d of %d: %w", g, st.p.Chunks(), errdefs.ErrUnavailable)
@@ -208,10 +233,11 @@ func (f *File) Promote(c transfer.Class) {
 
 // Await fetches the groups of the n bytes of the file from off on, limited to its end, and waits
 // until they are present. It returns an open file with these bytes at the same offset; other bytes
-// of it may be unverified. The caller calls done after reading. The errors are io.EOF if there are
+// of it may be unverified. The caller calls done after reading, with the error of that: what cannot be
+// read is fetched again for the next Await. The errors are io.EOF if there are
 // no bytes, ErrMoved for a file that is an object, transfer.ErrNoRanges if the file can be fetched
 // only as a whole, and errdefs.ErrNotFound if the file has no users.
-func (f *File) Await(ctx context.Context, off int64, n int) (_ *os.File, done func(), err error) {
+func (f *File) Await(ctx context.Context, off int64, n int) (_ *os.File, done func(error), err error) {
 	n = int(min(int64(n), f.Size-off))
 	if off < 0 || n <= 0 {
 		return nil, nil, io.EOF
@@ -231,18 +257,23 @@ func (f *File) Await(ctx context.Context, off int64, n int) (_ *os.File, done fu
 		if err := f.ensure(ctx, st, g); err != nil {
 			return nil, nil, err
 		}
-		if err := f.checkPresent(st, g); err != nil {
+		if err := f.checkPresent(st, g, false); err != nil {
 			return nil, nil, err
 		}
 	}
-	return st.data, func() { f.done(st) }, nil
+	return st.data, func(err error) {
+		if err != nil {
+			f.setState(first, last, doubted)
+		}
+		f.done(st)
+	}, nil
 }
 
 // ensure makes group g present for a reader. The work continues when ctx ends: the next reader needs
 // it, or the same one, which repeats an interrupted read.
 func (f *File) ensure(ctx context.Context, st *stage, g int) error {
 	for try := 0; ; try++ {
-		c, mine := f.claim(st, g, f.set.Scheduler.NewFlow(transfer.Urgent))
+		c, mine := f.claim(st, g, f.set.Scheduler.NewFlow(transfer.Urgent), false)
 		if c == nil {
 			return nil
 		}
@@ -292,70 +323,12 @@ func (f *File) withBuffer(ctx context.Context, flow *transfer.Flow, do func(*tra
 	return f.set.Scheduler.Buffers.With(ctx, flow, f.Sources.Payer, do)
 }
 
-// Fill fetches all of the file and verifies it. Others may fetch parts of it concurrently. Unless
-// its chunks are verified as parts of it (Layout.Stated), the file is hashed in order, which can
-// return a *verify.Error: while bytes arrive or, if readers wait and flow is in the background,
-// afterwards, but not after limit. If the server does not support ranges it starts again, see
-// transfer.Fetch.All.
-func (f *File) Fill(ctx context.Context, flow *transfer.Flow, limit *Patience, anew func()) error {
-	st, err := f.open()
-	if err != nil {
-		return err
-	}
-	defer f.done(st)
-	w := newWhole(f, st, flow, limit)
-	var use func(int, *transfer.Slot) error
-	if !f.Layout.Stated {
-		use = func(g int, sl *transfer.Slot) error { return w.use(g, sl) }
-	}
-	err = f.transfer(flow).All(ctx, st.p.Chunks(), func(g int, sl *transfer.Slot, get transfer.Get) error {
-		return f.fill(st, sl, g, get, w)
-	}, use, func() {
-		w = newWhole(f, st, flow, limit)
-		anew()
-	})
-	if err != nil {
-		return err
-	}
-	return w.finish(ctx)
-}
-
-// fill loads group g into a buffer: from disk if w needs it, or with fetchGroup unless another call is
-// fetching it.
-func (f *File) fill(st *stage, sl *transfer.Slot, g int, get transfer.Get, w *whole) error {
-	for try := 0; ; try++ {
-		c, mine := f.claim(st, g, sl.Flow())
-		switch {
-		case c == nil && w.hashesLater():
-			return nil
-		case c == nil:
-			off, n := st.p.Chunk(g)
-			_, err := st.data.ReadAt(sl.Buf[:n], off)
-			return err
-		case mine:
-			err := f.fetchGroup(st, sl, g, c, get)
-			f.endCall(c, g, err)
-			return err
-		}
-		select {
-		case <-c.done:
-		case <-sl.Context.Done():
-			return context.Cause(sl.Context)
-		}
-		// A reader's lack of ranges does not affect a sequential fetch.
-		if c.err != nil && try > 0 && !errors.Is(c.err, transfer.ErrRevoked) && !errors.Is(c.err, transfer.ErrNoRanges) {
-			return c.err
-		}
-	}
-}
-
-// fetchGroup fetches group g into a buffer and stages it.
+// fetchGroup loads group g into a buffer: from the stage, if that has it right, otherwise it is fetched and staged.
 func (f *File) fetchGroup(st *stage, sl *transfer.Slot, g int, c *call, get transfer.Get) error {
-	off, n := st.p.Chunk(g)
+	_, n := st.p.Chunk(g)
 	if st.p.Has(g) { // by an earlier process, but maybe not on the disk
-		if _, err := st.data.ReadAt(sl.Buf[:n], off); err == nil && f.Layout.right(g, sl.Buf[:n]) {
-			f.markVerified(g)
-			return nil
+		if right, err := f.recheck(st, g, sl.Buf[:n]); right || err != nil {
+			return err
 		}
 	}
 	if err := f.set.Finder.Room(n); err != nil {
@@ -374,7 +347,7 @@ func (f *File) fetchGroup(st *stage, sl *transfer.Slot, g int, c *call, get tran
 	if err := f.put(st, g, sl.Buf[:n], found); err != nil {
 		return err
 	}
-	f.markVerified(g)
+	f.setState(g, g, verified)
 	return nil
 }
 
@@ -387,13 +360,11 @@ func (f *File) Put(raw, buf []byte) error {
 	}
 	defer f.done(st)
 	buf = buf[:f.Size]
-	staged := f.has(st, 0)
-	switch {
-	case staged && f.Layout.Stated:
+	staged := f.has(st, 0, true)
+	if staged && f.Layout.Stated {
 		return nil
-	case staged:
-		_, err = st.data.ReadAt(buf, 0)
-	default:
+	}
+	if !staged || f.read(st, 0, buf) != nil {
 		if err = f.Layout.decode(buf, raw, f.Layout.Chunks); err == nil {
 			err = f.put(st, 0, buf, make([]filetable.Location, len(f.Layout.Chunks)))
 		}
@@ -401,7 +372,7 @@ func (f *File) Put(raw, buf []byte) error {
 	if err != nil {
 		return err
 	}
-	f.markVerified(0)
+	f.setState(0, 0, verified)
 	if f.Layout.Stated {
 		return nil
 	}

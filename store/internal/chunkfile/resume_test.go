@@ -2,11 +2,14 @@ package chunkfile
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/internal/staging"
@@ -15,28 +18,27 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// TestKill checks that after a kill nothing is asked for again, and that what was synced before it is neither read from
-// the disk nor hashed: a reader gets it at once, and the file is complete at once.
+// TestKill checks that after a kill nothing is asked for again, that a reader gets what was synced before it at once, and that this is
+// hashed once before the file is complete.
 func TestKill(t *testing.T) {
 	const groups, size = 64, 32 << 10 // as many as a checkpoint has
 	file, m := newBlob(groups, size)
 	states(t, &file, m)
 	dir := t.TempDir()
-	fill := func() (*Set, *File) {
-		s := newSet(t, dir)
-		f := acquire(s, file, m)
+	fill := func(s *Set, f *File) {
 		if err := f.Fill(t.Context(), s.Scheduler.NewFlow(transfer.Background), &Patience{}, func() {}); err != nil {
 			t.Fatal(err)
 		}
-		return s, f
 	}
-	killed, _ := fill()
-	killed.Area.Close() // the end of the checkpoint
+	killed := newSet(t, dir)
 	before := bytesRead(t)
-	_, f := fill()
+	fill(killed, acquire(killed, file, m))
 	if n := bytesRead(t) - before; n > size {
-		t.Errorf("%d bytes are read again of %d", n, groups*size)
+		t.Errorf("%d bytes are read from the disk that were just fetched", n)
 	}
+	killed.Area.Close() // the end of the checkpoint
+	s := newSet(t, dir)
+	f := acquire(s, file, m)
 	before = bytesRead(t)
 	if _, err := readAt(t.Context(), f, make([]byte, size), size); err != nil {
 		t.Error(err)
@@ -44,11 +46,76 @@ func TestKill(t *testing.T) {
 	if n := bytesRead(t) - before; n > 2*size {
 		t.Errorf("a read of %d bytes reads %d", size, n)
 	}
+	before = bytesRead(t)
+	fill(s, f)
+	if n := bytesRead(t) - before; n < groups*size || n > (groups+1)*size {
+		t.Errorf("%d bytes of %d are read again", n, groups*size)
+	}
 	for off, n := range m.asked {
 		if n != 1 {
 			t.Errorf("bytes at %d were asked for %d times", off, n)
 		}
 	}
+}
+
+// TestHashedBesideTheRest checks that what was synced before a kill is hashed while the rest of the file arrives, without
+// the buffers of the download.
+func TestHashedBesideTheRest(t *testing.T) {
+	const groups, synced, size = 70, 64, 32 << 10
+	file, m := newBlob(groups, size)
+	states(t, &file, m)
+	dir := t.TempDir()
+	killed := newSet(t, dir)
+	f := acquire(killed, file, m)
+	for g := synced - 1; g >= 0; g-- { // backwards, so that nothing is read ahead
+		if _, err := readAt(t.Context(), f, make([]byte, size), int64(g*size)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	killed.Close()
+	killed.Area.Close()
+	slow := &blocked{memory: m, ready: make(chan struct{})}
+	s := newSet(t, dir)
+	f = acquire(s, file, m)
+	f.Sources.Set("test", []transfer.Source{{Name: "host/repository", Fetcher: slow}})
+	filled := make(chan error, 1)
+	go func() {
+		filled <- f.Fill(t.Context(), s.Scheduler.NewFlow(transfer.Soon), &Patience{}, func() {})
+	}()
+	st, err := f.open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.done(st)
+	for g := 0; g < synced; {
+		select {
+		case err := <-filled:
+			t.Fatalf("ended before all bytes came: %v", err)
+		case <-time.After(time.Millisecond):
+		}
+		if f.has(st, g, true) {
+			g++
+		}
+	}
+	close(slow.ready)
+	if err := <-filled; err != nil {
+		t.Error(err)
+	}
+}
+
+// blocked is a memory that answers after ready is closed.
+type blocked struct {
+	*memory
+	ready chan struct{}
+}
+
+func (b *blocked) Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (io.ReadCloser, int64, error) {
+	select {
+	case <-b.ready:
+	case <-ctx.Done():
+		return nil, 0, ctx.Err()
+	}
+	return b.memory.Fetch(ctx, d, size, off, n)
 }
 
 // TestWrongZeros checks that a chunk of zeros, of which the disk has other bytes after a reboot, becomes zeros.

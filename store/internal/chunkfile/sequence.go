@@ -118,7 +118,7 @@ func (f *File) present(g int) (bool, error) {
 		return false, err
 	}
 	defer f.done(st)
-	return f.has(st, g), nil
+	return f.has(st, g, false), nil
 }
 
 // make makes group g present, for the holder of a buffer, unless it is being fetched already.
@@ -133,7 +133,7 @@ func (f *File) make(sl *transfer.Slot, g int) error {
 
 // makeIn is make in an open stage.
 func (f *File) makeIn(st *stage, sl *transfer.Slot, g int) error {
-	c, mine := f.claim(st, g, sl.Flow())
+	c, mine := f.claim(st, g, sl.Flow(), false)
 	if !mine {
 		return nil
 	}
@@ -147,7 +147,7 @@ func (f *File) makeIn(st *stage, sl *transfer.Slot, g int) error {
 func (f *File) soon(g int, start bool) {
 	f.mu.Lock()
 	c := f.calls[g]
-	idle := start && c == nil && !f.reading[g] && !(f.stage != nil && f.hasLocked(f.stage, g))
+	idle := start && c == nil && !f.reading[g] && !(f.stage != nil && f.hasLocked(f.stage, g, false))
 	if idle {
 		f.reading[g] = true
 	}

@@ -26,6 +26,9 @@ type Finder interface {
 	// Open opens an object found by Find.
 	Open(d digest.Digest) (*os.File, error)
 
+	// Wrong is called before staged bytes of a file are replaced that are not right any more. They may have been read.
+	Wrong(f *File) error
+
 	// Room returns an error if n more bytes do not fit on the disk.
 	Room(n int64) error
 }
@@ -47,6 +50,9 @@ type Set struct {
 
 	noShare    atomic.Bool               // the file system cannot share blocks between files
 	lastActive atomic.Pointer[time.Time] // when a reader last progressed or had to wait; nil: never
+
+	asideMu sync.Mutex // held by aside
+	buffers sync.Pool  // of aside
 
 	idleMu sync.Mutex // guards idle; the last lock
 	idle   []*File    // open files of few groups without a current read, least recently read first
@@ -131,6 +137,18 @@ func (s *Set) addIdle(f *File) {
 	if old != nil {
 		old.closeIdle()
 	}
+}
+
+// aside calls do with memory for a group: one processor does, beside the work that has the buffers of the Scheduler.
+func (s *Set) aside(do func(buf []byte) error) error {
+	s.asideMu.Lock()
+	defer s.asideMu.Unlock()
+	buf, ok := s.buffers.Get().(*[]byte)
+	if !ok {
+		buf = new(make([]byte, staging.ChunkSize))
+	}
+	defer s.buffers.Put(buf)
+	return do(*buf)
 }
 
 // begin records work on a file, until end. It returns the context of the work; ok is false after

@@ -57,7 +57,7 @@ func (f *File) use(fresh *stage) (_ *stage, err error) {
 	default:
 		unused = nil
 		if f.stage != nil && f.stage.p.Lost() != nil {
-			unused, f.verified = f.replace(), nil
+			unused, f.states = f.replace(), nil
 		}
 		if f.stage == nil {
 			f.stage = fresh
@@ -133,7 +133,7 @@ func (f *File) drop() {
 // retire makes the next open create a new stage, whose bytes are verified again.
 func (f *File) retire() {
 	f.mu.Lock()
-	f.verified = nil
+	f.states = nil
 	unused := f.replace()
 	f.mu.Unlock()
 	unused.close()

@@ -2,6 +2,7 @@ package chunkfile
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -34,13 +35,16 @@ type whole struct {
 	st    *stage
 	flow  *transfer.Flow
 	limit *Patience
+	sure  bool // see File.has
 	hash  verify.Hash
 	next  int         // the first group that is not in hash
 	after atomic.Bool // further groups are hashed at the end
 }
 
-func newWhole(f *File, st *stage, flow *transfer.Flow, limit *Patience) *whole {
-	return &whole{f: f, st: st, flow: flow, limit: limit, hash: verify.NewHash()}
+// reset begins again with the first group.
+func (w *whole) reset() {
+	w.hash, w.next = verify.NewHash(), 0
+	w.after.Store(false)
 }
 
 // hashesLater reports whether arriving groups are hashed later, or not at all.
@@ -63,6 +67,18 @@ func (w *whole) readerPause() time.Duration {
 	return min(quiet, quiet-time.Since(*last))
 }
 
+// giveWay waits for readers, if the work must.
+func (w *whole) giveWay(ctx context.Context) error {
+	for d := w.readerPause(); d > 0 && !w.limit.over(); d = w.readerPause() {
+		select {
+		case <-time.After(d):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
 // use hashes group g from a buffer. It is called sequentially.
 func (w *whole) use(g int, sl *transfer.Slot) error {
 	if w.hashesLater() {
@@ -83,22 +99,17 @@ func (w *whole) add(g int, sl *transfer.Slot) error {
 func (w *whole) finish(ctx context.Context) error {
 	f := w.f
 	for g := range w.st.p.Chunks() {
-		if err := f.checkPresent(w.st, g); err != nil {
-			return err
+		if err := f.checkPresent(w.st, g, w.sure); err != nil {
+			return fmt.Errorf("%w: %w", errUnread, err)
 		}
 		if f.Layout.Stated || g < w.next {
 			continue
 		}
-		for d := w.readerPause(); d > 0 && !w.limit.over(); d = w.readerPause() {
-			select {
-			case <-time.After(d):
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			}
+		if err := w.giveWay(ctx); err != nil {
+			return err
 		}
 		if err := f.withBuffer(ctx, w.flow, func(sl *transfer.Slot) error {
-			off, n := w.st.p.Chunk(g)
-			if _, err := w.st.data.ReadAt(sl.Buf[:n], off); err != nil {
+			if err := f.read(w.st, g, sl.Buf); err != nil {
 				return err
 			}
 			return w.add(g, sl)

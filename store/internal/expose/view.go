@@ -328,23 +328,32 @@ func (s *Set) Notify(table digest.Digest, group string, err error) {
 // ReadAt reads bytes of a file, complete or not, like io.ReaderAt. It waits and returns errors like
 // Await.
 func (v View) ReadAt(ctx context.Context, d digest.Digest, b []byte, off int64) (int, error) {
-	f, done, err := v.Await(ctx, d, off, len(b))
-	if err != nil {
-		return 0, err
+	for try := 0; ; try++ {
+		f, done, err := v.Await(ctx, d, off, len(b))
+		if err != nil {
+			return 0, err
+		}
+		n, err := f.ReadAt(b, off)
+		if err == nil || err == io.EOF {
+			done(nil)
+			return n, err
+		}
+		if done(err); try > 0 {
+			return n, err
+		}
 	}
-	defer done()
-	return f.ReadAt(b, off)
 }
 
 // Await waits until the n bytes of a file from off on, limited to its end, are present and
 // verified: until their chunks are, or the whole file if it has no chunks. It returns an open file
 // with these bytes at the same offset; other bytes of it may not be verified. The caller calls done
-// after reading.
+// after reading, with the error of that: what cannot be read is fetched again for the next Await, unless
+// the file is complete.
 //
 // It returns errdefs.ErrNotFound for a file that is neither complete nor exposed, a *verify.Error
 // if no source has the right bytes, the error of the sources if none can be reached, and io.EOF if
 // there are no bytes at off.
-func (v View) Await(ctx context.Context, d digest.Digest, off int64, n int) (f *os.File, done func(), err error) {
+func (v View) Await(ctx context.Context, d digest.Digest, off int64, n int) (f *os.File, done func(error), err error) {
 	s := v.s
 	if x := s.exposure(v.name, d); x != nil {
 		f, done, err := s.awaitEarly(ctx, x, off, n)
@@ -360,10 +369,10 @@ func (v View) Await(ctx context.Context, d digest.Digest, off int64, n int) (f *
 	if f, err = v.OpenObject(d); err != nil {
 		return nil, nil, err
 	}
-	return f, func() { f.Close() }, nil
+	return f, func(error) { f.Close() }, nil
 }
 
-func (s *Set) awaitEarly(ctx context.Context, x *exposure, off int64, n int) (f *os.File, done func(), err error) {
+func (s *Set) awaitEarly(ctx context.Context, x *exposure, off int64, n int) (f *os.File, done func(error), err error) {
 	if off < 0 || off >= x.size {
 		return nil, nil, io.EOF
 	}

@@ -40,7 +40,7 @@
 // verified by these states, in any order and on all cores, which also verifies the file. Otherwise the bytes
 // are hashed for the chunk and again for the file.
 //
-// A fetch of the same blob from the same group reuses staged bytes. Chunks with digests that an earlier process staged are
-// verified again before they are read, unless they were synced in this boot (package staging), and a blob that turns out
-// to be wrong is fetched once more from scratch.
+// A fetch of the same blob from the same group reuses staged bytes. All that an earlier process staged is verified again before
+// it becomes an object: chunks with digests one by one (package chunkfile), everything else with its blob. Chunks that are
+// wrong, cut off or cannot be read are fetched again, and a blob that turns out to be wrong is fetched once more from scratch.
 package hydrate

@@ -35,7 +35,7 @@ type Objects interface {
 	Publish(a meta.Arrival) error
 
 	// Wrong is called before the staged bytes of a file without chunk digests are dropped because
-	// they do not match its digest. They may have been read.
+	// they do not match its digest. They may have been read. See also chunkfile.Finder.
 	Wrong(f *chunkfile.File) error
 
 	// PutBytes makes p an object.

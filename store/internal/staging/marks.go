@@ -38,7 +38,7 @@ func (p *Partial) openMarks(same, sameBoot bool) (err error) {
 }
 
 // readMarks loads the marks, and writes them if the boot changes them: before the head, which would make them those of this
-// boot. Marks of another length are damaged and count as absent, as in Marked.
+// boot. Marks of another length are damaged and count as absent, as in Marked; so do those of bytes that are not in their files.
 func (p *Partial) readMarks(sameBoot bool) error {
 	p.state = make([]byte, p.Chunks())
 	info, err := p.marks.Stat()
@@ -51,8 +51,11 @@ func (p *Partial) readMarks(sameBoot bool) error {
 			return err
 		}
 	}
+	isCut := p.isCut()
 	for i, m := range p.state {
-		p.state[i] = markIn(m, sameBoot)
+		if p.state[i] = markIn(m, sameBoot); p.state[i] != markAbsent && isCut(i) {
+			p.state[i] = markAbsent
+		}
 		stale = stale || p.state[i] != m
 		if p.state[i] != markAbsent {
 			_, n := p.Chunk(i)
@@ -67,6 +70,30 @@ func (p *Partial) readMarks(sameBoot bool) error {
 	}
 	_, err = p.marks.WriteAt(p.state, 0)
 	return err
+}
+
+// isCut returns a function that reports whether staged files end before a chunk does: they became objects just before the
+// process ended, or are damaged.
+func (p *Partial) isCut() func(i int) bool {
+	sizes := map[string]int64{}
+	return func(i int) bool {
+		off, n := p.Chunk(i)
+		return p.Each(off, n, func(pc Piece, at, from, to int64) error {
+			size, ok := sizes[pc.File]
+			if !ok {
+				info, err := p.root.Lstat(p.Path(pc.File))
+				if err != nil {
+					return err
+				}
+				size = info.Size()
+				sizes[pc.File] = size
+			}
+			if size < at+to-from {
+				return io.ErrUnexpectedEOF
+			}
+			return nil
+		}) != nil
+	}
 }
 
 // markIn returns what a mark counts in the same boot, or in a later one.

@@ -129,10 +129,6 @@ func (p *Partial) open(there bool) error {
 	sameBoot := have.Boot == p.area.boot
 	have.Boot = p.area.boot
 	same := err == nil && have == p.head && (sameBoot || !p.single())
-	if same && p.grid != nil && !isFile(p.grid) {
-		_, err := p.root.Lstat(p.Path("data"))
-		same = err == nil // otherwise it became an object just before the process ended
-	}
 	if !same {
 		if !p.single() || !errors.Is(err, fs.ErrNotExist) {
 			if err := p.root.RemoveAll(p.Dir); err != nil {
@@ -157,7 +153,7 @@ func (p *Partial) open(there bool) error {
 	}
 	if !p.single() {
 		err = p.openMarks(same, sameBoot)
-	} else if p.state = []byte{markAbsent}; same {
+	} else if p.state = []byte{markAbsent}; same && !p.isCut()(0) {
 		p.state[0], p.have, p.Resumed = markWritten, p.Size, true
 	}
 	if err != nil {

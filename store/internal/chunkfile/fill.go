@@ -1,0 +1,164 @@
+package chunkfile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/ballast-dev/ballast/store/verify"
+)
+
+// errUnread means that staged bytes cannot be read, and are fetched again.
+var errUnread = errors.New("staged bytes cannot be read")
+
+// Fill fetches all of the file and verifies it. Others may fetch parts of it concurrently. Unless
+// its chunks are verified as parts of it (Layout.Stated), the file is hashed in order, which can
+// return a *verify.Error: while bytes arrive or, if readers wait and flow is in the background,
+// afterwards, but not after limit. If the server does not support ranges it starts again, see
+// transfer.Fetch.All.
+//
+// What readers get because it was synced in this boot is verified beside the rest, and what is damaged is fetched again.
+func (f *File) Fill(ctx context.Context, flow *transfer.Flow, limit *Patience, anew func()) error {
+	st, err := f.open()
+	if err != nil {
+		return err
+	}
+	defer f.done(st)
+	w := &whole{f: f, st: st, flow: flow, limit: limit}
+	if err = w.fill(ctx, anew); !w.doubts(err) {
+		return err
+	}
+	if err := w.giveWay(ctx); err != nil {
+		return err
+	}
+	w.sure = true
+	return w.fill(ctx, anew)
+}
+
+// fill makes all groups present and verifies the file, but for the groups that count as present unless w is sure.
+func (w *whole) fill(ctx context.Context, anew func()) error {
+	f := w.f
+	w.reset()
+	use := w.use
+	beside, stop := context.WithCancel(ctx)
+	defer stop()
+	var checks sync.WaitGroup
+	var wrong error
+	if f.Layout.Stated {
+		use = nil
+		if !w.sure {
+			checks.Go(func() { wrong = w.recheck(beside) })
+		}
+	}
+	err := f.transfer(w.flow).All(ctx, w.st.p.Chunks(), w.load, use, func() {
+		w.reset()
+		anew()
+	})
+	stop()
+	checks.Wait()
+	if err := errors.Join(err, wrong); err != nil {
+		return err
+	}
+	return w.finish(ctx)
+}
+
+// doubts reports whether the file may be right, after a fill that was not sure and returned err: if what is damaged is fetched again.
+func (w *whole) doubts(err error) bool {
+	var not *verify.Error
+	switch l := w.f.Layout; {
+	case errors.Is(err, errUnread):
+		return true
+	case err == nil && !l.Stated, err != nil && (l.Unverified || !errors.As(err, &not) || errors.Is(err, ErrChunk)):
+		return false
+	}
+	for g := range w.st.p.Chunks() {
+		if !w.f.has(w.st, g, true) {
+			return true
+		}
+	}
+	return false
+}
+
+// load loads group g into a buffer: from disk if w needs it, or with fetchGroup unless another call is
+// fetching it.
+func (w *whole) load(g int, sl *transfer.Slot, get transfer.Get) error {
+	f, st := w.f, w.st
+	for try := 0; ; try++ {
+		c, mine := f.claim(st, g, sl.Flow(), w.sure)
+		switch {
+		case c == nil && (w.hashesLater() || f.read(st, g, sl.Buf) == nil):
+			return nil
+		case c == nil: // it cannot be read: the next claim fetches it
+			continue
+		case mine:
+			err := f.fetchGroup(st, sl, g, c, get)
+			f.endCall(c, g, err)
+			return err
+		}
+		select {
+		case <-c.done:
+		case <-sl.Context.Done():
+			return context.Cause(sl.Context)
+		}
+		// A reader's lack of ranges does not affect a sequential fetch.
+		if c.err != nil && try > 0 && !errors.Is(c.err, transfer.ErrRevoked) && !errors.Is(c.err, transfer.ErrNoRanges) {
+			return c.err
+		}
+	}
+}
+
+// recheck verifies the groups that count as present unless w is sure, until ctx ends.
+func (w *whole) recheck(ctx context.Context) error {
+	for g := range w.st.p.Chunks() {
+		if w.f.has(w.st, g, true) || !w.f.has(w.st, g, false) {
+			continue
+		}
+		if w.giveWay(ctx) != nil || ctx.Err() != nil {
+			return nil
+		}
+		if err := w.f.set.aside(func(buf []byte) error { _, err := w.f.recheck(w.st, g, buf); return err }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// recheck reads group g from the stage into buf, and reports whether it is right, as far as that can be verified.
+func (f *File) recheck(st *stage, g int, buf []byte) (right bool, err error) {
+	readable := f.has(st, g, false)
+	if f.read(st, g, buf) != nil {
+		return false, nil
+	}
+	_, n := st.p.Chunk(g)
+	if f.Layout.right(g, buf[:n]) {
+		f.setState(g, g, verified)
+		return true, nil
+	}
+	f.setState(g, g, doubted)
+	f.damaged(g, nil)
+	if readable {
+		err = f.set.Finder.Wrong(f)
+	}
+	return false, err
+}
+
+// read reads group g from the stage into buf. What cannot be read is no longer present.
+func (f *File) read(st *stage, g int, buf []byte) error {
+	off, n := st.p.Chunk(g)
+	_, err := st.data.ReadAt(buf[:n], off)
+	if err == nil {
+		return nil
+	}
+	f.setState(g, g, doubted)
+	f.damaged(g, err)
+	return fmt.Errorf("%w: %w", errUnread, err)
+}
+
+// damaged reports that the disk has lost staged bytes.
+func (f *File) damaged(g int, err error) {
+	f.set.Counts.Corrupt.Add(1)
+	off, n := f.Layout.Part(g)
+	f.set.Log.Warn("staged bytes are damaged and are fetched again", "file", f.Path, "digest", f.Digest, "offset", off, "size", n, "err", err)
+}

@@ -10,7 +10,7 @@ import (
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
-	"github.com/ballast-dev/ballast/store/storetest/testdisk"
+	"github.com/ballast-dev/ballast/store/storetest/disktest"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
 )
@@ -42,7 +42,7 @@ func TestStagedDamage(t *testing.T) {
 		{"tar zstd", storetest.Compress(t, plain, filetable.CodecZstd), "model/weights.bin", false, func(b *storetest.Builder, p []byte) { b.Unpack(p, filetable.CodecZstd, "") }},
 		{"fragments", weights, "w", false, func(b *storetest.Builder, p []byte) { b.Parts("w", 0o644, storetest.Part{Blob: p, N: len(p)}) }},
 	}
-	disk := testdisk.New(t, "ext4", t.TempDir(), 256<<20)
+	disk := disktest.New(t, "ext4", t.TempDir(), 256<<20)
 	damages := []struct {
 		name string
 		told bool // by the disk, also without a digest
@@ -155,7 +155,7 @@ func TestReadersOfStagedDamage(t *testing.T) {
 	const chunk = filetable.MaxChunk
 	weights := storetest.Random(32, 4*chunk)
 	d := digest.FromBytes(weights)
-	disk := testdisk.New(t, "ext4", t.TempDir(), 128<<20)
+	disk := disktest.New(t, "ext4", t.TempDir(), 128<<20)
 	for name, tc := range map[string]struct {
 		build  func(*storetest.Builder) *storetest.Builder
 		damage func(f *os.File) error

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store/internal/dirs"
-	"github.com/ballast-dev/ballast/store/storetest/testdisk"
+	"github.com/ballast-dev/ballast/store/storetest/disktest"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -32,7 +32,7 @@ func area(t *testing.T, dir string) *Area {
 // TestFailedSync checks that after a failed fsync no staged byte is trusted: the kernel would still
 // return it from the page cache.
 func TestFailedSync(t *testing.T) {
-	disk := testdisk.New(t, "ext4", t.TempDir(), 128<<20)
+	disk := disktest.New(t, "ext4", t.TempDir(), 128<<20)
 	a := area(t, disk.Dir)
 	const chunks = 8
 	p, err := a.Open("x", chunks*ChunkSize, RawPieces(chunks*ChunkSize), nil)

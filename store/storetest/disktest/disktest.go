@@ -1,5 +1,5 @@
-// Package testdisk makes disks that fail as tests tell them to.
-package testdisk
+// Package disktest makes disks that fail as tests tell them to.
+package disktest
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package testdisk_test
+package disktest_test
 
 import (
 	"bytes"
@@ -8,18 +8,18 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ballast-dev/ballast/store/storetest/testdisk"
+	"github.com/ballast-dev/ballast/store/storetest/disktest"
 	"golang.org/x/sys/unix"
 )
 
 // TestDisk checks that a Disk fails as it is told, and that the kernel tells what uses it.
 func TestDisk(t *testing.T) {
 	for fstype, size := range map[string]int64{"ext4": 64 << 20, "xfs": 320 << 20} {
-		t.Run(fstype, func(t *testing.T) { testDisk(t, testdisk.New(t, fstype, t.TempDir(), size)) })
+		t.Run(fstype, func(t *testing.T) { testDisk(t, disktest.New(t, fstype, t.TempDir(), size)) })
 	}
 }
 
-func testDisk(t *testing.T, d *testdisk.Disk) {
+func testDisk(t *testing.T, d *disktest.Disk) {
 	const size = 2 << 20
 	name := filepath.Join(d.Dir, "file")
 	write := func(name string, b byte) error {

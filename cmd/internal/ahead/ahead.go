@@ -140,11 +140,12 @@ func (a *Ahead) next(ctx context.Context, name string) (always, ok bool) {
 
 func (a *Ahead) follow(ctx context.Context, name string, always bool, open func(context.Context) ([]*os.File, error)) error {
 	files, err := open(ctx)
-	defer func() {
+	end := sync.OnceFunc(func() {
 		for _, f := range files {
 			_ = f.Close() // only read
 		}
-	}()
+	})
+	defer end()
 	if err != nil || len(files) == 0 {
 		return err
 	}
@@ -169,6 +170,7 @@ func (a *Ahead) follow(ctx context.Context, name string, always bool, open func(
 	if err := cmd.Start(); err != nil {
 		return err
 	}
+	end() // the process alone knows when a file is removed
 	a.o.Log.Debug("follow the loader of a model", "model", name, "files", len(files), "pid", cmd.Process.Pid)
 	text, _ := io.ReadAll(io.LimitReader(said, 4<<10)) // Wait returns why the process failed
 	if err := cmd.Wait(); err != nil {

@@ -167,6 +167,40 @@ func TestOthers(t *testing.T) {
 	}
 }
 
+// TestLetsGo removes one of two files while they are read: the space of that one is free at once.
+func TestLetsGo(t *testing.T) {
+	var read, passed []*os.File
+	for range 2 {
+		f := newFile(t, 4)
+		p, err := os.Open(f.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		read, passed = append(read, f), append(passed, p)
+	}
+	open := fmt.Sprintf("/proc/self/fd/%d", passed[1].Fd())
+	ctx, stop := context.WithCancel(t.Context())
+	ran := make(chan error, 1)
+	go func() { ran <- follow(ctx, passed) }()
+	await(t, "both are read ahead", func() bool {
+		for _, f := range read { // once it begins, it drops what was read before
+			readPage(t, f, 0)
+		}
+		return cached(t, read[0]) >= window && cached(t, read[1]) >= window
+	})
+	if err := os.Remove(read[1].Name()); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the removed file is closed", func() bool {
+		name, err := os.Readlink(open)
+		return err != nil || !strings.Contains(name, read[1].Name())
+	})
+	stop()
+	if err := <-ran; err != nil {
+		t.Error(err)
+	}
+}
+
 // TestKeepsFile drops the last reference to a file that is followed.
 func TestKeepsFile(t *testing.T) {
 	open := func() *follower {

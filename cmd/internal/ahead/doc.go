@@ -33,5 +33,6 @@
 //   - Nobody but users with the mode Off has mounted the model.
 //   - What is not read yet of a model is more than three quarters of MemAvailable, or processes wait for memory (PSI).
 //     Both are looked at again before each window.
-//   - Nobody has read on for 5 minutes, everything is read, the file was removed, or the daemon has ended.
+//   - Nobody has read on for 5 minutes, everything is read, or the daemon has ended.
+//   - The file was removed: it is closed within a second, also while it is read, because until then it takes its space.
 package ahead

@@ -29,12 +29,17 @@ const (
 )
 
 // Run reads files ahead of their readers until everything is read, nobody has read on for some minutes or ctx
-// ends. The pages are charged to the memory cgroup with the directory cgroup, which the process moves to. If it
+// ends. Files are closed as soon as they are read, or removed, which frees their space. The pages are charged to the memory cgroup with the directory cgroup, which the process moves to. If it
 // is empty, that is the root of the hierarchy; it returns errdefs.ErrFailedPrecondition if that is limited.
 func Run(ctx context.Context, cgroup string, files []*os.File) error {
 	if err := enter(cgroup); err != nil {
 		return err
 	}
+	return follow(ctx, files)
+}
+
+// follow is Run in the cgroup of the process.
+func follow(ctx context.Context, files []*os.File) error {
 	var rest []*follower
 	for _, f := range files {
 		fo, err := newFollower(f)
@@ -60,6 +65,8 @@ func Run(ctx context.Context, cgroup string, files []*os.File) error {
 			}
 			if f.next < f.windows {
 				left = append(left, f)
+			} else {
+				_ = f.file.Close() // only read
 			}
 		}
 		rest = left
@@ -126,15 +133,15 @@ func step(dev uint64) int {
 // follow looks how far the readers of the file are and reads ahead of them, if there is memory for unread
 // bytes. It reports whether a reader has moved.
 func (f *follower) follow(unread int64) (moved bool, err error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.file.Fd()), &st); err != nil {
+		return false, err
+	}
+	if st.Nlink == 0 {
+		f.next = f.windows // removed: only this process, and maybe a reader, keep its bytes
+		return false, nil
+	}
 	if f.next == 0 { // nobody has begun to read
-		var st unix.Stat_t
-		if err := unix.Fstat(int(f.file.Fd()), &st); err != nil {
-			return false, err
-		}
-		if st.Nlink == 0 {
-			f.next = f.windows // removed: only this process keeps its bytes
-			return false, nil
-		}
 		if began, err := f.isReached(0); err != nil || !began {
 			return false, err
 		}

@@ -10,7 +10,7 @@
 //
 //	store      : expose hydrate chunkfile object meta staging dirs transfer filetable verify boltfile
 //	expose     : hydrate chunkfile object meta staging transfer filetable verify
-//	hydrate    : chunkfile meta staging dirs transfer filetable verify
+//	hydrate    : chunkfile meta staging dirs durable transfer filetable verify
 //	chunkfile  : staging transfer filetable verify
 //	object     : meta dirs filetable verify
 //	meta       : filetable boltfile durable
@@ -104,9 +104,9 @@
 // Each package guards its own state. Order across packages: locks of package object before a transaction of
 // package meta; expose.Set.exposing before a transaction and before expose.Set.mu; expose.Set.mu and hydrate.Engine.mu
 // before chunkfile.Set.mu; Engine.mu before the locks of its hydrations; File.opening before the files of a name in
-// staging.Area are claimed; Set.mu before File.mu and staging.Area.mu. The locks of the scheduler,
+// staging.Area are claimed; chunkfile.Set.asideMu before all others, by work that holds none; Set.mu before File.mu and staging.Area.mu. The locks of the scheduler,
 // transfer.Sources, offheap.Pool, chunkfile.Set.idleMu, File.mu, staging.Partial.mu, staging.Area.mu and
 // dirs.Root.mu come last, in this order. No file is opened, read, written, closed or removed in a transaction or
-// under a lock, but for File.opening, the claims of staging.Area, expose.Set.exposing, the locks of package object,
+// under a lock, but for File.opening, chunkfile.Set.asideMu, the claims of staging.Area, expose.Set.exposing, the locks of package object,
 // the gaps of a staging.Partial, and directories in package dirs.
 package store

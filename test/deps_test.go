@@ -33,7 +33,7 @@ store/internal/staging    : store/filetable store/internal/dirs
 store/internal/meta       : store/boltfile store/durable store/filetable
 store/internal/object     : store/filetable store/internal/dirs store/internal/meta store/verify
 store/internal/chunkfile  : store/filetable store/internal/staging store/transfer store/verify
-store/internal/hydrate    : store/filetable store/internal/chunkfile store/internal/dirs store/internal/meta store/internal/staging store/transfer store/verify
+store/internal/hydrate    : store/durable store/filetable store/internal/chunkfile store/internal/dirs store/internal/meta store/internal/staging store/transfer store/verify
 store/internal/expose     : store/filetable store/internal/chunkfile store/internal/hydrate store/internal/meta store/internal/object store/internal/staging store/transfer store/verify
 store                     : store/boltfile store/filetable store/internal/chunkfile store/internal/dirs store/internal/expose store/internal/hydrate store/internal/meta store/internal/object store/internal/staging store/transfer store/verify
 store/storetest           : store store/filetable store/internal/dirs store/internal/meta store/internal/object store/transfer store/verify
@@ -70,7 +70,7 @@ convert/signature         : convert convert/mediatype convert/remote convert/sig
 convert/export            : convert convert/chunked convert/format convert/gguf convert/headers convert/image convert/layout convert/mediatype convert/remote convert/resolve convert/safetensors convert/signature/cosign convert/signature/dsse convert/signature/oms store store/filetable store/transfer store/verify
 convert/converttest       : convert convert/mediatype store/filetable store/verify
 snapshotter               : snapshotter/tree store store/boltfile store/durable store/filetable store/verify
-snapshotter/tree          : store/filetable
+snapshotter/tree          : store/durable store/filetable
 snapshotter/differ        : snapshotter store store/filetable store/transfer store/verify
 snapshotter/lazy          : snapshotter/lazy/fdstore store/offheap store/verify
 snapshotter/lazy/fdstore  :

@@ -5,6 +5,7 @@ import (
 	"os"
 	"slices"
 
+	"github.com/ballast-dev/ballast/store/durable"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
@@ -31,8 +32,8 @@ func (t *tree) finish(ctx context.Context, dirs []string) error {
 		return err
 	}
 	all := append(t.sync, dirs...)
-	if len(all) >= syncAll {
-		return t.syncfs()
+	if len(all) >= syncAll && durable.SyncfsTells() {
+		return unix.Syncfs(int(t.top.Fd())) // opened before the first write, so that no error is told to others only
 	}
 	var g errgroup.Group
 	g.SetLimit(syncTogether)
@@ -45,15 +46,6 @@ func (t *tree) finish(ctx context.Context, dirs []string) error {
 		})
 	}
 	return g.Wait()
-}
-
-func (t *tree) syncfs() error {
-	top, err := t.root.Open(".")
-	if err != nil {
-		return err
-	}
-	defer top.Close()
-	return unix.Syncfs(int(top.Fd()))
 }
 
 // finishDir sets the attributes of a directory.

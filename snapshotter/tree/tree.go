@@ -76,6 +76,7 @@ const (
 type tree struct {
 	Objects
 	root    *os.Root
+	top     *os.File // the directory of root
 	objects *os.File // directory
 	backend Backend
 
@@ -161,16 +162,20 @@ func open(dir string, o Objects, b Backend) (*tree, error) {
 	if err != nil {
 		return nil, err
 	}
-	objects, err := os.Open(o.Dir)
+	top, err := root.Open(".")
 	if err != nil {
 		return nil, errors.Join(err, root.Close())
 	}
-	return &tree{Objects: o, root: root, objects: objects, backend: b}, nil
+	objects, err := os.Open(o.Dir)
+	if err != nil {
+		return nil, errors.Join(err, top.Close(), root.Close())
+	}
+	return &tree{Objects: o, root: root, top: top, objects: objects, backend: b}, nil
 }
 
 func (t *tree) close() error {
 	t.closeParent()
-	return errors.Join(t.objects.Close(), t.root.Close())
+	return errors.Join(t.objects.Close(), t.top.Close(), t.root.Close())
 }
 
 func (t *tree) closeParent() {

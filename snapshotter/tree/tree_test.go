@@ -12,7 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ballast-dev/ballast/store/durable"
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/storetest/disktest"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
@@ -21,7 +23,12 @@ import (
 // objects returns objects with the given contents, named by their digests.
 func objects(t *testing.T, contents ...string) Objects {
 	t.Helper()
-	dir := t.TempDir()
+	return objectsIn(t, t.TempDir(), contents...)
+}
+
+// objectsIn is objects in a directory.
+func objectsIn(t *testing.T, dir string, contents ...string) Objects {
+	t.Helper()
 	for _, c := range contents {
 		write(t, filepath.Join(dir, digest.FromString(c).Encoded()), c)
 	}
@@ -115,6 +122,46 @@ func TestMany(t *testing.T) {
 		if err != nil || fi.Mode().Perm() != permOf(f) || !fi.ModTime().Equal(f.ModTime) {
 			t.Errorf("%s: %v, %v", f.Path, fi, err)
 		}
+	}
+}
+
+// TestErrorsOfOthers makes many files on a disk that fails a write, which somebody else's sync of the file system is told first.
+func TestErrorsOfOthers(t *testing.T) {
+	if !durable.SyncfsTells() {
+		t.Skip("this kernel tells nobody")
+	}
+	disk := disktest.New(t, "ext4", t.TempDir(), 64<<20)
+	dir := filepath.Join(disk.Dir, "tree")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	o := objectsIn(t, disk.Dir, "content")
+	var files []filetable.File
+	for i := range syncAll {
+		files = append(files, file(fmt.Sprint(i), 0o600, "content"))
+	}
+	made, err := open(dir, o, Links)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer made.close()
+	if _, err := made.expect(files); err != nil {
+		t.Fatal(err)
+	}
+	if err := made.putAll(t.Context(), files); err != nil {
+		t.Fatal(err)
+	}
+	other, err := os.Open(disk.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	disk.FailWrites(1)
+	if err := unix.Syncfs(int(other.Fd())); !errors.Is(err, unix.EIO) {
+		t.Fatalf("the sync of others: %v, want %v", err, unix.EIO)
+	}
+	if err := made.finish(t.Context(), []string{"."}); !errors.Is(err, unix.EIO) {
+		t.Errorf("the tree after that: %v, want %v", err, unix.EIO)
 	}
 }
 

@@ -5,11 +5,14 @@ package durable
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // freshSuffix is the suffix of the name of a file that is being written. Others do not use it, so a file
@@ -75,4 +78,19 @@ func Sync(dir *os.Root, name string) error {
 		return err
 	}
 	return errors.Join(f.Sync(), f.Close())
+}
+
+// SyncfsTells reports whether syncfs(2) of this kernel returns the error of a write that failed since the descriptor was opened.
+// Before Linux 5.8 it returns 0 then.
+// https://man7.org/linux/man-pages/man2/syncfs.2.html
+func SyncfsTells() bool {
+	var u unix.Utsname
+	return unix.Uname(&u) == nil && tells(unix.ByteSliceToString(u.Release[:]))
+}
+
+// tells is SyncfsTells for a release of Linux, such as "6.18.5-amd64".
+func tells(release string) bool {
+	var major, minor int
+	n, _ := fmt.Sscanf(release, "%d.%d", &major, &minor)
+	return n == 2 && (major > 5 || major == 5 && minor >= 8)
 }

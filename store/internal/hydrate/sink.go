@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/ballast-dev/ballast/store/durable"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/ballast-dev/ballast/store/internal/staging"
@@ -172,7 +173,7 @@ func (e *Engine) publishContents(b *blobFetch, p *staging.Partial, contents []fi
 		files = append(files, meta.File{Staged: p.Path(name), Digest: c.Digest, Size: c.Size, Private: privateTo(&b.sources)})
 	}
 	sync := p.SyncAll
-	if len(names) < syncAll || p.Resumed {
+	if len(names) < syncAll || p.Resumed || !durable.SyncfsTells() {
 		sync = func() error { return together(names, p.Sync) }
 	}
 	if err := sync(); err != nil {

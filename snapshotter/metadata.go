@@ -17,6 +17,7 @@ import (
 	"github.com/containerd/containerd/v2/core/metadata/boltutil"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
 )
 
 // metadataName is overlay's database.
@@ -127,7 +128,9 @@ func openMetadata(path string) (db *bbolt.DB, damage, err error) {
 	if damage := boltfile.Walk(bytes.NewReader(p), int64(len(p)), nil); damage != nil {
 		return nil, damage, nil
 	}
-	if db, err = bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockTimeout}); err != nil {
+	if db, err = bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockTimeout}); errors.Is(err, berrors.ErrTimeout) {
+		return nil, nil, boltfile.Locked(path)
+	} else if err != nil {
 		return nil, nil, err
 	}
 	if damage := db.View(checkSnapshots); damage != nil {

@@ -2,7 +2,11 @@ package snapshotter
 
 import (
 	"context"
+	"fmt"
+	"log/slog"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/containerd/containerd/v2/core/metadata"
@@ -121,5 +125,19 @@ func TestThroughMetadata(t *testing.T) {
 	left, err := filepath.Glob(filepath.Join(n.root, "snapshots", "*"))
 	if err != nil || len(left) != 0 {
 		t.Errorf("directories left: %v, %v", left, err)
+	}
+}
+
+// TestLockedMetadata checks that the error of metadata that somebody has open says who that is.
+func TestLockedMetadata(t *testing.T) {
+	root := t.TempDir()
+	db, err := bbolt.Open(filepath.Join(root, metadataName), 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	_, err = prepareMetadata(root, slog.New(slog.DiscardHandler))
+	if want := fmt.Sprintf("%s: process %d has it open", metadataName, os.Getpid()); !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want %q", err, want)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"strings"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
@@ -63,6 +64,7 @@ func (a *app) doctorCommand() *cobra.Command {
 		d := &doctor.Doctor{
 			Config: cfg, ConfigError: unread, Client: cl, Version: api.ThisVersion().Version,
 			Node: view, NodeError: err, HostsDirs: hostsDirs, Fresh: setup.Fresh("/"),
+			Touch:      func(dir string) error { return exec.Command("/proc/self/exe", "node", "touch", dir).Run() },
 			Probe:      func(dir string) error { return snapshotter.Probe(dir, dir).Stubs },
 			ProbeUsers: snapshotter.ProbeUsers,
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/store/durable"
 	"github.com/spf13/cobra"
 )
 
@@ -18,6 +19,12 @@ func (a *app) nodeCommand() *cobra.Command {
 		RunE: a.asks(func(cmd *cobra.Command, cl *api.Client, _ []string) error {
 			return cl.Ready(cmd.Context())
 		}),
+	})
+	c.AddCommand(&cobra.Command{
+		Use:   "touch DIR",
+		Short: "write something to the disk of a directory; for ballast doctor",
+		Args:  cobra.ExactArgs(1),
+		RunE:  func(_ *cobra.Command, args []string) error { return durable.Touch(args[0]) },
 	})
 	return group(c)
 }

@@ -80,6 +80,16 @@ func Sync(dir *os.Root, name string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
+// Touch writes something to the disk of a directory, and returns when the disk has it: not while that hangs.
+func Touch(dir string) error {
+	f, err := os.OpenFile(dir, unix.O_TMPFILE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write([]byte{0})
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
 // SyncfsTells reports whether syncfs(2) of this kernel returns the error of a write that failed since the descriptor was opened.
 // Before Linux 5.8 it returns 0 then.
 // https://man7.org/linux/man-pages/man2/syncfs.2.html

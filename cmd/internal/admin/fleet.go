@@ -33,7 +33,7 @@ func (h *Handler) FleetRoutes() http.Handler {
 		v.Usage, err = h.Store.Usage()
 		return v, err
 	}))
-	return mux
+	return working(mux, h.Touch)
 }
 
 // fleetPull downloads a model, as a prefetch does, which has no time limit, and has containerd pull it, which finds all files.

@@ -111,12 +111,27 @@ type Handler struct {
 	// Metrics answers /metrics.
 	Metrics http.Handler
 
+	// Touch returns when the disk of the store has written something. May be nil.
+	Touch func()
+
 	// Log receives a line for each request that changes something; nil discards.
 	Log *slog.Logger
 }
 
 // Routes returns the handler of all paths.
 func (h *Handler) Routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/v1/", working(h.requests(), h.Touch))
+	mux.Handle("GET /metrics", h.Metrics)
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	return mux
+}
+
+// requests returns the handler of what package api asks for at the admin socket.
+func (h *Handler) requests() http.Handler {
 	if h.Log == nil {
 		h.Log = slog.New(slog.DiscardHandler)
 	}
@@ -153,21 +168,15 @@ func (h *Handler) Routes() http.Handler {
 	mux.Handle("GET /v1/signatures", answer(func(r *http.Request) (any, error) {
 		return h.CheckSignatures(r.Context(), r.FormValue("name"))
 	}))
-
-	mux.Handle("GET /metrics", h.Metrics)
-	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
-	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	return mux
 }
 
 // StatusRoutes returns the handler of the paths that show the health of the daemon and change nothing: for
 // pods that watch it, and need not be able to do what the admin socket can.
-func (h *Handler) StatusRoutes() http.Handler { return h.statusMux() }
+func (h *Handler) StatusRoutes() http.Handler { return working(h.statusMux(), h.Touch) }
 
 func (h *Handler) statusMux() *http.ServeMux {
-	all, mux := h.Routes(), http.NewServeMux()
+	all, mux := h.requests(), http.NewServeMux()
 	mux.Handle("GET /v1/version", all)
 	mux.Handle("GET /v1/health", all)
 	return mux

@@ -10,8 +10,11 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
 	"net/url"
 	"syscall"
+	"time"
 
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
@@ -20,17 +23,36 @@ import (
 // MaxBody is the largest body of a request or of an error, in bytes.
 const MaxBody = 1 << 20
 
+// The daemon says with a response of status 102 that it works on an answer: after FirstWorking, then every Working while its disk
+// writes.
+const (
+	FirstWorking = time.Second
+	Working      = 5 * time.Second
+)
+
+// maxSilence is how long the daemon may say nothing before its answer begins: first, so that commands end soon when it hangs, and
+// while it works, when its disk may be slow.
+const (
+	maxSilence        = 10 * time.Second
+	maxSilenceWorking = time.Minute
+)
+
+// ErrSilent means that the daemon has not begun to answer.
+var ErrSilent = fmt.Errorf("ballastd does not answer: it hangs, or its disk does; systemctl restart ballastd ends that, if it is not the disk: %w", errdefs.ErrUnavailable)
+
 // A Client sends requests to the daemon. Errors have the category of the daemon's error, or
-// errdefs.ErrUnavailable if the daemon does not answer.
+// errdefs.ErrUnavailable if the daemon does not answer: ErrSilent if it runs. An answer that has begun may take any time.
 type Client struct {
 	address string
 	http    http.Client
+
+	silence, working time.Duration // maxSilence, maxSilenceWorking
 }
 
 // NewClient returns a client for the admin socket at address. It does not connect yet.
 func NewClient(address string) *Client {
 	var d net.Dialer
-	return &Client{address: address, http: http.Client{Transport: &http.Transport{
+	return &Client{address: address, silence: maxSilence, working: maxSilenceWorking, http: http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return d.DialContext(ctx, "unix", address)
 		},
@@ -46,8 +68,13 @@ func (c *Client) Version(ctx context.Context) (v Version, err error) {
 	return v, c.call(ctx, http.MethodGet, "/v1/version", nil, &v)
 }
 
+// maxHealth limits Health, which tells what else does not answer.
+const maxHealth = 30 * time.Second
+
 // Health returns facts about the daemon.
 func (c *Client) Health(ctx context.Context) (v Health, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, maxHealth, ErrSilent)
+	defer cancel()
 	return v, c.call(ctx, http.MethodGet, "/v1/health", nil, &v)
 }
 
@@ -212,23 +239,46 @@ func (c *Client) do(ctx context.Context, method, path string, in any) (io.ReadCl
 
 // send is do for a request with any body.
 func (c *Client) send(ctx context.Context, method, path string, in io.Reader) (io.ReadCloser, error) {
-	req, err := http.NewRequestWithContext(ctx, method, "http://ballastd"+path, in)
+	ctx, cancel := context.WithCancelCause(ctx)
+	silence := time.AfterFunc(c.silence, func() { cancel(ErrSilent) })
+	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{Got1xxResponse: func(int, textproto.MIMEHeader) error {
+		silence.Reset(c.working)
+		return nil
+	}})
+	req, err := http.NewRequestWithContext(traced, method, "http://ballastd"+path, in)
 	if err != nil {
 		return nil, err
 	}
 	res, err := c.http.Do(req)
+	if !silence.Stop() && err == nil { // just now
+		err = errors.Join(ErrSilent, res.Body.Close())
+	}
 	if err != nil {
+		defer cancel(nil)
 		return nil, c.explain(ctx, err)
 	}
+	body := &answer{res.Body, cancel}
 	if res.StatusCode == http.StatusOK {
-		return res.Body, nil
+		return body, nil
 	}
-	defer res.Body.Close()
+	defer body.Close()
 	var e Error
 	if err := json.NewDecoder(io.LimitReader(res.Body, MaxBody)).Decode(&e); err != nil || e.Message == "" {
 		return nil, fmt.Errorf("ballastd answers %s to %s %s; does it have the same version?: %w", res.Status, method, path, errdefs.ErrNotImplemented)
 	}
 	return nil, &e
+}
+
+// An answer is the body of a response. Close ends the request.
+type answer struct {
+	io.ReadCloser
+	cancel context.CancelCauseFunc
+}
+
+// Close implements io.Closer.
+func (a *answer) Close() error {
+	defer a.cancel(nil)
+	return a.ReadCloser.Close()
 }
 
 // explain returns why there is no response.
@@ -239,7 +289,9 @@ func (c *Client) explain(ctx context.Context, err error) error {
 	}
 	switch {
 	case ctx.Err() != nil:
-		return ctx.Err()
+		return context.Cause(ctx)
+	case errors.Is(err, syscall.EAGAIN): // so many wait for it that no more can
+		return ErrSilent
 	case errors.Is(err, fs.ErrPermission):
 		return &Error{Code: "permission_denied", Message: err.Error() + "; only root can use the admin socket"}
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):

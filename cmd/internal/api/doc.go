@@ -31,6 +31,10 @@
 //	GET    /metrics
 //	GET    /debug/pprof/
 //
+// The client waits no longer than ten seconds for the first byte of an answer, and a minute for another one: of an answer that takes
+// longer, the daemon says so with responses of status 102 (Processing), as long as its disk writes. A daemon that hangs therefore ends
+// a command, and one that works long does not. Once an answer has begun, it may take any time.
+//
 // Answers are JSON. A stream has one JSON value a line; its last line has the result or the error. An error is
 // an object with a code, which names a category of github.com/containerd/errdefs, and a message for people, which
 // does not repeat the category. The client returns an error of that category, so that the exit code is the same as

@@ -13,6 +13,7 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/dirs"
 	"github.com/ballast-dev/ballast/snapshotter"
 	"github.com/ballast-dev/ballast/snapshotter/tree"
+	"github.com/ballast-dev/ballast/store/durable"
 	versionapi "github.com/containerd/containerd/api/services/version/v1"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
@@ -30,7 +31,14 @@ func (d *Daemon) admin() *admin.Handler {
 		ImportArchive: d.jobs.ImportArchive, Models: filepath.Join(filepath.Dir(d.config.Address), dirs.Models),
 		Convert: d.jobs.Convert, Mount: d.mounts.Prepare, Mounts: d.mounts.List, Unmounted: d.mounts.Release,
 		Sources: d.jobs.Sources.Wanted, Resolve: d.jobs.Restore, Settle: d.settle, Repaired: d.snapshotter.Refresh, Forget: d.forgetMissing, Holders: d.holders, Eager: d.eager, Snapshots: d.verifySnapshots, CheckSignatures: d.checkSignatures, Signers: d.signers,
-		Health: d.health, Received: func() (int64, []api.Mirror) { return d.remote.ReceivedDirectly(), d.mirrors() }, RotateCA: d.port.Rotate, Metrics: d.metrics.Handler(), Log: d.log,
+		Health: d.health, Received: func() (int64, []api.Mirror) { return d.remote.ReceivedDirectly(), d.mirrors() }, RotateCA: d.port.Rotate, Metrics: d.metrics.Handler(), Touch: d.touch, Log: d.log,
+	}
+}
+
+// touch returns when the disk of the store has written something, or refuses to.
+func (d *Daemon) touch() {
+	if err := durable.Touch(d.store.Dir()); err != nil {
+		d.log.Warn("the disk cannot be written", "err", err)
 	}
 }
 

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
@@ -34,6 +35,10 @@ type Doctor struct {
 	// containerd. May be empty.
 	HostsDirs []string
 
+	// Touch returns when the disk of a directory has written something, or refuses to. Another process writes: one that waits for
+	// a disk that hangs cannot end.
+	Touch func(dir string) error
+
 	// Probe returns why the kernel cannot show models by stubs below a directory, or nil.
 	Probe func(dir string) error
 
@@ -53,20 +58,44 @@ func (d *Doctor) Run(ctx context.Context) node.Findings {
 	if !allowed { // the other findings would be guesses
 		return d.Findings
 	}
+	writes := d.disk(diskTime)
 	d.facade(health)
 	d.mirrors(health)
-	d.root(health)
-	d.kernel(health)
-	d.lazy(health)
+	if writes {
+		d.root(health)
+		d.kernel(health)
+		d.lazy(health)
+	}
 	d.mounts(ctx, health)
 	d.store(health)
 	d.snapshots(health)
 	d.space(health)
 	d.containerd(ctx)
-	d.users(ctx, health)
+	if writes {
+		d.users(ctx, health)
+	}
 	d.hosts(ctx, health)
 	d.healing(ctx)
 	return d.Findings
+}
+
+// diskTime is how long a disk may take to write something.
+const diskTime = 20 * time.Second
+
+// disk reports whether the disk of the root answers. Checks that use a disk that does not would never end.
+func (d *Doctor) disk(limit time.Duration) bool {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = d.Touch(d.Config.Root) // others say what is wrong with it
+	}()
+	select {
+	case <-done:
+		return true
+	case <-time.After(limit):
+		d.Fail("disk", "see dmesg; the checks of the root, of the kernel and of user namespaces need the disk", "the disk of %s hangs: it has written nothing for %v", d.Config.Root, limit)
+		return false
+	}
 }
 
 // restart returns the command that restarts containerd.

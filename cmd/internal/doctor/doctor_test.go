@@ -24,6 +24,8 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/portowner"
 	"github.com/ballast-dev/ballast/cmd/internal/snippet"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/durable"
+	"github.com/ballast-dev/ballast/store/storetest/disktest"
 	"golang.org/x/sys/unix"
 )
 
@@ -54,6 +56,7 @@ func newNode(t *testing.T) *machine {
 	cfg.GC.High = 100
 	n := &machine{dir: dir, version: containerdversion.Newest.String(), doctor: &Doctor{
 		Config: cfg, Version: testVersion, Client: api.NewClient(cfg.AdminAddress),
+		Touch:      func(string) error { return nil },
 		Probe:      func(string) error { return nil },
 		ProbeUsers: func(string) error { return nil },
 	}}
@@ -171,6 +174,20 @@ func (n *machine) serve(t *testing.T) {
 	t.Cleanup(n.stop)
 }
 
+// silence makes the daemon hang.
+func (n *machine) silence(t *testing.T) {
+	t.Helper()
+	n.stop()
+	if err := os.RemoveAll(n.doctor.Config.AdminAddress); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", n.doctor.Config.AdminAddress)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+}
+
 func (n *machine) write(t *testing.T, name, s string) {
 	t.Helper()
 	path := filepath.Join(n.dir, name)
@@ -194,6 +211,28 @@ func TestHealthyNode(t *testing.T) {
 	}
 	if len(findings.Failed()) > 0 {
 		t.Error("a healthy node fails")
+	}
+}
+
+// TestHungDisk checks a root whose disk hangs: the checks that need no disk are made, and the others do not wait for it.
+func TestHungDisk(t *testing.T) {
+	n := newNode(t)
+	disk := disktest.New(t, "ext4", t.TempDir(), 64<<20)
+	n.doctor.Touch = func(string) error { return durable.Touch(disk.Dir) }
+	n.doctor.Probe = func(string) error { return durable.Touch(disk.Dir) }
+	n.doctor.ProbeUsers = n.doctor.Probe
+	n.edit(t, dropin, "ballastd.sock", "other.sock")
+	disk.Hang()
+	defer disk.Resume()
+	found := map[string]node.Finding{}
+	for _, f := range n.run(t) {
+		found[f.Check] = f
+	}
+	if f := found["disk"]; f.Status != node.Fail || !strings.Contains(f.Message, "hangs") {
+		t.Errorf("the disk: %+v", f)
+	}
+	if f := found["proxy_plugins"]; f.Status != node.Fail || !strings.Contains(f.Message, "other.sock") {
+		t.Errorf("the doctor does not go on: %+v", f)
 	}
 }
 
@@ -227,6 +266,12 @@ func TestFaults(t *testing.T) {
 	}{
 		{"daemon down", func(_ *testing.T, n *machine) { n.stop() },
 			"daemon", node.Fail, "is not running", "systemctl enable --now ballastd"},
+		{"daemon that hangs", func(t *testing.T, n *machine) { n.silence(t) },
+			"daemon", node.Fail, "does not answer: it hangs, or its disk does", "systemctl restart ballastd"},
+		{"the rest, while the daemon hangs", func(t *testing.T, n *machine) {
+			n.silence(t)
+			n.edit(t, dropin, "ballastd.sock", "other.sock")
+		}, "proxy_plugins", node.Fail, "other.sock", "[proxy_plugins.ballast] type = \"snapshot\", address = "},
 		{"never set up", func(_ *testing.T, n *machine) { n.stop(); n.doctor.Fresh = true },
 			"daemon", node.Fail, "was never set up", "ballast setup"},
 		{"daemon of another version", func(_ *testing.T, n *machine) { n.health.Version.Version = "1.0.0" },

@@ -24,6 +24,9 @@ func (d *Doctor) daemon(ctx context.Context) (h *api.Health, allowed bool) {
 	case errdefs.IsPermissionDenied(err):
 		d.Fail(check, "run as root", "%s", api.Text(err))
 		return nil, false
+	case errors.Is(err, api.ErrSilent):
+		d.Fail(check, "systemctl restart ballastd; if that hangs too, its disk does: see dmesg", "%s", api.Text(err))
+		return nil, true
 	case err != nil && d.Fresh:
 		d.Fail(check, "ballast setup --dry-run shows what it would do to this node; then ballast setup", "ballastd is not running, and ballast was never set up on this node")
 		return nil, false

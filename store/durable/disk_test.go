@@ -1,6 +1,12 @@
 package durable
 
-import "testing"
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+)
 
 func TestSyncfsTells(t *testing.T) {
 	for release, want := range map[string]bool{
@@ -10,5 +16,18 @@ func TestSyncfsTells(t *testing.T) {
 		if got := tells(release); got != want {
 			t.Errorf("Linux %s: %v, want %v", release, got, want)
 		}
+	}
+}
+
+func TestTouch(t *testing.T) {
+	dir := t.TempDir()
+	if err := Touch(dir); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("it leaves %v, %v", left, err)
+	}
+	if err := Touch(filepath.Join(dir, "missing")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a missing directory: %v", err)
 	}
 }

@@ -1,0 +1,121 @@
+package api_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/containerd/errdefs"
+)
+
+// tooLong is more than any limit in these tests, on a busy machine.
+const tooLong = 2 * time.Minute
+
+// listen returns a socket and a client of it.
+func listen(t *testing.T) (net.Listener, *api.Client) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := api.NewClient(path)
+	t.Cleanup(func() { c.Close(); l.Close() })
+	return l, c
+}
+
+// serve serves h at a socket until the end of the test.
+func serve(t *testing.T, h *admin.Handler) *api.Client {
+	t.Helper()
+	l, c := listen(t)
+	h.Metrics = http.NotFoundHandler()
+	server := &http.Server{Handler: h.Routes()}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = server.Serve(l) // until Close
+	}()
+	t.Cleanup(func() { server.Close(); <-done })
+	return c
+}
+
+// ends fails the test unless a command ends.
+func ends(t *testing.T, do func(context.Context) error) (err error, took time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), tooLong)
+	defer cancel()
+	start := time.Now()
+	err = do(ctx)
+	if ctx.Err() != nil {
+		t.Error("the command waits for ever")
+	}
+	return err, time.Since(start)
+}
+
+// TestSilent checks that commands end when the daemon takes connections, and says nothing: it is stopped, or hangs.
+func TestSilent(t *testing.T) {
+	t.Parallel()
+	_, c := listen(t)
+	for name, do := range map[string]func(context.Context) error{
+		"version":  func(ctx context.Context) error { _, err := c.Version(ctx); return err },
+		"ready":    c.Ready,
+		"prefetch": func(ctx context.Context) error { _, err := c.Prefetch(ctx, api.PrefetchRequest{}, nil); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if err, _ := ends(t, do); !errors.Is(err, api.ErrSilent) || !errdefs.IsUnavailable(err) {
+				t.Errorf("got %v, want %v", err, api.ErrSilent)
+			}
+		})
+	}
+	t.Run("interrupted", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second/10, cancel)
+		if _, err := c.Version(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v, want %v", err, context.Canceled)
+		}
+	})
+}
+
+// TestWorks checks that an answer may take longer than a client waits for a daemon that says nothing.
+func TestWorks(t *testing.T) {
+	t.Parallel()
+	const long = 13 * time.Second
+	touched := make(chan struct{}, 100)
+	c := serve(t, &admin.Handler{
+		Health: func(context.Context) (api.Health, error) {
+			time.Sleep(long)
+			return api.Health{Kernel: "6.18"}, nil
+		},
+		Touch: func() { touched <- struct{}{} },
+	})
+	var h api.Health
+	err, took := ends(t, func(ctx context.Context) (err error) { h, err = c.Health(ctx); return err })
+	if err != nil || h.Kernel != "6.18" || took < long {
+		t.Errorf("%+v, %v after %v", h, err, took)
+	}
+	if len(touched) == 0 {
+		t.Error("the disk was not asked")
+	}
+}
+
+// TestHungDisk checks that commands end when the daemon works on an answer for ever, because its disk hangs.
+func TestHungDisk(t *testing.T) {
+	t.Parallel()
+	hang := make(chan struct{})
+	t.Cleanup(func() { close(hang) })
+	c := serve(t, &admin.Handler{
+		Health: func(context.Context) (api.Health, error) { <-hang; return api.Health{}, nil },
+		Touch:  func() { <-hang },
+	})
+	c.SetWorking(10 * time.Second)
+	if err, _ := ends(t, func(ctx context.Context) error { _, err := c.Health(ctx); return err }); !errors.Is(err, api.ErrSilent) {
+		t.Errorf("got %v, want %v", err, api.ErrSilent)
+	}
+}

@@ -346,6 +346,9 @@ func TestFaults(t *testing.T) {
 			n.stop() // it would not start with it
 			mountTmpfs(t, filepath.Join(n.doctor.Config.Root, "objects"))
 		}, "root", node.Fail, "is on another file system than the root", "one file system"},
+		{"file system mounted over a directory of objects", func(t *testing.T, n *machine) {
+			mountTmpfs(t, filepath.Join(n.doctor.Config.Root, "objects/sha256/ab"))
+		}, "root", node.Fail, "objects/sha256/ab", "umount "},
 		{"file system mounted over the root", func(t *testing.T, n *machine) { mountTmpfs(t, n.doctor.Config.Root) },
 			"root", node.Fail, "mounted over", "unmount"},
 		{"kernel without data-only layers", func(_ *testing.T, n *machine) {

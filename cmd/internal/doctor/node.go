@@ -6,12 +6,15 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/containerd/errdefs"
 	"github.com/dustin/go-humanize"
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -97,7 +100,31 @@ func (d *Doctor) root(h *api.Health) {
 			return
 		}
 	}
+	inside, err := mountsIn(dirs["root"].Path)
+	if err != nil {
+		d.Fail(check, "", "%v", err)
+		return
+	}
+	if len(inside) > 0 {
+		d.Fail(check, "umount "+strings.Join(inside, " "), "a file system is mounted below %s, so files cannot be renamed to it: %s", dirs["root"].Path, strings.Join(inside, ", "))
+		return
+	}
 	d.OK(check, "%s is on one file system", dirs["root"].Path)
+}
+
+// mountsIn returns the mount points in rootParts of a root. Also a mount of the same file system is another one for renames.
+func mountsIn(root string) (points []string, err error) {
+	if root, err = filepath.EvalSymlinks(root); err != nil {
+		return nil, err
+	}
+	all, err := mountinfo.GetMounts(mountinfo.PrefixFilter(root))
+	for _, m := range all {
+		below, ok := strings.CutPrefix(m.Mountpoint, root+"/")
+		if top, _, deeper := strings.Cut(below, "/"); ok && deeper && slices.Contains(rootParts, top) {
+			points = append(points, m.Mountpoint)
+		}
+	}
+	return points, err
 }
 
 // rootDir returns the root of the daemon.

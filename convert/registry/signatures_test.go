@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -251,7 +252,7 @@ func (f *facade) kept(t *testing.T, u *upstream, b *converttest.Built, pending b
 			t.Fatalf("when it is complete: pending %v, %v", again, err)
 		}
 	}
-	known, err := f.h.Signatures.Known(t.Context(), []string{name}, im.Table)
+	known, err := f.h.Signatures.Known(signature.Subject{Names: []string{name}, Image: im})
 	if err != nil || len(known) != 1 || len(known[0].Signers) != 1 || known[0].Kept.IsZero() {
 		t.Fatalf("kept: %+v, %v", known, err)
 	}
@@ -493,6 +494,84 @@ func TestFailedChecks(t *testing.T) {
 			t.Errorf("complete %v, while the registry is down: %v", complete, err)
 		}
 	}
+}
+
+// TestSignaturesTogether limits what is read for one check, whatever number of signatures there is.
+func TestSignaturesTogether(t *testing.T) {
+	t.Parallel()
+	_, public := newKey(t)
+	u, f := newUpstream(t), newFacade(t, remote.Options{})
+	f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: []signature.SignerOptions{{Type: signature.TypeCosign, Key: public}}})
+	model := converttest.ModelPackRaw(converttest.Files(weights(1000)))
+	u.push("team/m", "v1", model)
+	m := ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: mediatype.OCIManifest, Config: ocispec.Descriptor{MediaType: mediatype.OCIEmpty, Digest: digest.FromString("{}"), Size: 2}}
+	for i := range 20 {
+		m.Layers = append(m.Layers, ocispec.Descriptor{MediaType: mediatype.Bundle, Digest: digest.FromString(fmt.Sprint(i)), Size: dsse.MaxSize})
+	}
+	p, err := json.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.put("team/m", remote.ReferrersTag(model.Digest())+".sig", p, mediatype.OCIManifest)
+	if r := f.team(t, u, "v1"); r.status == http.StatusOK {
+		t.Error("the model is accepted")
+	}
+	u.mu.Lock()
+	requests := strings.Join(u.requests, "\n")
+	u.mu.Unlock()
+	n := 0
+	for _, l := range m.Layers {
+		n += strings.Count(requests, l.Digest.String())
+	}
+	if n == 0 || n > 4 {
+		t.Errorf("%d signatures of 8 MiB are asked for, want 4", n)
+	}
+}
+
+// TestHungChecks: registries that do not answer questions for signatures do not stop the checks of others.
+func TestHungChecks(t *testing.T) {
+	t.Parallel()
+	key, public := newKey(t)
+	u, f := newUpstream(t), newFacade(t, remote.Options{})
+	f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: []signature.SignerOptions{{Type: signature.TypeCosign, Key: public}}})
+	model := converttest.ModelPackRaw(converttest.Files(weights(1000)))
+	u.push("team/m", "v1", model)
+	u.attach(t, "api", "team/m", model.Digest(), mediatype.Bundle, mediatype.Bundle, bundleOf(t, key, cosign.Statement(model.Digest())))
+	var hung atomic.Int32
+	began, end := make(chan struct{}, 100), make(chan struct{})
+	var wait sync.WaitGroup
+	for i := range 2 {
+		e := newUpstream(t)
+		for j := range 2 {
+			e.push("team/m", fmt.Sprint(j), converttest.ModelPackRaw(converttest.Files(weights(2000+10*i+j))))
+		}
+		e.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.Contains(r.URL.Path, "/referrers/") || strings.Contains(r.URL.Path, "/manifests/sha256-") {
+				hung.Add(1)
+				began <- struct{}{}
+				select {
+				case <-end:
+				case <-r.Context().Done():
+				}
+				hung.Add(-1)
+			}
+			e.ServeHTTP(w, r)
+		})
+		for j := range 2 {
+			wait.Go(func() { f.team(t, e, fmt.Sprint(j)) })
+		}
+	}
+	for range 3 { // one of them has no second check
+		<-began
+	}
+	if r := f.team(t, u, "v1"); r.status != http.StatusOK {
+		t.Errorf("another registry: status %d: %s", r.status, r.body)
+	}
+	if n := hung.Load(); n < 3 {
+		t.Errorf("%d checks are still hanging: another one has waited for their end", n)
+	}
+	close(end)
+	wait.Wait()
 }
 
 // TestEachName checks a model of several names by the rules of all of them.

@@ -179,11 +179,12 @@ func (c *Checker) Check(ctx context.Context, s Subject) []Result {
 func (c *Checker) Found(ctx context.Context, s Subject) (found []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()
-	done, err := c.slots.take(ctx, s.host())
+	sl, err := c.slots.take(ctx, s.host())
 	if err != nil {
 		return nil, err
 	}
-	defer done()
+	defer sl.done()
+	ctx = sl.ctx
 	m, err := c.model(ctx, s)
 	if err != nil {
 		return nil, err
@@ -235,14 +236,14 @@ func one(all []Result) []Result {
 	return nil
 }
 
-// Known returns the stored verdicts about a table by the rules of names.
-func (c *Checker) Known(ctx context.Context, names []string, table digest.Digest) ([]Result, error) {
+// Known returns the stored verdicts about a model by the rules of its names.
+func (c *Checker) Known(s Subject) ([]Result, error) {
 	if c == nil {
 		return nil, nil
 	}
 	var out []Result
-	for _, r := range c.rules(names) {
-		v, err := c.kept(ctx, r, table)
+	for _, r := range c.rules(s.Names) {
+		v, err := c.kept(r, s)
 		if err != nil {
 			return nil, err
 		}
@@ -277,12 +278,13 @@ func (c *Checker) accept(res *Result, s Subject, v store.Verdict) {
 }
 
 // kept returns the stored verdict of a rule, or nil.
-func (c *Checker) kept(ctx context.Context, r *Rule, about digest.Digest) (*store.Verdict, error) {
-	all, err := c.Store.Verdicts(about)
+func (c *Checker) kept(r *Rule, s Subject) (*store.Verdict, error) {
+	all, err := c.Store.Verdicts(s.about())
 	if err != nil {
 		return nil, err
 	}
-	i := slices.IndexFunc(all, func(v store.Verdict) bool { return v.Policy == r.id })
+	policy := r.policy(s)
+	i := slices.IndexFunc(all, func(v store.Verdict) bool { return v.Policy == policy })
 	if i < 0 {
 		return nil, nil
 	}
@@ -297,7 +299,7 @@ func (c *Checker) by(ctx context.Context, r *Rule, s Subject, ev *evidence) Resu
 		return res
 	}
 	for _, wait := range []bool{true, false} { // after the wait, another check may have stored a verdict
-		v, err := c.kept(ctx, r, s.about())
+		v, err := c.kept(r, s)
 		switch {
 		case err != nil:
 			return fail(err)
@@ -305,11 +307,12 @@ func (c *Checker) by(ctx context.Context, r *Rule, s Subject, ev *evidence) Resu
 			c.accept(&res, s, *v)
 			return res
 		case wait:
-			done, err := c.slots.take(ctx, s.host())
+			sl, err := c.slots.take(ctx, s.host())
 			if err != nil {
 				return fail(err)
 			}
-			defer done()
+			defer sl.done()
+			ctx = sl.ctx
 		}
 	}
 	m, err := c.model(ctx, s)
@@ -335,7 +338,7 @@ func (c *Checker) by(ctx context.Context, r *Rule, s Subject, ev *evidence) Resu
 	if res.State != Accepted {
 		return res
 	}
-	v.Policy, v.Whole = r.id, v.Whole || m.unread()
+	v.Policy, v.Whole = r.policy(s), v.Whole || m.unread()
 	if err := c.Store.PutVerdict(s.about(), v); err != nil {
 		return fail(err)
 	}

@@ -91,3 +91,57 @@ func large(t testing.TB) func() []Result {
 		return c.Check(t.Context(), Subject{Names: []string{"r.example/m"}, Image: store.Image{Table: d}, Again: true})
 	}
 }
+
+// TestFirstRule: the first rule that matches a name decides, also if it is off.
+func TestFirstRule(t *testing.T) {
+	rule := func(name string, mode Mode, matches bool) *Rule {
+		return &Rule{o: RuleOptions{Name: name, Mode: mode, Matches: func(string) bool { return matches }}}
+	}
+	for _, tt := range []struct {
+		rules []*Rule
+		want  string
+	}{
+		{[]*Rule{rule("other", Enforce, false), rule("off", Off, true), rule("all", Enforce, true)}, ""},
+		{[]*Rule{rule("warn", Warn, true), rule("all", Enforce, true)}, "warn"},
+		{[]*Rule{rule("all", Enforce, true), rule("off", Off, true)}, "all"},
+	} {
+		var got string
+		for _, r := range (&Checker{Rules: tt.rules}).rules([]string{"r.example/m"}) {
+			got += r.o.Name
+		}
+		if got != tt.want {
+			t.Errorf("rules %q apply, want %q", got, tt.want)
+		}
+	}
+}
+
+// TestLicenceOfConfig: images with one table can have several licences.
+func TestLicenceOfConfig(t *testing.T) {
+	s := storetest.Open(t, t.TempDir(), store.Options{Reserve: 1})
+	table := storetest.NewBuilder("m").Inline("m.gguf", []byte("GGUF"), 0o644).Put(t, s)
+	rule, err := NewRule(RuleOptions{Name: "*", Matches: func(string) bool { return true }, Mode: Enforce, Licenses: []string{"MIT"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &Checker{Rules: []*Rule{rule}, Store: s}
+	of := func(licence string) Subject {
+		config, err := s.PutBytes(t.Context(), fmt.Appendf(nil, `{"descriptor":{"licenses":[%q]},"config":{},"modelfs":{"type":"layers","diffIds":[]}}`, licence))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return Subject{Names: []string{"r.example/m"}, Image: store.Image{Table: table, Config: config}}
+	}
+	for _, tt := range []struct {
+		licence string
+		want    State
+	}{{"GPL-3.0", Refused}, {"mit", Accepted}, {"GPL-3.0", Refused}, {"mit", Accepted}} {
+		if res := c.Check(t.Context(), of(tt.licence)); len(res) != 1 || res[0].State != tt.want {
+			t.Errorf("%s: %+v, want %s", tt.licence, res, tt.want)
+		}
+	}
+	for licence, want := range map[string]int{"GPL-3.0": 0, "mit": 1} {
+		if known, err := c.Known(of(licence)); len(known) != want || err != nil {
+			t.Errorf("%s: known is %+v, %v", licence, known, err)
+		}
+	}
+}

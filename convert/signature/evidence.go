@@ -171,7 +171,14 @@ func (e *evidence) gather(ctx context.Context, m model) {
 			break
 		}
 	}
-	if answered || len(e.bundles)+len(e.payloads) > 0 {
+	found := len(e.bundles)+len(e.payloads) > 0
+	if len(e.s.Repositories) > 0 {
+		e.c.slots.answered(e.s.host(), answered || found)
+	}
+	if context.Cause(ctx) == errPatience {
+		e.err = fmt.Errorf("%w: %w", errPatience, errdefs.ErrUnavailable)
+	}
+	if answered || found {
 		e.err = nil // the same repository answered with other credentials, or without
 	}
 }

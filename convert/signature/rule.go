@@ -62,7 +62,7 @@ type SignerOptions struct {
 type Rule struct {
 	o       RuleOptions
 	signers []signer
-	id      digest.Digest // of everything that a verdict depends on
+	id      digest.Digest // of everything that a verdict depends on, but for policy
 }
 
 type signer struct {
@@ -96,6 +96,15 @@ func NewRule(o RuleOptions) (*Rule, error) {
 	}
 	r.id = digest.FromBytes(p)
 	return r, nil
+}
+
+// policy identifies what a verdict about the table of a subject depends on. Licences are in the config, and images with
+// one table can have several.
+func (r *Rule) policy(s Subject) digest.Digest {
+	if len(r.o.Licenses) == 0 {
+		return r.id
+	}
+	return digest.FromString(string(r.id) + " " + string(s.Image.Config))
 }
 
 // newSigner returns a signer and the content of its files.

@@ -170,7 +170,7 @@ func (h *Handler) image(ctx context.Context, name api.Name) (*api.Detail, error)
 	var files []filetable.File
 	d.Image, files = h.state(ctx, im, refs)
 	if h.Signers != nil {
-		if d.Signatures, err = h.Signers(ctx, im); err != nil {
+		if d.Signatures, err = h.Signers(im); err != nil {
 			return nil, err
 		}
 	}

@@ -94,7 +94,7 @@ type Handler struct {
 	CheckSignatures func(ctx context.Context, ref string) (api.Signatures, error)
 
 	// Signers returns the recorded results of the rules for an image.
-	Signers func(ctx context.Context, im store.Image) ([]signature.Result, error)
+	Signers func(im store.Image) ([]signature.Result, error)
 
 	// Models is the directory of mounts that only root can enter.
 	Models string

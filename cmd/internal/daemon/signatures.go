@@ -49,6 +49,6 @@ func (d *Daemon) checkSignatures(ctx context.Context, name string) (api.Signatur
 }
 
 // signers returns the recorded signature results of an image, by the rules for its names.
-func (d *Daemon) signers(ctx context.Context, im store.Image) ([]signature.Result, error) {
-	return d.facade.Signatures.Known(ctx, registry.Names(im), im.Table)
+func (d *Daemon) signers(im store.Image) ([]signature.Result, error) {
+	return d.facade.Signatures.Known(signature.Subject{Names: registry.Names(im), Image: im})
 }

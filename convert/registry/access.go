@@ -61,15 +61,11 @@ func (h *Handler) upstream(ctx context.Context, ref remote.Ref, as caller, f fun
 // everybody.
 func (h *Handler) authorize(ctx context.Context, im store.Image, ref remote.Ref, as caller) error {
 	n := nameOf(ref)
-	if isPublic(im, n) {
+	if h.isReadable(im, n, as) {
 		return nil
 	}
 	if f, _ := h.Archive(ref); f != nil {
 		return fmt.Errorf("%s: no such image was resolved by this name: %w", n, errdefs.ErrNotFound)
-	}
-	key := accessKey{n, im.Origin.Digest, as}
-	if ok, _ := h.readable.get(key); ok {
-		return nil
 	}
 	ask := remote.Ref{Host: ref.Host, Repository: ref.Repository, Tag: tagOf(im, n), Digest: im.Origin.Digest}
 	_, err := h.upstream(ctx, ref, as, func(r *remote.Repository) error {
@@ -82,8 +78,40 @@ func (h *Handler) authorize(ctx context.Context, im store.Image, ref remote.Ref,
 	if err != nil {
 		return err
 	}
-	h.readable.put(key, true)
+	h.readable.put(accessKey{n, im.Origin.Digest, as}, true)
 	return nil
+}
+
+// isReadable reports whether authorize has nothing to ask.
+func (h *Handler) isReadable(im store.Image, n name, as caller) bool {
+	if isPublic(im, n) {
+		return true
+	}
+	ok, _ := h.readable.get(accessKey{n, im.Origin.Digest, as})
+	return ok
+}
+
+// maxOwners limits the images with a blob for which the registry of a caller is asked whether it may read them: strangers
+// can make images with the documents of others.
+const maxOwners = 4
+
+// nearest sorts images by what the caller has to do with them: those that it may read, as far as that is known, those that
+// were resolved by its reference, and others, the last used first.
+func (h *Handler) nearest(images []store.Image, ref remote.Ref, as caller) []store.Image {
+	n, far := nameOf(ref), map[digest.Digest]int{}
+	for _, im := range images {
+		switch {
+		case h.isReadable(im, n, as):
+		case resolvedFrom(im, n):
+			far[im.Manifest] = 1
+		default:
+			far[im.Manifest] = 2
+		}
+	}
+	slices.SortStableFunc(images, func(a, b store.Image) int {
+		return cmp.Or(cmp.Compare(far[a.Manifest], far[b.Manifest]), b.Used.Compare(a.Used))
+	})
+	return images
 }
 
 // resolvedRefs returns the references that im was resolved from.

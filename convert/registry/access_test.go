@@ -3,6 +3,7 @@ package registry_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io/fs"
 	"net/http"
@@ -113,6 +114,64 @@ func assertNotOnDisk(t *testing.T, dir, s string) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestSameDocuments: images of a stranger with the config and table of a model cost the registry of that model nothing, and
+// its own image is found among them.
+func TestSameDocuments(t *testing.T) {
+	t.Parallel()
+	const strangers = 30
+	for user, most := range map[string]int{"": 0, "alice:s3cret": 2} { // without credentials and with
+		t.Run(user, func(t *testing.T) {
+			t.Parallel()
+			u, e, f := newUpstream(t), newUpstream(t), newFacade(t, remote.Options{})
+			u.push("org/m", "v1", converttest.ModelPackRaw(converttest.Files(weights(1000))))
+			var header []string
+			if user != "" {
+				u.setUser("org/m", user)
+				header = basic(user)
+			}
+			m := decode[ocispec.Manifest](t, f.get(t, u, "org/m", "v1", header...))
+			ahead := &converttest.Built{MediaType: mediatype.OCIManifest, Blobs: map[digest.Digest][]byte{}}
+			documents := []ocispec.Descriptor{m.Config, m.Layers[len(m.Layers)-1]}
+			for _, d := range documents {
+				p, err := f.h.Store.ReadBytes(t.Context(), d.Digest, d.Size)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ahead.Blobs[d.Digest] = p
+			}
+			for i := range strangers {
+				var err error
+				m.Annotations[mediatype.AnnotationContextLength] = fmt.Sprint(i + 1)
+				if ahead.Manifest, err = json.Marshal(m); err != nil {
+					t.Fatal(err)
+				}
+				tag := fmt.Sprint("v", i)
+				e.push("x/m", tag, ahead)
+				f.get(t, e, "x/m", tag)
+			}
+			if n := len(f.h.Store.ImagesWith(m.Config.Digest)); n <= strangers {
+				t.Fatalf("%d images have the config", n)
+			}
+			u.count("")
+			for _, d := range documents {
+				if r := f.ask(t, http.MethodGet, "/v2/org/m/blobs/"+d.Digest.String(), u.host(), header...); r.status != http.StatusOK {
+					t.Errorf("status %d: %.300s", r.status, r.body)
+				}
+			}
+			if n := u.count(""); n > most {
+				t.Errorf("%d requests for two blobs, want at most %d", n, most)
+			}
+			// A repository that has none of them is asked for a few.
+			if r := f.ask(t, http.MethodGet, "/v2/org/other/blobs/"+m.Config.Digest.String(), u.host(), header...); r.status == http.StatusOK {
+				t.Errorf("another repository: status %d", r.status)
+			}
+			if n := u.count(""); n == 0 || n > 10 {
+				t.Errorf("%d requests at a repository that has none of them", n)
+			}
+		})
 	}
 }
 

@@ -196,9 +196,14 @@ func (b *archiveBody) Close() error {
 	return err
 }
 
+// hasMembers reports whether files of an image may be served from its archives.
+func hasMembers(im store.Image) bool {
+	return formats.All().Get(im.Origin.Format).Archives != nil && im.Table != "" && !im.Ahead
+}
+
 // member returns the blob of im with digest d if it is a file of an archive, which no registry has.
 func (h *Handler) member(ctx context.Context, im store.Image, d digest.Digest) (filetable.Blob, bool) {
-	if formats.All().Get(im.Origin.Format).Archives == nil || im.Table == "" || im.Ahead {
+	if !hasMembers(im) {
 		return filetable.Blob{}, false
 	}
 	t, err := h.Store.Table(ctx, im.Table)

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -210,15 +211,22 @@ func (h *Handler) remember(o *resolve.Origin, as caller) {
 
 func (h *Handler) serveBlob(w http.ResponseWriter, r *http.Request, ref remote.Ref, as caller) error {
 	ctx := r.Context()
-	images := h.Store.ImagesWith(ref.Digest)
 	var denied error
-	for _, im := range images {
+	tries := maxOwners
+	for _, im := range h.nearest(h.Store.ImagesWith(ref.Digest), ref, as) {
 		ours := im.Config == ref.Digest || im.Table == ref.Digest
+		if !ours && !hasMembers(im) {
+			continue
+		}
+		if tries--; tries < 0 {
+			break
+		}
 		member, isMember := h.member(ctx, im, ref.Digest)
 		if !ours && !isMember {
 			continue
 		}
-		if denied = h.authorize(ctx, im, ref, as); denied != nil {
+		if err := h.authorize(ctx, im, ref, as); err != nil {
+			denied = cmp.Or(denied, err)
 			continue
 		}
 		if !ours {

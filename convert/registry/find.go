@@ -14,6 +14,7 @@ import (
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
+	"golang.org/x/time/rate"
 )
 
 // Limits of the search for the origin of a converted digest. Each tag costs a manifest request, and
@@ -23,6 +24,9 @@ const (
 	maxWalked = 64          // tags checked, the last ones first
 	maxImages = 4           // images without a model, after which the search of a repository ends
 	walkTime  = time.Minute // for all tags together
+
+	maxRepositorySearches = 4  // of one repository in a minute, for all callers
+	maxHostSearches       = 32 // of the repositories of one host in a minute
 )
 
 // find returns the image with the digest of ref, which neither upstream nor this node has. A tag of
@@ -30,8 +34,8 @@ const (
 // to the digest is the right one. The origin is read with the credentials of as. It returns
 // errdefs.ErrNotFound if no origin is found.
 //
-// A repository is searched at most once a minute for each caller, so that requests for unknown
-// digests are cheap.
+// A repository is searched at most once a minute for everybody, and for a caller only if not everybody can read it, so
+// that requests for unknown digests are cheap. A caller can have any number of names and passwords.
 func (h *Handler) find(ctx context.Context, ref remote.Ref, as caller) (store.Image, error) {
 	none := fmt.Errorf("%s: not found in the registry, and no checked tag converts to it; "+
 		"\"ballast convert REF --referrer\" pushes it: %w", ref, errdefs.ErrNotFound)
@@ -39,18 +43,8 @@ func (h *Handler) find(ctx context.Context, ref remote.Ref, as caller) (store.Im
 	if missing, _ := h.missing.get(key); missing {
 		return store.Image{}, none
 	}
-	repository := accessKey{nameOf(ref), "", as}
-	if walked, _ := h.walked.get(repository); !walked {
-		key := flightKey{filetable.Origin{Format: "tags"}, nameOf(ref).String(), as}
-		if _, err := h.alone(ctx, key, func() {}, func(ctx context.Context) (store.Image, error) {
-			if err := h.walk(ctx, ref, as); err != nil {
-				h.log().DebugContext(ctx, "tags cannot be searched", "ref", ref.String(), "err", err)
-			}
-			h.walked.put(repository, true)
-			return store.Image{}, nil
-		}); err != nil {
-			return store.Image{}, err
-		}
+	if err := h.search(ctx, ref, as); err != nil {
+		return store.Image{}, err
 	}
 	im, err := h.image(ctx, ref.Digest)
 	if errdefs.IsNotFound(err) {
@@ -63,36 +57,83 @@ func (h *Handler) find(ctx context.Context, ref remote.Ref, as caller) (store.Im
 	return im, err
 }
 
-// walk converts the models that the tags of a repository name.
-func (h *Handler) walk(ctx context.Context, ref remote.Ref, as caller) error {
+// search searches the tags of a repository as everybody, and then as a caller, as far as that was not done in the last
+// minute and is necessary.
+func (h *Handler) search(ctx context.Context, ref remote.Ref, as caller) error {
+	for _, who := range slices.Compact([]caller{{}, as}) {
+		repository := accessKey{nameOf(ref), "", who}
+		closed, walked := h.walked.get(repository)
+		if !walked {
+			key := flightKey{filetable.Origin{Format: "tags"}, nameOf(ref).String(), who}
+			if _, err := h.alone(ctx, key, func() {}, func(ctx context.Context) (store.Image, error) {
+				if !who.node && !h.maySearch(ref) {
+					return store.Image{}, fmt.Errorf("%s is not there, and tags of its repository or host were searched often; try again in a minute: %w", ref, errdefs.ErrUnavailable)
+				}
+				closed, err := h.walk(ctx, ref, who)
+				if err != nil {
+					h.log().DebugContext(ctx, "tags cannot be searched", "ref", ref.String(), "err", err)
+				}
+				h.walked.put(repository, closed)
+				return store.Image{}, nil
+			}); err != nil {
+				return err
+			}
+			closed, _ = h.walked.get(repository)
+		}
+		if !closed {
+			return nil
+		}
+	}
+	return nil
+}
+
+// maySearch counts a search, and reports whether there were few in the last minute.
+func (h *Handler) maySearch(ref remote.Ref) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	allow := func(searches *cache[name, *rate.Limiter], n name, limit int) bool {
+		l, ok := searches.get(n)
+		if !ok {
+			l = rate.NewLimiter(rate.Every(cacheTime), limit)
+			searches.put(n, l)
+		}
+		return l.Allow()
+	}
+	return allow(&h.searched, nameOf(ref), maxRepositorySearches) && allow(&h.hosts, name{host: ref.Host}, maxHostSearches)
+}
+
+// walk converts the models that the tags of a repository name. It reports whether some of it could not be read.
+func (h *Handler) walk(ctx context.Context, ref remote.Ref, as caller) (closed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, walkTime)
 	defer cancel()
 	var tags []string
-	_, err := h.upstream(ctx, ref, as, func(r *remote.Repository) (err error) {
+	_, err = h.upstream(ctx, ref, as, func(r *remote.Repository) (err error) {
 		tags, err = r.Tags(ctx, maxTags)
 		return err
 	})
 	if err != nil {
-		return err
+		return true, err
 	}
 	tags = slices.DeleteFunc(tags, func(t string) bool { return strings.HasPrefix(t, digest.SHA256.String()+"-") }) // of referrers
 	slices.Reverse(tags)
 	images := 0
 	for _, t := range tags[:min(len(tags), maxWalked)] {
 		if ctx.Err() != nil || images == maxImages {
-			return ctx.Err()
+			return closed, ctx.Err()
 		}
 		im, err := h.tagged(ctx, remote.Ref{Host: ref.Host, Repository: ref.Repository, Tag: t}, as)
 		switch {
 		case err == nil && im.Manifest == ref.Digest:
-			return nil
+			return closed, nil
 		case err == nil:
 			images = -maxWalked // it has models
 		case errors.Is(err, convert.ErrNotModel):
 			images++
+		default:
+			closed = closed || errdefs.IsUnauthorized(err) || errdefs.IsPermissionDenied(err) || errdefs.IsNotFound(err)
 		}
 	}
-	return nil
+	return closed, nil
 }
 
 // tagged converts a reference if it is a model.

@@ -3,6 +3,7 @@ package registry_test
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/ballast-dev/ballast/convert/converttest"
@@ -81,5 +82,55 @@ func TestFind(t *testing.T) {
 	}
 	if _, err := f.h.Convert(t.Context(), remote.Ref{Host: u.host(), Repository: "org/model", Digest: digest.FromString("none")}); !errdefs.IsUnauthorized(err) && !errdefs.IsNotFound(err) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestFindInventedCallers: a caller with many names and passwords has the tags of a repository read no more often.
+func TestFindInventedCallers(t *testing.T) {
+	t.Parallel()
+	u, f := newUpstream(t), newFacade(t, remote.Options{})
+	for i := range 64 {
+		tag := fmt.Sprint("t", i)
+		u.tags = append(u.tags, tag)
+		u.push("org/m", tag, converttest.ModelPackRaw([]converttest.File{{Path: "model.gguf", Data: append(weights(100), byte(i)), Mode: 0o644}}))
+	}
+	asked := 0
+	ask := func(repository string, header ...string) int {
+		t.Helper()
+		asked++
+		return f.ask(t, http.MethodGet, fmt.Sprintf("/v2/%s/manifests/%s", repository, digest.FromString(fmt.Sprint(asked))), u.host(), header...).status
+	}
+	for i := range 20 {
+		if got := ask("org/m", basic(fmt.Sprintf("a:%d", i))...); got != http.StatusNotFound {
+			t.Fatalf("status %d", got)
+		}
+	}
+	if n := u.count("/manifests/t"); n != 64 {
+		t.Errorf("64 tags were read %d times", n)
+	}
+
+	// Where tags can be listed and not read, there are few searches of a repository, and of all repositories of the host.
+	for i := range 50 {
+		u.setUser(fmt.Sprint("closed/m", i), "alice:s3cret")
+	}
+	u.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !strings.Contains(r.URL.Path, "/manifests/t") {
+			r.SetBasicAuth("alice", "s3cret")
+		}
+		u.ServeHTTP(w, r)
+	})
+	u.count("")
+	last := 0
+	for i := range 10 {
+		last = ask("closed/m0", basic(fmt.Sprintf("a:%d", i))...)
+	}
+	if n := u.count("/tags/list"); n != 4 || last != http.StatusForbidden {
+		t.Errorf("the tags of one repository were listed %d times, status %d; want 4 times, %d", n, last, http.StatusForbidden)
+	}
+	for i := range 50 {
+		last = ask(fmt.Sprint("closed/m", i), basic("a:b")...)
+	}
+	if n := u.count("/tags/list"); n != 32-1-4 {
+		t.Errorf("the tags of repositories were listed %d times, want 27", n)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/signature"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/opencontainers/go-digest"
+	"golang.org/x/time/rate"
 )
 
 // A Handler is the facade. Upstream and Store are required; other fields of a literal can be zero.
@@ -58,7 +59,9 @@ type Handler struct {
 	built    cache[digest.Digest, []byte]      // manifests converted here
 	recent   cache[accessKey, remote.Manifest] // manifests that passed unchanged
 	missing  cache[accessKey, bool]            // digests that were not found
-	walked   cache[accessKey, bool]            // repositories whose tags were searched; without a digest
+	walked   cache[accessKey, bool]            // repositories whose tags were searched, and whether some could not be read; without a digest
+	searched cache[name, *rate.Limiter]        // searches of repositories
+	hosts    cache[name, *rate.Limiter]        // of those of a host
 }
 
 // HeaderNext is a request header of clients that can ask the registry themselves for blobs that the

@@ -84,10 +84,15 @@ func TestSlotsOfStrangers(t *testing.T) {
 			}()
 			time.Sleep(time.Second)
 		}
-		s.answered("good", true)
 		start := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		if _, err := s.take(ctx, "another"); err == nil {
+			t.Error("hosts that did not answer have all checks")
+		}
+		cancel()
+		s.answered("good", true)
 		good, err := take("good")
-		if err != nil || time.Since(start) != 0 {
+		if err != nil || time.Since(start) != time.Second {
 			t.Errorf("a host that has answered gets a check after %v, %v", time.Since(start), err)
 		}
 		for _, host := range []string{"hung1", "good"} { // who has one waits for it

@@ -241,7 +241,7 @@ func TestFleetRoutes(t *testing.T) {
 	if d := cmp.Diff([]string{testRef}, pins()); d != "" {
 		t.Errorf("the pin of the operator (-want +got):\n%s", d)
 	}
-	if _, err := fleet.SetFleetPins(ctx, api.FleetPins{Pins: make([]api.FleetPin, 1<<10+1)}); !errdefs.IsInvalidArgument(err) {
+	if _, err := fleet.SetFleetPins(ctx, api.FleetPins{Pins: slices.Repeat([]api.FleetPin{gone}, 1<<10+1)}); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("too many pins: %v", err)
 	}
 	running := api.Job{Kind: api.KindContainerd, Table: r.image.Table, Total: 9, Completed: 4, Rate: 2}

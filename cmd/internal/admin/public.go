@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/store"
@@ -14,22 +15,44 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Limits of requests for Resolved, of all users together.
+// Limits of requests for Resolved, of one user.
 const (
-	resolveRate  = 50 // a second
-	resolveBurst = 200
+	resolveRate  = 20 // a second
+	resolveBurst = 100
 )
+
+// maxResolvers is the number of users whose requests are counted.
+const maxResolvers = 1024
+
+// A perUser counts the requests of users. The zero value works.
+type perUser struct {
+	mu sync.Mutex
+	of map[uint32]*rate.Limiter // guarded by mu
+}
+
+// allow counts a request, and reports whether the user may send it.
+func (p *perUser) allow(uid uint32) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.of[uid] == nil {
+		if p.of == nil || len(p.of) >= maxResolvers {
+			p.of = map[uint32]*rate.Limiter{}
+		}
+		p.of[uid] = rate.NewLimiter(resolveRate, resolveBurst)
+	}
+	return p.of[uid].Allow()
+}
 
 // maxName limits the name in a request of ResolveRoutes, in bytes.
 const maxName = 1 << 10
 
 // ResolveRoutes returns the handler for users who are not root. It changes and downloads nothing, and shows only
-// models that everybody can read in their registry.
-func (h *Handler) ResolveRoutes() http.Handler {
-	limit := rate.NewLimiter(resolveRate, resolveBurst)
+// models that everybody can read in their registry. user returns the user who sent a request.
+func (h *Handler) ResolveRoutes(user func(context.Context) uint32) http.Handler {
+	var limit perUser
 	mux := http.NewServeMux()
 	mux.Handle("GET /v1/resolve", answer(func(r *http.Request) (any, error) {
-		if !limit.Allow() {
+		if !limit.allow(user(r.Context())) {
 			return nil, fmt.Errorf("too many requests; try again in a second: %w", errdefs.ErrUnavailable)
 		}
 		s := r.URL.Query().Get("name")

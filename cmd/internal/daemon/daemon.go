@@ -227,7 +227,7 @@ func (d *Daemon) serve(ctx context.Context, g *errgroup.Group) error {
 		return err
 	}
 	if public != nil {
-		g.Go(func() error { return serve.Public(ctx, d.log, d.admin().ResolveRoutes(), public) })
+		g.Go(func() error { return serve.Public(ctx, d.log, d.admin().ResolveRoutes(serve.User), public) })
 	}
 	if d.config.Facade.Listen != "" {
 		g.Go(d.port.Open(ctx))

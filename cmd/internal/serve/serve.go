@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 )
@@ -148,22 +147,24 @@ func run(ctx context.Context, s *http.Server, l net.Listener) error {
 	return g.Wait()
 }
 
-// Limits of a socket for users who are not root: of its connections, of a request, and of its header in bytes.
+// Limits of a request at a socket for users who are not root, and of its header in bytes.
 const (
-	publicConnections = 64
-	publicTimeout     = 5 * time.Second
-	publicHeader      = 8 << 10
+	publicTimeout = 5 * time.Second
+	publicHeader  = 8 << 10
 )
 
-// Public is HTTP for small requests of users who may be hostile. A connection has one request and ends after a few
-// seconds; those above a limit wait.
+// Public is HTTP at a unix socket for small requests of users who may be hostile; see User. A connection has one request and
+// ends after a few seconds, or when its user has too many.
 func Public(ctx context.Context, log *slog.Logger, h http.Handler, l net.Listener) error {
 	s := &http.Server{
 		Handler: http.MaxBytesHandler(h, 0), ReadTimeout: publicTimeout, WriteTimeout: publicTimeout, MaxHeaderBytes: publicHeader,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, userKey{}, c.(*userConn).uid)
+		},
 	}
 	s.SetKeepAlivesEnabled(false)
-	return run(ctx, s, netutil.LimitListener(l, publicConnections))
+	return run(ctx, s, &users{Listener: l})
 }
 
 // stopTimeout limits the time of running requests when the daemon stops. The kubelet and containerd

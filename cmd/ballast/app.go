@@ -11,6 +11,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
@@ -254,10 +255,11 @@ func (a *app) table(rows [][]string) error {
 	return w.Flush()
 }
 
-// printable returns s without control characters for a terminal. Names are not trusted.
+// printable returns s for a terminal, with a mark for each character that controls it or cannot be seen. Names are not trusted.
 func printable(s string) string {
+	const blank = '\u2800' // of Braille
 	return strings.Map(func(r rune) rune {
-		if r < 0x20 || r >= 0x7f && r < 0xa0 || r == '\u2028' || r == '\u2029' || r >= '\u202a' && r <= '\u202e' || r >= '\u2066' && r <= '\u2069' {
+		if !unicode.IsPrint(r) || r == blank || unicode.In(r, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point) {
 			return '\ufffd'
 		}
 		return r

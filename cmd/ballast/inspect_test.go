@@ -85,6 +85,22 @@ func TestInspectBadHeader(t *testing.T) {
 	}
 }
 
+// TestInspectInvisible inspects a model with file names that look the same.
+func TestInspectInvisible(t *testing.T) {
+	s := newSite(t)
+	s.models["a/odd"] = converttest.ModelPackRaw([]converttest.File{
+		{Path: "model.gguf", Data: []byte("1"), Mode: 0o644}, {Path: "model\u200b.gguf", Data: []byte("2"), Mode: 0o644}, {Path: "model\U000e0041.gguf", Data: []byte("3"), Mode: 0o644},
+	})
+	ref := s.host + "/a/odd:v1"
+	remote := s.ok(t, "inspect", "--remote", ref)
+	s.ok(t, "prefetch", ref)
+	for _, out := range []string{remote, s.ok(t, "inspect", ref)} {
+		if strings.ContainsAny(out, "\u200b\U000e0041") || strings.Count(out, "model\ufffd.gguf") < 2 {
+			t.Errorf("inspect:\n%q", out)
+		}
+	}
+}
+
 // TestInspectOrigin prints the documents of origins, and the facts that the image has no place for.
 func TestInspectOrigin(t *testing.T) {
 	s := newSite(t)

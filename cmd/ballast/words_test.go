@@ -84,6 +84,26 @@ func TestWarningsHavePrefixes(t *testing.T) {
 	}
 }
 
+// TestPrintable: no name controls the terminal, or looks like another one because of what cannot be seen.
+func TestPrintable(t *testing.T) {
+	for _, r := range []rune{
+		0x00, 0x07, '\n', 0x1b, 0x7f, 0x9b, // controls
+		0xad, 0x061c, 0x200b, 0x200d, 0x200e, 0x202e, 0x2060, 0x2066, 0xfeff, 0xe0041, // format
+		0x00a0, 0x2003, 0x2028, 0x3000, // blanks other than the space
+		0x034f, 0x115f, 0x2800, 0x3164, 0xffa0, 0xfe0f, 0xe0100, // invisible letters, marks and variations
+		0xe000, 0x10ffff, // private, no character
+	} {
+		if got := printable("a" + string(r) + "b"); got != "a\ufffdb" {
+			t.Errorf("%U is printed as %q", r, got)
+		}
+	}
+	for _, s := range []string{"model-00001-of-00002.safetensors", "a b", "模型.gguf", "größe", "e\u0301", "नमूना", "🤗"} {
+		if got := printable(s); got != s {
+			t.Errorf("%q is printed as %q", s, got)
+		}
+	}
+}
+
 // TestSecondSignal checks that Ctrl-C ends a command that waits where it cannot be cancelled: in the
 // opening of a pipe.
 func TestSecondSignal(t *testing.T) {

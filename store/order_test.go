@@ -275,6 +275,16 @@ func TestHydrateInOrder(t *testing.T) {
 	}
 }
 
+// allocated returns the bytes that do allocates.
+func allocated(do func() error) (bytes uint64, err error) {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	before := m.TotalAlloc
+	err = do()
+	runtime.ReadMemStats(&m)
+	return m.TotalAlloc - before, err
+}
+
 // TestOrderOfWholeFiles: an order costs what the model has, not what its ranges name together. Strangers write orders, and
 // nothing of the model need exist: here 8,192 ranges each name a file of 4,000 chunks that lie far apart.
 func TestOrderOfWholeFiles(t *testing.T) {
@@ -317,14 +327,6 @@ func TestOrderOfWholeFiles(t *testing.T) {
 				o.Ranges = append(o.Ranges, filetable.Range{Path: fmt.Sprint(i % paths), Size: chunks * part})
 			}
 			from := storetest.From(storetest.NewFetcher())
-			allocated := func(do func() error) (bytes uint64, err error) {
-				var m runtime.MemStats
-				runtime.ReadMemStats(&m)
-				before := m.TotalAlloc
-				err = do()
-				runtime.ReadMemStats(&m)
-				return m.TotalAlloc - before, err
-			}
 			none, err := allocated(func() error { return s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: from}) })
 			if err == nil {
 				t.Fatal("the model is complete")

@@ -12,6 +12,7 @@ import (
 	"github.com/ballast-dev/ballast/store/storetest"
 	"github.com/containerd/errdefs"
 	"github.com/klauspost/compress/zstd"
+	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
 )
 
@@ -59,5 +60,35 @@ func TestArchiveLeavesReserve(t *testing.T) {
 	}
 	if n := free(); n < reserve-step {
 		t.Errorf("%d bytes are free, want %d", n, reserve)
+	}
+}
+
+// TestClaimedSize: a manifest can say that a blob has any size. Until the disk has room for it, that costs no memory.
+func TestClaimedSize(t *testing.T) {
+	s := storetest.Open(t, t.TempDir(), store.Options{Reserve: 1})
+	const size = 32 << 40
+	d := digest.FromString("no such blob")
+	b := storetest.NewBuilder("m").File(filetable.File{Path: "m", Type: filetable.TypeReg, Mode: 0o644, Size: size, Digest: d, Source: &filetable.Source{Blob: d, Size: size}})
+	b.Table().Blobs = append(b.Table().Blobs, filetable.Blob{Digest: d, Size: size})
+	table := b.Put(t, s)
+	hold(t, s, table)
+	from := storetest.From(storetest.NewFetcher())
+	for what, do := range map[string]func() error{
+		"hydrate": func() error { return s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: from}) },
+		"expose": func() error {
+			return s.Expose(t.Context(), table, store.ExposeOptions{Sources: from, Wait: true, Unverified: true, Probe: true})
+		},
+		"state": func() error {
+			_, err := s.Presence(t.Context(), table)
+			return err
+		},
+	} {
+		n, err := allocated(do)
+		if what != "state" && !errdefs.IsResourceExhausted(err) {
+			t.Errorf("%s: %v", what, err)
+		}
+		if n > 16<<20 {
+			t.Errorf("%s: %d MiB are allocated", what, n>>20)
+		}
 	}
 }

@@ -365,8 +365,9 @@ func (f *File) Put(raw, buf []byte) error {
 		return nil
 	}
 	if !staged || f.read(st, 0, buf) != nil {
-		if err = f.Layout.decode(buf, raw, f.Layout.Chunks); err == nil {
-			err = f.put(st, 0, buf, make([]filetable.Location, len(f.Layout.Chunks)))
+		chunks := f.Layout.of(0)
+		if err = f.Layout.decode(buf, raw, chunks); err == nil {
+			err = f.put(st, 0, buf, make([]filetable.Location, len(chunks)))
 		}
 	}
 	if err != nil {

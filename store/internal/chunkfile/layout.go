@@ -18,7 +18,7 @@ const MaxGap = 64 << 10 // 64 KiB
 type Layout struct {
 	From   filetable.Blob // the blob with the chunks
 	Codec  filetable.Codec
-	Chunks []filetable.Chunk // with At and Len set, except for zeros
+	Chunks []filetable.Chunk // with At and Len set, except for zeros; nil if they are unverified
 	ID     digest.Digest     // identifies what readers see: the chunks and, if they are unverified, the group
 	Group  string            // of its sources
 
@@ -29,7 +29,8 @@ type Layout struct {
 	Stated bool
 
 	file   digest.Digest
-	groups []int // the first chunk of each group
+	groups []int // the first chunk of each group; nil if they are unverified
+	raw    int64 // size of a file whose chunks are unverified
 }
 
 // NewLayout returns the layout of f, which has chunks, in blob b from a group of sources
@@ -47,14 +48,11 @@ func NewLayout(f filetable.File, b filetable.Blob, group string) *Layout {
 	return l
 }
 
-// NewRaw returns the layout of a raw blob from a group of sources, without digests.
+// NewRaw returns the layout of a raw blob from a group of sources, without digests: each group is a chunk of
+// staging.ChunkSize. It costs the same for any size, which is only what a manifest says.
 func NewRaw(b filetable.Blob, group string) *Layout {
-	l := &Layout{From: b, Group: group, Unverified: true}
-	for at := int64(0); at < b.Size; at += staging.ChunkSize {
-		n := min(staging.ChunkSize, b.Size-at)
-		l.Chunks = append(l.Chunks, filetable.Chunk{Offset: at, Size: n, At: at, Len: n})
-	}
-	l.group(b.Size)
+	l := &Layout{From: b, Group: group, Unverified: true, raw: b.Size}
+	l.ID = l.sum()
 	return l
 }
 
@@ -85,7 +83,7 @@ func (l *Layout) sum() digest.Digest {
 	h := digest.SHA256.Hash()
 	fmt.Fprintf(h, "%s %q %t\n", l.From.Digest, l.Codec, l.Unverified)
 	if l.Unverified {
-		fmt.Fprintf(h, "%q\n", l.Group)
+		fmt.Fprintf(h, "%q %d %d\n", l.Group, l.raw, staging.ChunkSize)
 	}
 	var line []byte
 	for _, ch := range l.Chunks {
@@ -103,19 +101,37 @@ func (l *Layout) sum() digest.Digest {
 func (l *Layout) Dir(d digest.Digest) string { return staging.BlobDir(d, l.ID.String(), l.Group) }
 
 // Groups returns the number of groups.
-func (l *Layout) Groups() int { return len(l.groups) }
+func (l *Layout) Groups() int {
+	if l.Unverified {
+		return int((l.raw + staging.ChunkSize - 1) / staging.ChunkSize)
+	}
+	return len(l.groups)
+}
 
 // Grid returns the offsets of the groups in the file.
 func (l *Layout) Grid() []int64 {
-	out := make([]int64, len(l.groups))
-	for g, i := range l.groups {
-		out[g] = l.Chunks[i].Offset
+	out := make([]int64, l.Groups())
+	for g := range out {
+		out[g] = l.start(g)
 	}
 	return out
 }
 
+// start returns the offset of group g in the file.
+func (l *Layout) start(g int) int64 {
+	if l.Unverified {
+		return int64(g) * staging.ChunkSize
+	}
+	return l.Chunks[l.groups[g]].Offset
+}
+
 // of returns the chunks of group g.
 func (l *Layout) of(g int) []filetable.Chunk {
+	if l.Unverified {
+		at := l.start(g)
+		n := min(staging.ChunkSize, l.raw-at)
+		return []filetable.Chunk{{Offset: at, Size: n, At: at, Len: n}}
+	}
 	end := len(l.Chunks)
 	if g+1 < len(l.groups) {
 		end = l.groups[g+1]
@@ -132,11 +148,16 @@ func (l *Layout) Part(g int) (off, size int64) {
 
 // Find returns the group with the byte at off.
 func (l *Layout) Find(off int64) int {
-	return sort.Search(len(l.groups), func(g int) bool { return l.Chunks[l.groups[g]].Offset > off }) - 1
+	return sort.Search(l.Groups(), func(g int) bool { return l.start(g) > off }) - 1
 }
 
 // Span returns the range of the blob with the whole file; length 0 if it is all zeros.
-func (l *Layout) Span() (at, length int64) { return span(l.Chunks) }
+func (l *Layout) Span() (at, length int64) {
+	if l.Unverified {
+		return 0, l.raw
+	}
+	return span(l.Chunks)
+}
 
 // span returns the range of the blob with chunks; length 0 if all are zeros.
 func span(chunks []filetable.Chunk) (at, length int64) {

@@ -169,7 +169,7 @@ func (s *Set) missingFiles(t *filetable.Table, o Request) ([]missingFile, error)
 		early = early || layout != nil
 		var staged int64
 		if layout != nil {
-			staged = s.Area.Marked(layout.Dir(f.Digest), f.Size, layout.Grid())
+			staged = s.Area.Marked(layout.Dir(f.Digest), f.Size, layout.Grid)
 		}
 		out = append(out, missingFile{file: f, layout: layout, staged: staged})
 	}

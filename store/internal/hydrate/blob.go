@@ -211,7 +211,7 @@ func (b *blobFetch) attempt(ctx context.Context) (resumed bool, err error) {
 
 // file fetches a file by chunks.
 func (b *blobFetch) file(ctx context.Context, f *chunkfile.File) (resumed bool, err error) {
-	resumed = b.e.Area.Marked(f.Layout.Dir(f.Digest), f.Size, f.Layout.Grid()) > 0
+	resumed = b.e.Area.Marked(f.Layout.Dir(f.Digest), f.Size, f.Layout.Grid) > 0
 	err = f.Fill(ctx, b.flow, b.limit, b.noRanges)
 	var wrong *verify.Error
 	if errors.As(err, &wrong) && !errors.Is(err, chunkfile.ErrChunk) {

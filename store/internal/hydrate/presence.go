@@ -35,13 +35,13 @@ func (e *Engine) staged(t *Target) (n int64) {
 		return e.most(t.Blob.Digest, t.Blob.Size, nil)
 	}
 	for _, f := range t.Files {
-		n += e.most(f.File.Digest, f.File.Size, f.Layout.Grid())
+		n += e.most(f.File.Digest, f.File.Size, f.Layout.Grid)
 	}
 	return n
 }
 
 // most returns the largest number of staged bytes of a blob in one directory.
-func (e *Engine) most(d digest.Digest, size int64, grid []int64) (n int64) {
+func (e *Engine) most(d digest.Digest, size int64, grid func() []int64) (n int64) {
 	for _, dir := range e.Area.Dirs(d) {
 		n = max(n, e.Area.Marked(dir, size, grid))
 	}

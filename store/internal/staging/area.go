@@ -299,12 +299,15 @@ func (a *Area) Open(name string, size int64, pieces []Piece, grid []int64) (*Par
 }
 
 // Marked returns the number of bytes with valid marks of a partial, without opening it: 0 if there
-// is none, or one of another layout. It may be written concurrently.
-func (a *Area) Marked(name string, size int64, grid []int64) (n int64) {
+// is none, or one of another layout. It may be written concurrently. grid, if any, is called if there is one.
+func (a *Area) Marked(name string, size int64, grid func() []int64) (n int64) {
 	if !a.isThere(name) {
 		return 0
 	}
-	p := &Partial{root: a.root, Dir: filepath.Join(Top, name), Size: size, grid: grid}
+	p := &Partial{root: a.root, Dir: filepath.Join(Top, name), Size: size}
+	if grid != nil {
+		p.grid = grid()
+	}
 	head, err := p.readHead()
 	switch {
 	case err != nil || head.Size != size || head.Chunk != ChunkSize:

@@ -131,7 +131,7 @@ func TestResumeSingle(t *testing.T) {
 			a := area(t, dir)
 			for _, write := range []bool{false, true} {
 				p, err := a.Open("one", 10, RawPieces(10), grid)
-				if err != nil || p.Resumed || a.Marked("one", 10, grid) != 0 {
+				if err != nil || p.Resumed || a.Marked("one", 10, func() []int64 { return grid }) != 0 {
 					t.Fatalf("%v, what was not written is there: %t", err, p.Resumed)
 				}
 				if write {
@@ -147,7 +147,7 @@ func TestResumeSingle(t *testing.T) {
 			for boot, want := range map[string]int64{"another": 0, a.boot: 10} {
 				b := area(t, dir)
 				b.boot = boot
-				if n := b.Marked("one", 10, grid); n != want {
+				if n := b.Marked("one", 10, func() []int64 { return grid }); n != want {
 					t.Errorf("boot %s: %d bytes, want %d", boot, n, want)
 				}
 			}

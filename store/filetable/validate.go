@@ -109,9 +109,13 @@ func (t *Table) validateBlobs() (map[digest.Digest]Blob, error) {
 
 func (t *Table) validateFiles(blobs map[digest.Digest]Blob) error {
 	var total int64
+	units := units{}
 	for i := range t.Files {
 		f := &t.Files[i]
 		if err := f.validate(blobs); err != nil {
+			return err
+		}
+		if err := units.add(f, blobs); err != nil {
 			return err
 		}
 		if f.Size > MaxModel-total {
@@ -133,6 +137,36 @@ func (t *Table) validateFiles(blobs map[digest.Digest]Blob) error {
 		}
 	}
 	return t.validateTree()
+}
+
+// units are the bytes of blobs with ArchiveChunks that the chunks of files are in. Files with one digest are fetched once.
+type units map[digest.Digest]struct {
+	sum   int64
+	files map[digest.Digest]bool
+}
+
+// add adds the chunks of a file. It returns an error if the units of the blob have twice its size: whoever made the table
+// would have a byte fetched and unpacked for any number of chunks.
+func (u units) add(f *File, blobs map[digest.Digest]Blob) error {
+	if f.Source == nil || blobs[f.Source.Blob].Archive != ArchiveChunks {
+		return nil
+	}
+	b := blobs[f.Source.Blob]
+	of := u[b.Digest]
+	if of.files[f.Digest] {
+		return nil
+	}
+	if of.files == nil {
+		of.files = map[digest.Digest]bool{}
+	}
+	of.files[f.Digest] = true
+	for _, c := range f.Source.Chunks {
+		of.sum += c.Len
+	}
+	if u[b.Digest] = of; of.sum > 2*b.Size {
+		return fmt.Errorf("file %q: the chunks in %s overlap: they have %d bytes, the blob %d: %w", f.Path, b.Digest, of.sum, b.Size, errdefs.ErrInvalidArgument)
+	}
+	return nil
 }
 
 // validateTree checks the visible files. For a stacked table they are known only if there are no

@@ -1,0 +1,40 @@
+package filetable
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// TestOverlappingChunks: the chunks of a blob name each of its bytes about once, so that a model of a few bytes does not have the
+// blob fetched for each of them.
+func TestOverlappingChunks(t *testing.T) {
+	const files, size = 100, 1 << 20
+	blob := Blob{Digest: digest.FromString("blob"), Size: size, Archive: ArchiveChunks}
+	for name, tt := range map[string]struct {
+		unit    int64
+		content func(i int) string
+		good    bool
+	}{
+		"beside each other":          {size / files, func(i int) string { return fmt.Sprint(i) }, true},
+		"one file by several paths":  {size, func(int) string { return "x" }, true},
+		"all in all bytes":           {size, func(i int) string { return fmt.Sprint(i) }, false},
+		"some bytes more than twice": {3 * size / files, func(i int) string { return fmt.Sprint(i) }, false},
+	} {
+		table := Table{Version: Version, Origin: Origin{Format: "modelpack", Digest: digest.FromString("origin"), Mapping: 1}, Blobs: []Blob{blob}}
+		for i := range files {
+			at := min(int64(i)*(size/files), size-tt.unit)
+			d := digest.FromString(tt.content(i))
+			chunk := Chunk{Size: 1, Digest: d, At: at, Len: tt.unit}
+			if tt.content(i) == "x" {
+				chunk.At = 0
+			}
+			table.Files = append(table.Files, File{Path: fmt.Sprintf("%03d", i), Type: TypeReg, Mode: 0o644, Size: 1, Digest: d, Source: &Source{Blob: blob.Digest, Codec: CodecZstd, Chunks: []Chunk{chunk}}})
+		}
+		if err := table.Validate(); (err == nil) != tt.good || err != nil && !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -386,11 +386,30 @@ func (s *stalls) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// hostileOrder writes an order of reads whose ranges each name a whole file of some size.
+func hostileOrder(t *testing.T, path string, size int64) (file string) {
+	t.Helper()
+	o := filetable.Order{Version: filetable.OrderVersion}
+	for range filetable.MaxOrderRanges {
+		o.Ranges = append(o.Ranges, filetable.Range{Path: path, Size: size})
+	}
+	p, err := o.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file = filepath.Join(t.TempDir(), "order.json")
+	if err := os.WriteFile(file, p, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
 // TestHostileMix has strangers take what memory they can in all ways at once: the largest manifests, tables of
-// contents of 55 MiB, and files that are compressed with the largest window.
+// contents of 55 MiB, files that are compressed with the largest window, orders of reads that name a file 8,192 times, and
+// models of sizes that no disk has.
 func TestHostileMix(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
-	const manifests, tables, windows = 24, 6, 8
+	const manifests, tables, windows, orders, claims = 24, 6, 8, 4, 4
 	evil := &flood{blobs: map[digest.Digest][]byte{digest.FromBytes(modelConfig): modelConfig}}
 	ready := map[string][]byte{} // manifests by tag
 	evil.manifest = func(tag string) []byte { return ready[tag] }
@@ -438,12 +457,35 @@ func TestHostileMix(t *testing.T) {
 		}
 		ready[fmt.Sprint("window", i)] = artifact.Manifest
 	}
+	const ordered, claimed = 1 << 30, 100 << 40 // bytes of raw models whose blobs nobody has
+	never := map[digest.Digest]*sync.Once{}     // for the first request
+	raw := func(tag string, size int64) {
+		d := digest.FromString(tag)
+		never[d] = &sync.Once{}
+		ready[tag] = bytes.Replace(largeManifest(tag, 1), []byte(digest.FromString(tag+"0")+`","size":1`), fmt.Appendf(nil, `%s","size":%d`, d, size), 1)
+	}
+	for i := range orders {
+		raw(fmt.Sprint("order", i), ordered)
+	}
+	for i := range claims {
+		raw(fmt.Sprint("claim", i), claimed)
+	}
+	order := hostileOrder(t, "0", ordered)
+	followed := make(chan struct{}, orders+claims)
 	begun, end := make(chan struct{}, 100), make(chan struct{})
 	release := sync.OnceFunc(func() { close(end) })
 	defer release()
 	slowly := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if d := digest.Digest(filepath.Base(r.URL.Path)); r.Method == http.MethodGet && slow[d] {
+		switch d := digest.Digest(filepath.Base(r.URL.Path)); {
+		case r.Method == http.MethodGet && slow[d]:
 			w = &stalls{w, 512 << 10, func() { begun <- struct{}{} }, end}
+		case never[d] != nil:
+			never[d].Do(func() { followed <- struct{}{} })
+			select {
+			case <-end:
+			case <-r.Context().Done():
+			}
+			return
 		}
 		evil.ServeHTTP(w, r)
 	})
@@ -485,11 +527,33 @@ func TestHostileMix(t *testing.T) {
 		}
 	}
 	t.Logf("%d streams, after %v, with %d MiB", windows, time.Since(start), peak(t, n)>>20)
+	for i := range orders {
+		ref := fmt.Sprintf("%s/m/x:order%d", host(i), i)
+		if out := n.Ballast("prefetch", "--detach", "--order", order, ref); out.Err != nil {
+			t.Errorf("%s: %v\n%s", ref, out.Err, out.Output())
+		}
+	}
+	for range orders {
+		select {
+		case <-followed:
+		case <-time.After(5 * time.Minute):
+			t.Fatal("not all orders are followed")
+		}
+	}
+	t.Logf("%d orders, after %v, with %d MiB", orders, time.Since(start), peak(t, n)>>20)
 	for i := range manifests {
 		ask(host(i), fmt.Sprint("manifest", i))
 	}
 	for i := range tables {
 		ask(host(i), fmt.Sprint("table", i))
+	}
+	for i := range claims {
+		ref := fmt.Sprintf("%s/m/x:claim%d", host(i), i)
+		out := n.Ballast("prefetch", ref)
+		limited := strings.Contains(out.Output(), "limit conversion_memory") || strings.Contains(out.Output(), "limit idle_documents")
+		if !limited && !strings.Contains(out.Output(), "needs 110 TB more") {
+			t.Errorf("%s: %v\n%s", ref, out.Err, out.Output())
+		}
 	}
 	waitFor(t, "another's pull", func() error { return n.Pull("ballast", good).Err }) // ctr waits only 30 s for an answer
 	t.Logf("another's pull took %v", time.Since(start))

@@ -248,6 +248,7 @@ func hostileTars(t *testing.T) map[string][]byte {
 		return rawTar(t, file("a", 1), tar.Header{Name: name, Typeflag: typ, Linkname: target, Mode: 0o777})
 	}
 	pax := rawTar(t, tar.Header{Name: "a", Mode: 0o644, Typeflag: tar.TypeReg, Format: tar.FormatPAX, PAXRecords: map[string]string{"comment": "x"}})
+	sparse := rawTar(t, tar.Header{Name: "a", Mode: 0o644, Typeflag: tar.TypeReg, Format: tar.FormatPAX, PAXRecords: map[string]string{"COM.sparse.major": "9"}})
 	return map[string][]byte{
 		"hardlink to an absolute path":   link(tar.TypeLink, "l", "/etc/passwd"),
 		"hardlink to a parent":           link(tar.TypeLink, "l", "../a"),
@@ -263,6 +264,7 @@ func hostileTars(t *testing.T) map[string][]byte {
 		"negative size in base 256":      patch(one, 124, "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00"),
 		"negative size in octal":         patch(one, 124, "-0000000001\x00"),
 		"sparse file of GNU":             patch(one, 156, "S"),
+		"sparse file in PAX headers":     bytes.ReplaceAll(sparse, []byte("COM.sparse."), []byte("GNU.sparse.")),
 		"PAX header of 1 GB":             patch(pax, 124, "07346545000\x00"),
 		"file and directory":             rawTar(t, file("a", 1), tar.Header{Name: "a/", Typeflag: tar.TypeDir, Mode: 0o755}),
 		"file and file below it":         rawTar(t, file("a", 1), file("a/b", 1)),

@@ -277,3 +277,20 @@ func TestSealedWrong(t *testing.T) {
 		})
 	}
 }
+
+// TestKeyFile: the key of others' making is for root alone from then on.
+func TestKeyFile(t *testing.T) {
+	dir := t.TempDir()
+	key := filepath.Join(dir, keyFile)
+	if err := os.WriteFile(key, make([]byte, keySize), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(key, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	open(t, dir)
+	info, err := os.Stat(key)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+}

@@ -153,6 +153,64 @@ func TestBearerRefused(t *testing.T) {
 	}
 }
 
+// TestEchoedSecrets: an error has none of the secrets that a registry repeats.
+func TestEchoedSecrets(t *testing.T) {
+	t.Parallel()
+	const header = "of-hosts-toml"
+	for _, status := range []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests, http.StatusInternalServerError} {
+		u := newUpstream(t)
+		u.before = func(w http.ResponseWriter, r *http.Request) bool {
+			user, password, ok := r.BasicAuth()
+			if !ok {
+				w.Header().Set("WWW-Authenticate", `Basic realm="x"`)
+				w.WriteHeader(http.StatusUnauthorized)
+				return true
+			}
+			w.WriteHeader(status)
+			fmt.Fprintf(w, `{"errors":[{"code":"X","message":"got %s, %s, %s, %s"}]}`, r.Header.Get("Authorization"), user, password, r.Header.Get("X-Key"))
+			return true
+		}
+		dir := hostsDir(t, u.host(), "server = \""+u.URL+"\"\n[header]\nX-Key = \""+header+"\"\n")
+		_, err := u.repository(t, remote.Options{HostsDir: dir}, &remote.Credentials{Username: "alice", Secret: secret}).Manifest(t.Context(), "latest")
+		if err == nil || !strings.Contains(err.Error(), "got") {
+			t.Fatalf("%d: %v", status, err)
+		}
+		encoded := base64.StdEncoding.EncodeToString([]byte("alice:" + secret))
+		for _, s := range []string{secret, header, encoded} {
+			if strings.Contains(err.Error(), s) {
+				t.Errorf("%d: the error has %q: %v", status, s, err)
+			}
+		}
+	}
+}
+
+// TestTokenSize limits the answer of a token server.
+func TestTokenSize(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		size int
+		good bool
+	}{{1000, true}, {2 << 20, false}} {
+		u := newUpstream(t)
+		u.manifests["latest"] = manifestBytes("x")
+		u.before = func(w http.ResponseWriter, r *http.Request) bool {
+			switch {
+			case r.URL.Path == "/token":
+				fmt.Fprintf(w, `{"pad":%q,"token":"t"}`, strings.Repeat("x", tt.size))
+			case r.Header.Get("Authorization") != "Bearer t":
+				w.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer realm="%s/token",service="svc"`, u.URL))
+				w.WriteHeader(http.StatusUnauthorized)
+			default:
+				return false
+			}
+			return true
+		}
+		if _, err := u.repository(t, remote.Options{}, nil).Manifest(t.Context(), "latest"); (err == nil) != tt.good {
+			t.Errorf("an answer of %d bytes: %v", tt.size, err)
+		}
+	}
+}
+
 // TestRealmRefused checks that a registry cannot name a token server in a private network.
 func TestRealmRefused(t *testing.T) {
 	t.Parallel()

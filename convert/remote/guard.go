@@ -86,20 +86,12 @@ func sameSite(a, b string) bool {
 	if a == b {
 		return true
 	}
-	if isIP(a) || isIP(b) {
-		return false
-	}
-	x, err := publicsuffix.EffectiveTLDPlusOne(a)
+	x, err := publicsuffix.EffectiveTLDPlusOne(a) // addresses have none
 	if err != nil {
 		return false
 	}
 	y, err := publicsuffix.EffectiveTLDPlusOne(b)
 	return err == nil && x == y
-}
-
-func isIP(host string) bool {
-	_, err := netip.ParseAddr(host)
-	return err == nil
 }
 
 // check refuses a URL by its host name, before it is resolved here or by a proxy.

@@ -92,6 +92,7 @@ func TestGuardReach(t *testing.T) {
 		{"corp.example.evil.test", "443", reachPublic, reachPublic},
 		{"10.0.0.5", "9000", reachPrivate, reachAny},
 		{"10.0.0.6", "5000", reachPublic, reachPublic},
+		{"192.168.0.5", "5000", reachPublic, reachPublic},   // the end of an address is no domain
 		{"evil.github.io", "443", reachPublic, reachPublic}, // a public suffix
 		{"example", "443", reachPublic, reachPublic},
 	} {

@@ -1,12 +1,22 @@
 package remote_test
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/pem"
+	"fmt"
+	"log/slog"
+	"math/big"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/containerd/errdefs"
@@ -280,5 +290,52 @@ func TestSkipVerifyIsNotForRealms(t *testing.T) {
 	}
 	if n := len(tokens.requests()); n != 0 {
 		t.Errorf("the token server got %d requests", n)
+	}
+}
+
+// TestClientCertificates: the client certificate of hosts.toml is shown to its host, and to no target of a redirect.
+func TestClientCertificates(t *testing.T) {
+	t.Parallel()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+	certificate, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := filepath.Join(t.TempDir(), "client.")
+	for name, b := range map[string]*pem.Block{"cert": {Type: "CERTIFICATE", Bytes: certificate}, "key": {Type: "EC PRIVATE KEY", Bytes: private}} {
+		if err := os.WriteFile(files+name, pem.EncodeToMemory(b), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var shown [2]atomic.Int64 // certificates, to the host and to the target
+	var servers [2]*upstream
+	for i := range servers {
+		u := bare()
+		u.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
+		u.TLS = &tls.Config{ClientAuth: tls.RequestClientCert, VerifyConnection: func(s tls.ConnectionState) error {
+			shown[i].Add(int64(len(s.PeerCertificates)))
+			return nil
+		}}
+		u.StartTLS()
+		t.Cleanup(u.Close)
+		servers[i] = u
+	}
+	d := servers[1].putBlob(random(10))
+	redirecting(servers[0], http.StatusTemporaryRedirect, servers[1].URL)
+	dir := hostsDir(t, "registry.example", fmt.Sprintf("server = %q\nskip_verify = true\nclient = [[%q, %q]]\n", servers[0].URL, files+"cert", files+"key"))
+	c := newClient(t, remote.Options{HostsDir: dir, AllowHosts: []string{servers[1].host()}})
+	if _, _, err := fetch(t.Context(), repositoryOf(t, c, exampleRef(t, "x"), nil), d, 10, 0, 10); err != nil {
+		t.Fatal(err)
+	}
+	if shown[0].Load() == 0 || shown[1].Load() != 0 {
+		t.Errorf("%d certificates are shown to the host, %d to the target of a redirect", shown[0].Load(), shown[1].Load())
 	}
 }

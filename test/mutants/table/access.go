@@ -57,6 +57,38 @@ var access = []Mutant{
 	{12, "a registry with https names a token server without", "convert/remote/auth.go",
 		`if u.Scheme == "http" && (from.Scheme != "http" || `, `if u.Scheme == "http" && (`,
 		"convert/remote", "TestRealmDowngradeRefused"},
+	{12, "client certificates of hosts.toml are shown to targets of redirects", "convert/remote/hosts.go",
+		`t.TLSClientConfig.Certificates = nil`, `_ = t`,
+		"convert/remote", "TestClientCertificates"},
+	{12, "pages of a tree of the Hub may be elsewhere", "convert/huggingface/api.go",
+		`err != nil || to.Scheme != u.Scheme || to.Host != u.Host {`, `err != nil {`,
+		"convert/huggingface", "TestPagesElsewhere"},
+	{13, "a registry that repeats a secret puts it into errors", "convert/remote/request.go",
+		`		default:
+			return nil, statusError(resp, e.Host, secretsOf(req)...)
+		}
+	}
+}
+
+// try sends`, `		default:
+			return nil, statusError(resp, e.Host)
+		}
+	}
+}
+
+// try sends`,
+		"convert/remote", "TestEchoedSecrets"},
+	{13, "headers of hosts.toml are no secrets", "convert/remote/request.go",
+		`if harmless(k) {
+			continue`, `if k != "Authorization" {
+			continue`,
+		"convert/remote", "TestEchoedSecrets"},
+	{14, "the key of pull secrets keeps the mode that it has", "convert/pullsecret/seal.go",
+		`s.root.Chmod(keyFile, 0o600)`, `error(nil)`,
+		"convert/pullsecret", "TestKeyFile"},
+	{15, "answers of token servers have no limit", "convert/remote/auth.go",
+		`http.MaxBytesReader(nil, resp.Body, maxTokenSize)`, `http.MaxBytesReader(nil, resp.Body, maxTokenSize<<10)`,
+		"convert/remote", "TestTokenSize"},
 	{13, "sealed secrets of one repository open another", "convert/pullsecret/seal.go",
 		`type sealer struct{ cipher.AEAD }`, `type sealer struct{ cipher.AEAD }
 		func (s sealer) Seal(a, b, p, _ []byte) []byte { return s.AEAD.Seal(a, b, p, nil) }
@@ -138,6 +170,18 @@ var access = []Mutant{
 	{21, "the repositories of a host are searched without a limit together", "convert/registry/find.go",
 		` && allow(&h.hosts, name{host: ref.Host}, maxHostSearches)`, ``,
 		"convert/registry", "TestFindInventedCallers"},
+	{15, "a size that a manifest claims costs memory", "store/internal/staging/area.go",
+		`if !a.isThere(name) {
+		return 0
+	}
+	p := &Partial`, `if grid != nil && len(grid()) < 0 || !a.isThere(name) {
+		return 0
+	}
+	p := &Partial`,
+		"store", "TestClaimedSize"},
+	{15, "each chunk has the same bytes of a blob fetched", "store/filetable/validate.go",
+		`of.sum > 2*b.Size {`, `false {`,
+		"store/filetable", "TestOverlappingChunks"},
 	{15, "one container opens all files", "snapshotter/lazy/open.go",
 		`max(minHandles, left/handleShare)`, `max(minHandles, left)`,
 		"snapshotter/lazy", "TestShareOfHandles"},

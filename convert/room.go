@@ -3,6 +3,8 @@ package convert
 import (
 	"context"
 	"sync"
+
+	"github.com/ballast-dev/ballast/store/filetable"
 )
 
 // roomKey is the context key of a Room.
@@ -37,8 +39,8 @@ const (
 	// for manifests of 4 MiB of others. Entries of indexes have as much again.
 	RequestMemory = HostMemory + HostMemory/2 // 192 MiB
 
-	// WindowMemory is for large windows of compressed files.
-	WindowMemory = 128 << 20
+	// WindowMemory is for large windows of compressed files: the largest, or several smaller ones.
+	WindowMemory = filetable.MaxWindow
 )
 
 var reserved struct {

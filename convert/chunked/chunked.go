@@ -34,12 +34,11 @@ const (
 	MaxMembers = 100_000
 
 	// tocWeight is the memory that a byte of a table of contents takes, in bytes, until its chunks are
-	// those of a file table.
-	tocWeight = 3
+	// those of a file table: the byte itself, and its part of the entries.
+	tocWeight = 4
 
-	// maxValue limits a value in a table of contents, and maxWindow the window of zstd, in bytes.
-	maxValue  = 1 << 20
-	maxWindow = 32 << 20
+	// maxValue limits a value in a table of contents, in bytes.
+	maxValue = 1 << 20
 
 	// MaxMemory is the memory that a table of contents can take, in bytes.
 	MaxMemory = tocWeight*maxTOC + maxCompressed

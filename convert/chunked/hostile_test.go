@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
+	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -67,6 +69,37 @@ func TestChunksOfPodmanTable(t *testing.T) {
 	want := []filetable.Chunk{{Size: int64(len(hello)), Digest: helloDigest, Len: 25}}
 	if d := cmp.Diff(want, files[0][0].Source.Chunks); d != "" {
 		t.Errorf("chunks (-want +got):\n%s", d)
+	}
+}
+
+// TestTableWindow reads small tables of contents that declare the windows of other writers.
+func TestTableWindow(t *testing.T) {
+	toc := []byte(table(file("")))
+	for _, window := range []int{8 << 20, 32 << 20, filetable.MaxWindow} {
+		var compressed bytes.Buffer
+		w, err := zstd.NewWriter(&compressed, zstd.WithWindowSize(window), zstd.WithEncoderConcurrency(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range [][]byte{toc[:1], toc[1:]} {
+			if _, err := w.Write(p); err != nil {
+				t.Fatal(err)
+			}
+			if err := w.Flush(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		blob, annotations := handmadeFrom(toc, compressed.Bytes())
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err = chunked.Files(bytes.NewReader(blob), anyRoom, layerOf(blob, filetable.CodecZstd, annotations), "")
+		runtime.ReadMemStats(&after)
+		if n := after.TotalAlloc - before.TotalAlloc; err != nil || n > 4<<20 {
+			t.Errorf("window of %d MiB: %v, %d MiB of memory for a table of %d bytes", window>>20, err, n>>20, len(toc))
+		}
 	}
 }
 

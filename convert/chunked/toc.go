@@ -74,17 +74,27 @@ func (t *toc) read(b *blob, room Room) ([]entry, error) {
 	if err := room(tocWeight * t.plainSize); err != nil {
 		return nil, err
 	}
-	plain, err := zstd.NewReader(bytes.NewReader(p), zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
-		zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderMaxMemory(maxWindow))
+	plain, err := unpack(p, t.plainSize)
 	if err != nil {
 		return nil, opaque("%v", err)
 	}
-	defer plain.Close()
-	var r io.Reader = io.LimitReader(plain, t.plainSize)
 	if t.digest != "" {
-		r = verify.NewReader(r, t.digest, t.plainSize)
+		if err := verify.Bytes(t.digest, plain); err != nil {
+			return nil, opaque("%v", err)
+		}
 	}
-	return decode(r, t.plainSize)
+	return decode(bytes.NewReader(plain), t.plainSize)
+}
+
+// unpack decompresses at most size bytes of zstd. It takes no other memory for the window that the frame declares,
+// which is that of the writer's level and usually larger than the table.
+func unpack(p []byte, size int64) ([]byte, error) {
+	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecodeAllCapLimit(true), zstd.WithDecoderMaxWindow(filetable.MaxWindow))
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	return d.DecodeAll(p, make([]byte, 0, size))
 }
 
 // readGzip reads the table of contents of eStargz: a tar with one file.

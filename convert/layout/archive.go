@@ -22,11 +22,8 @@ import (
 // dockerManifest is the index of an archive of "docker save". One with an OCI layout has both.
 const dockerManifest = "manifest.json"
 
-// Limits of an archive: its entries, and the window of zstd, in bytes. Other memory is constant.
-const (
-	maxEntries = 100_000
-	maxWindow  = 128 << 20 // of "zstd --long"
-)
+// maxEntries limits the entries of an archive. Other memory than the window of zstd is constant.
+const maxEntries = 100_000
 
 // member matches the names that are extracted.
 var member = regexp.MustCompile(`^(?:blobs/sha256/[0-9a-f]{64}|index\.json|oci-layout|manifest\.json)$`)
@@ -110,7 +107,7 @@ func decompress(r *bufio.Reader) (io.ReadCloser, error) {
 		}
 		return z, nil
 	case string(magic) == "\x28\xb5\x2f\xfd":
-		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderMaxMemory(maxWindow))
+		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(convert.WindowMemory))
 		if err != nil {
 			return nil, err
 		}

@@ -25,9 +25,7 @@ const (
 	// encoder use.
 	SmallWindow = 8 << 20
 
-	// maxWindow limits the window, and all windows above SmallWindow together. The reference encoder
-	// uses at most 128 MiB by default.
-	// https://github.com/facebook/zstd/blob/v1.5.7/programs/zstd.1.md
+	// maxWindow limits the window, and all windows above SmallWindow together.
 	maxWindow = convert.WindowMemory
 )
 

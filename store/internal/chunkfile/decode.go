@@ -3,6 +3,7 @@ package chunkfile
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 
@@ -13,9 +14,9 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// maxWindow limits the zstd window of a chunk, in bytes. The memory of a decoder is also limited by
-// the size of a chunk.
-const maxWindow = 128 << 20
+// ErrUndecodable means that the bytes of a chunk are not the compressed form of a chunk: they are wrong, or
+// their writer used the format in a way that cannot be read by chunks.
+var ErrUndecodable = errors.New("cannot be decompressed by chunks")
 
 // decode fills buf with chunks from raw, the bytes of their span, and verifies each.
 func (l *Layout) decode(buf, raw []byte, chunks []filetable.Chunk) error {
@@ -62,40 +63,61 @@ func (l *Layout) verify(ch filetable.Chunk, p []byte) error {
 	return nil
 }
 
-// chunkDecoder decodes zstd frames in memory. It refuses frames larger than a chunk.
+// chunkDecoder decodes zstd frames in the memory of the caller, as far as that goes. The output is the window, so
+// the window that a frame declares takes no memory: encoders of streams declare that of their level, up to
+// 32 MiB, whatever the size of the chunk.
 var chunkDecoder = func() *zstd.Decoder {
-	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderMaxMemory(2*filetable.MaxChunk), zstd.WithDecoderMaxWindow(maxWindow))
+	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecodeAllCapLimit(true), zstd.WithDecoderMaxWindow(filetable.MaxWindow))
 	if err != nil {
 		panic("store: internal error: zstd: " + err.Error())
 	}
 	return d
 }()
 
-// unpackChunk fills dst from the compressed bytes of a chunk. It returns errdefs.ErrDataLoss if
-// they are invalid. Bytes after the chunk are dropped: the frame of the last chunk of a file in
-// stargz also has the padding of the file and the tar headers of the following ones.
+// maxBlock is the largest block of zstd, in bytes.
+const maxBlock = 128 << 10 // 128 KiB
+
+// unpackChunk fills dst from the compressed bytes of a chunk. Bytes after the chunk are dropped: the frame of
+// the last chunk of a file in stargz also has the padding of the file and the tar headers of the following
+// ones. It returns ErrUndecodable if there is no such chunk, which is also errdefs.ErrDataLoss if the bytes
+// are invalid.
 func unpackChunk(dst, raw []byte, codec filetable.Codec) error {
-	bad := func(err error) error { return fmt.Errorf("%w: %w", err, errdefs.ErrDataLoss) }
 	switch codec {
 	case filetable.CodecNone:
 		copy(dst, raw)
 		return nil
 	case filetable.CodecZstd:
-		out, err := chunkDecoder.DecodeAll(raw, dst[:0:len(dst)])
-		if len(out) < len(dst) {
-			return bad(cmp.Or(err, fmt.Errorf("%d bytes instead of %d", len(out), len(dst))))
-		}
-		copy(dst, out) // out is another slice if it is longer
-		return nil
+		return unpackZstd(dst, raw)
 	case filetable.CodecGzip:
 		r, err := gzip.NewReader(bytes.NewReader(raw))
-		if err != nil {
-			return bad(err)
+		if err == nil {
+			_, err = io.ReadFull(r, dst)
 		}
-		if _, err := io.ReadFull(r, dst); err != nil {
-			return bad(err)
-		}
-		return nil
+		return undecodable(err)
 	}
 	panic("store: internal error: codec " + string(codec))
+}
+
+// unpackZstd is unpackChunk for zstd.
+func unpackZstd(dst, raw []byte) error {
+	out, err := chunkDecoder.DecodeAll(raw, dst[:0:len(dst)])
+	if err != nil && len(out) < len(dst) { // the block with the end of the chunk may be longer
+		out, err = chunkDecoder.DecodeAll(raw, make([]byte, 0, len(dst)+maxBlock))
+	}
+	if len(out) < len(dst) {
+		return undecodable(cmp.Or(err, fmt.Errorf("%d bytes instead of %d", len(out), len(dst))))
+	}
+	copy(dst, out)
+	return nil
+}
+
+// undecodable adds its categories to the error of a decoder.
+func undecodable(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, zstd.ErrWindowSizeExceeded), errors.Is(err, zstd.ErrDecoderSizeExceeded), errors.Is(err, zstd.ErrUnknownDictionary):
+		return fmt.Errorf("%w: %w", ErrUndecodable, err)
+	}
+	return fmt.Errorf("%w: %w: %w", ErrUndecodable, err, errdefs.ErrDataLoss)
 }

@@ -3,11 +3,11 @@ package chunkfile
 import (
 	"bytes"
 	stdgzip "compress/gzip"
+	"errors"
 	"io"
 	"testing"
 
 	"github.com/ballast-dev/ballast/store/filetable"
-	"github.com/containerd/errdefs"
 	"github.com/klauspost/compress/zstd"
 )
 
@@ -27,6 +27,7 @@ func FuzzUnpackChunk(f *testing.F) {
 	for _, size := range []uint16{uint16(len(plain)), 1, 2000} {
 		f.Add(frame, size, false)
 		f.Add(append(bytes.Clone(frame), frame...), size, false)
+		f.Add(streamed(f, plain, 32<<20), size, false)
 		f.Add(z.Bytes(), size, true)
 	}
 	f.Add([]byte{0x50, 0x2a, 0x4d, 0x18, 0, 0, 0, 0}, uint16(1), false) // a skippable frame
@@ -42,7 +43,7 @@ func FuzzUnpackChunk(f *testing.F) {
 			t.Fatal("wrote outside of the chunk")
 		}
 		if err != nil {
-			if !errdefs.IsDataLoss(err) {
+			if !errors.Is(err, ErrUndecodable) {
 				t.Fatalf("error without a category: %v", err)
 			}
 			return
@@ -52,7 +53,7 @@ func FuzzUnpackChunk(f *testing.F) {
 		if gzip {
 			r, err = stdgzip.NewReader(bytes.NewReader(raw))
 		} else {
-			r, err = zstd.NewReader(bytes.NewReader(raw), zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow))
+			r, err = zstd.NewReader(bytes.NewReader(raw), zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(filetable.MaxWindow))
 		}
 		if err != nil {
 			t.Fatal(err)

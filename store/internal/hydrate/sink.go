@@ -23,7 +23,6 @@ import (
 const (
 	unpackBase  = 1 << 30 // bytes that any archive may have unpacked
 	unpackRatio = 100     // bytes out for each byte in, beyond unpackBase
-	zstdWindow  = 128 << 20
 )
 
 // A sink receives the bytes of a blob in order and makes the blob objects.
@@ -335,7 +334,7 @@ func decompress(r io.Reader, c filetable.Codec) (io.ReadCloser, error) {
 	case filetable.CodecGzip:
 		return gzip.NewReader(r)
 	case filetable.CodecZstd:
-		d, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(zstdWindow), zstd.WithDecoderMaxMemory(2*zstdWindow))
+		d, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(filetable.MaxWindow))
 		if err != nil {
 			return nil, err
 		}

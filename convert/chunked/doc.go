@@ -25,7 +25,8 @@
 //
 // ErrOpaque means that a layer cannot be used in chunks: its table is missing, invalid, too large,
 // or lists a file without digests, or chunks of more than store.MaxChunk. Such a layer is unpacked
-// as a whole, like any other, without any loss. A file that a model must not contain (a device, a
+// as a whole, like any other, without any loss. Chunks are not looked at here: the store unpacks a layer as a whole
+// when it finds that they cannot be read. A file that a model must not contain (a device, a
 // path that leads out of the model) is an error, as it is in a tar.
 //
 // Compressed tables have at most 16 MiB and uncompressed ones 64 MiB, with at most 300,000 entries.

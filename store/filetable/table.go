@@ -78,8 +78,8 @@ const (
 //
 // A raw blob (ArchiveNone, CodecNone) is stored as an object without conversion. A tar without
 // codec has its members in Table.Files, by offset; a tar with a codec has an entry in
-// Table.Unpacks. A blob with ArchiveChunks has no codec of its own and is never fetched as a whole:
-// its files are in Table.Files, with digest and chunks, and the bytes between the chunks are
+// Table.Unpacks. A blob with ArchiveChunks has no codec of its own and is not fetched as a whole, unless its chunks cannot
+// be read: its files are in Table.Files, with digest and chunks, and the bytes between the chunks are
 // ignored.
 type Blob struct {
 	Digest  digest.Digest `json:"digest"`

@@ -3,6 +3,7 @@ package storetest
 import (
 	"bytes"
 	"compress/gzip"
+	"slices"
 	"testing"
 
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -115,6 +116,43 @@ func (b *Builder) Compressed(t testing.TB, c *Compressed) *Builder {
 		b.File(f)
 	}
 	return b
+}
+
+// TarFrames adds the members of a plain tar, which is compressed as stargz does: in frames with a chunk of size
+// bytes of a member each, of which the last also has everything up to the next member. It returns the blob.
+func (b *Builder) TarFrames(t testing.TB, p []byte, codec filetable.Codec, size int) []byte {
+	t.Helper()
+	members, err := filetable.TarIndex(bytes.NewReader(p), int64(len(p)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	members = slices.DeleteFunc(members, func(m filetable.Member) bool { return m.Type != filetable.TypeReg || m.Size == 0 })
+	blob := Compress(t, p[:members[0].Offset], codec)
+	files := make([]filetable.File, len(members))
+	for i, m := range members {
+		body, end := p[m.Offset:][:m.Size], len(p)
+		if i+1 < len(members) {
+			end = int(members[i+1].Offset)
+		}
+		cs := chunks(body, size)
+		for j := range cs {
+			part := body[cs[j].Offset:][:cs[j].Size]
+			if j == len(cs)-1 {
+				part = p[int(m.Offset+cs[j].Offset):end]
+			}
+			cs[j].At = int64(len(blob))
+			blob = append(blob, Compress(t, part, codec)...)
+			cs[j].Len = int64(len(blob)) - cs[j].At
+		}
+		files[i] = filetable.File{Path: m.Path, Type: filetable.TypeReg, Mode: m.Mode, Size: m.Size, Digest: digest.FromBytes(body),
+			Source: &filetable.Source{Codec: codec, Chunks: cs}}
+	}
+	d := b.blob(blob, filetable.ArchiveChunks, filetable.CodecNone)
+	for _, f := range files {
+		f.Source.Blob = d
+		b.File(f)
+	}
+	return blob
 }
 
 // Compress returns p compressed with codec c.

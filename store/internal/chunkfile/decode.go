@@ -14,8 +14,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// ErrUndecodable means that the bytes of a chunk are not the compressed form of a chunk: they are wrong, or
-// their writer used the format in a way that cannot be read by chunks.
+// ErrUndecodable means that the writer of a chunk used its format in a way that cannot be read by chunks.
 var ErrUndecodable = errors.New("cannot be decompressed by chunks")
 
 // decode fills buf with chunks from raw, the bytes of their span, and verifies each.
@@ -79,8 +78,7 @@ const maxBlock = 128 << 10 // 128 KiB
 
 // unpackChunk fills dst from the compressed bytes of a chunk. Bytes after the chunk are dropped: the frame of
 // the last chunk of a file in stargz also has the padding of the file and the tar headers of the following
-// ones. It returns ErrUndecodable if there is no such chunk, which is also errdefs.ErrDataLoss if the bytes
-// are invalid.
+// ones. It returns errdefs.ErrDataLoss for bytes that are invalid or too short, and ErrUndecodable.
 func unpackChunk(dst, raw []byte, codec filetable.Codec) error {
 	switch codec {
 	case filetable.CodecNone:
@@ -93,7 +91,7 @@ func unpackChunk(dst, raw []byte, codec filetable.Codec) error {
 		if err == nil {
 			_, err = io.ReadFull(r, dst)
 		}
-		return undecodable(err)
+		return decodeError(err)
 	}
 	panic("store: internal error: codec " + string(codec))
 }
@@ -105,19 +103,19 @@ func unpackZstd(dst, raw []byte) error {
 		out, err = chunkDecoder.DecodeAll(raw, make([]byte, 0, len(dst)+maxBlock))
 	}
 	if len(out) < len(dst) {
-		return undecodable(cmp.Or(err, fmt.Errorf("%d bytes instead of %d", len(out), len(dst))))
+		return decodeError(cmp.Or(err, fmt.Errorf("%d bytes instead of %d", len(out), len(dst))))
 	}
 	copy(dst, out)
 	return nil
 }
 
-// undecodable adds its categories to the error of a decoder.
-func undecodable(err error) error {
+// decodeError adds its category to the error of a decoder.
+func decodeError(err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, zstd.ErrWindowSizeExceeded), errors.Is(err, zstd.ErrDecoderSizeExceeded), errors.Is(err, zstd.ErrUnknownDictionary):
 		return fmt.Errorf("%w: %w", ErrUndecodable, err)
 	}
-	return fmt.Errorf("%w: %w: %w", ErrUndecodable, err, errdefs.ErrDataLoss)
+	return fmt.Errorf("%w: %w", err, errdefs.ErrDataLoss)
 }

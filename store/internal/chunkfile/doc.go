@@ -9,6 +9,9 @@
 // in the blob, so that small chunks do not need one request each. The first chunk of a file with more bytes is a
 // group by itself: package export makes it small, because programs look at the beginning of a file first.
 //
+// A chunk that its writer compressed in a way that needs more memory than the chunk, or more bytes than its own, is not
+// read (ErrUndecodable). The file is then complete only when its archive is unpacked whole.
+//
 // Chunks with digests are verified before they are staged; the name of the directory has the digests against which they were
 // verified. Those of an earlier process, or of a time when the file had other users, are verified again:
 //

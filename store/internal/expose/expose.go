@@ -2,7 +2,6 @@ package expose
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -39,8 +38,9 @@ type Request struct {
 	// Whole lets no file be read before it is complete, whatever digests its chunks have. Needs Wait.
 	Whole bool
 
-	// Probe checks that the files can arrive: that there is space for them, and that the sources
-	// have a byte of the largest missing file.
+	// Probe checks that the files can arrive: that there is space for them, that the sources have a byte
+	// of the largest missing file, and that the beginning of the largest of each compressed blob can be
+	// decompressed.
 	Probe bool
 }
 
@@ -86,7 +86,7 @@ type missingFile struct {
 // Expose makes the files of a table readable in a view before they are complete (View.ReadAt),
 // until the reference of the view is removed or, for the common view, the last reference to the
 // table. It also adds complete files to the view if the sources may have them. It fetches nothing
-// but the byte for Probe; Hydrate fetches the rest. It may be called again with other sources.
+// but what Probe checks; Hydrate fetches the rest. It may be called again with other sources.
 //
 // It returns errdefs.ErrFailedPrecondition, with the reason, if the table can be read only when
 // complete, and the error of the sources if none has the bytes.
@@ -242,38 +242,6 @@ func (x *exposure) comesAs(l *chunkfile.Layout) bool {
 		return x.file == nil && l == nil
 	}
 	return x.file.Layout.ID == l.ID && x.file.Layout.Group == l.Group
-}
-
-// probe checks that there is space for the files, and that the sources have a byte of the largest
-// one.
-func (s *Set) probe(ctx context.Context, table digest.Digest, files []missingFile, o Request) error {
-	if err := s.reserve(ctx, table, transfer.GroupKey(o.Sources)); err != nil {
-		return err
-	}
-	var largest *missingFile
-	for i, f := range files {
-		if f.layout != nil && (largest == nil || f.file.Size > largest.file.Size) {
-			largest = &files[i]
-		}
-	}
-	if largest == nil {
-		return nil
-	}
-	x := s.exposure(o.View, largest.file.Digest)
-	if x == nil || x.file == nil { // an object by now
-		return nil
-	}
-	from := largest.layout.From
-	var one [1]byte
-	fetch := transfer.Fetch{
-		Scheduler: s.Files.Scheduler, Blob: from.Digest, Size: from.Size, From: &x.file.Sources,
-		Flow: s.Files.Scheduler.NewFlow(transfer.Urgent), Received: &s.Files.Counts.Received,
-	}
-	_, err := fetch.Range(ctx, nil, one[:], from.Size-1)
-	if errors.Is(err, transfer.ErrNoRanges) {
-		return fmt.Errorf("the registry does not serve ranges of %s: %w", from.Digest, errdefs.ErrFailedPrecondition)
-	}
-	return err
 }
 
 // reserve reserves space for the exposed files of a table from a group of sources, until they are

@@ -385,7 +385,7 @@ func (s *Set) awaitEarly(ctx context.Context, x *exposure, off int64, n int) (f 
 	}
 	f, done, err = x.file.Await(ctx, off, n)
 	x.recording.start()
-	if errors.Is(err, transfer.ErrNoRanges) || errors.Is(err, chunkfile.ErrMoved) {
+	if errors.Is(err, transfer.ErrNoRanges) || errors.Is(err, chunkfile.ErrUndecodable) || errors.Is(err, chunkfile.ErrMoved) {
 		err = cmp.Or(s.await(ctx, x), chunkfile.ErrMoved)
 	}
 	return f, done, err

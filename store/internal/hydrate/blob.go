@@ -46,13 +46,13 @@ type blobFetch struct {
 	state atomic.Value // string
 }
 
-// fetch waits for the fetch of target i, starting it if needed. A hydration that joins adds its
-// sources. When ctx ends, the fetch ends too, unless others wait.
-func (e *Engine) fetch(ctx context.Context, h *hydration, i int) (*blobFetch, error) {
+// fetchTarget waits for the fetch of t, which is target i or its archive, starting it if needed. A hydration that
+// joins adds its sources. When ctx ends, the fetch ends too, unless others wait.
+func (e *Engine) fetchTarget(ctx context.Context, h *hydration, i int, t *Target) error {
 	for {
-		b, mine, err := e.join(h, i)
+		b, mine, err := e.join(h, i, t)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		h.fetching(i, b)
 		select {
@@ -67,16 +67,18 @@ func (e *Engine) fetch(ctx context.Context, h *hydration, i int) (*blobFetch, er
 			b.cancel()
 		}
 		e.mu.Unlock()
+		if err == nil {
+			h.from.AddProviders(&b.sources)
+		}
 		if err == nil || mine || ctx.Err() != nil || e.ctx.Err() != nil {
-			return b, err
+			return err
 		}
 		// The fetch was started by another hydration: try again with the own sources.
 	}
 }
 
-// join returns the fetch of target i with one more waiter, and whether it was started by this call.
-func (e *Engine) join(h *hydration, i int) (b *blobFetch, mine bool, err error) {
-	t := h.targets[i]
+// join returns the fetch of t, for target i, with one more waiter, and whether it was started by this call.
+func (e *Engine) join(h *hydration, i int, t *Target) (b *blobFetch, mine bool, err error) {
 	key := t.key()
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -86,7 +88,7 @@ func (e *Engine) join(h *hydration, i int) (b *blobFetch, mine bool, err error) 
 	b, ok := e.fetches[key]
 	if !ok {
 		ctx, cancel := context.WithCancel(e.ctx)
-		b = &blobFetch{e: e, key: key, target: t, cancel: cancel, done: make(chan struct{}), flow: h.flowOf(i, e.Scheduler), limit: &h.limit}
+		b = &blobFetch{e: e, key: key, target: *t, cancel: cancel, done: make(chan struct{}), flow: h.flowOf(i, e.Scheduler), limit: &h.limit}
 		b.state.Store(StateWaiting)
 		for _, f := range t.Files {
 			b.files = append(b.files, e.Files.Acquire(f.File.Digest, f.File.Size, f.File.Path, f.Layout))

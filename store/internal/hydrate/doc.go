@@ -35,8 +35,10 @@
 //	fragments                   staged at their offsets in the assembled file, which is published when
 //	                            the digests of all fragments match
 //
-// A blob whose files all have chunks with digests is never fetched whole, and a chunk in an existing object
-// is copied. If the table has the states of the file's digest between the chunks (verify.State), chunks are
+// A blob whose files all have chunks with digests is not fetched whole, and a chunk in an existing object
+// is copied. The exception is a compressed archive of which some chunk cannot be decompressed, or has other bytes from all
+// sources than the table says: it is unpacked whole, like one without a table of contents, and what of it has the
+// digest of a file of the table is that file. If the table has the states of the file's digest between the chunks (verify.State), chunks are
 // verified by these states, in any order and on all cores, which also verifies the file. Otherwise the bytes
 // are hashed for the chunk and again for the file.
 //

@@ -438,14 +438,12 @@ func (e *Engine) fetchTargets(ctx context.Context, h *hydration, missing []int, 
 				if ctx.Err() != nil { // nothing starts after a failure
 					return ctx.Err()
 				}
-				b, err := e.fetch(ctx, h, i)
-				if err != nil {
+				if err := e.fetch(ctx, h, i); err != nil {
 					return err
 				}
-				h.from.AddProviders(&b.sources)
 				h.finish(i, StateComplete)
-				if verified := fragments[b.target.Blob.Digest]; verified != nil && len(b.files) == 0 {
-					close(verified)
+				if t := &h.targets[i]; fragments[t.Blob.Digest] != nil && len(t.Files) == 0 {
+					close(fragments[t.Blob.Digest])
 				}
 				return nil
 			})

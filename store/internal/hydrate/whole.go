@@ -1,0 +1,63 @@
+package hydrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/internal/chunkfile"
+	"github.com/ballast-dev/ballast/store/internal/staging"
+	"github.com/containerd/errdefs"
+)
+
+// fetch makes the content of target i objects. Of what cannot be read by chunks, although the registry has the
+// right bytes, the whole archive is unpacked.
+func (e *Engine) fetch(ctx context.Context, h *hydration, i int) error {
+	t := &h.targets[i]
+	archive := t.archive()
+	if archive == nil {
+		return e.fetchTarget(ctx, h, i, t)
+	}
+	present := func() (bool, error) { return e.hasTarget(t, nil, &h.from) } // unpacked for another target
+	if ok, err := present(); ok || err != nil {
+		return err
+	}
+	cause := e.fetchTarget(ctx, h, i, t)
+	if !errors.Is(cause, chunkfile.ErrUndecodable) && !errors.Is(cause, chunkfile.ErrChunk) {
+		return cause
+	}
+	if ok, err := present(); ok || err != nil {
+		return err
+	}
+	e.Log.Warn("a layer cannot be read by chunks; it is unpacked whole", "digest", archive.Blob.Digest, "err", cause)
+	dir := archive.archiveDir()
+	e.Area.Hold(dir)
+	defer e.Area.Drop(dir)
+	err := e.fetchTarget(ctx, h, i, archive)
+	if err == nil {
+		var ok bool
+		if ok, err = present(); err == nil && !ok {
+			err = t.wrap(fmt.Errorf("the archive does not have what its table of contents lists: %w", errdefs.ErrInvalidArgument))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%w (unpacked whole, because: %v)", err, cause)
+	}
+	for _, f := range t.Files { // drops what was staged
+		c := e.Files.Acquire(f.File.Digest, f.File.Size, f.File.Path, f.Layout)
+		err = errors.Join(err, c.Move())
+		e.Files.Release(c)
+	}
+	return err
+}
+
+// archive returns the archive with the files of a target that are in compressed chunks; otherwise nil.
+func (t *Target) archive() *Target {
+	if len(t.Files) == 0 || t.Files[0].Layout.Codec == filetable.CodecNone {
+		return nil
+	}
+	l := t.Files[0].Layout
+	b := filetable.Blob{Digest: l.From.Digest, Size: l.From.Size, Archive: filetable.ArchiveTar, Codec: l.Codec, Layer: l.From.Layer}
+	return &Target{Blob: b, Name: t.Name, group: l.Group, pieces: staging.RawPieces(b.Size)}
+}

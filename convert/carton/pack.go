@@ -23,6 +23,7 @@ import (
 type written struct {
 	SpecVersion int           `toml:"spec_version"`
 	Name        string        `toml:"model_name,omitempty"`
+	Title       string        `toml:"short_description,omitempty"`
 	Description string        `toml:"model_description,omitempty"`
 	License     string        `toml:"license,omitempty"`
 	Repository  string        `toml:"repository,omitempty"`
@@ -40,7 +41,7 @@ type writtenRunner struct {
 func describe(cfg convert.Config, f format.Facts) ([]byte, *Info, error) {
 	d := cfg.Descriptor
 	p, err := toml.Marshal(written{
-		SpecVersion: specVersion, Name: d.Name, Description: d.Description, License: strings.Join(d.Licenses, " AND "),
+		SpecVersion: specVersion, Name: d.Name, Title: d.Title, Description: d.Description, License: strings.Join(d.Licenses, " AND "),
 		Repository: d.SourceURL, Homepage: d.DocURL, Runner: writtenRunner{f.Runner, f.Framework, 1},
 	})
 	if err != nil {

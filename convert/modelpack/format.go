@@ -45,11 +45,14 @@ func detectEarly(m *convert.Manifest) (format.Claim, error) {
 	return format.ByTypes(m, mediatype.FormatCNAI)
 }
 
-// isEarly reports whether m has image layers, or the type of the artifact as the type of the
-// manifest.
+// isEarly reports whether m has image layers or layers of no kind, which are what the early generation calls them, or the
+// type of the artifact as the type of the manifest.
 func isEarly(m *convert.Manifest) bool {
 	return mediatype.FormatOf(m.MediaType) == mediatype.FormatCNAI ||
-		slices.ContainsFunc(m.Layers, func(l convert.Descriptor) bool { return mediatype.IsImageLayer(l.MediaType) })
+		slices.ContainsFunc(m.Layers, func(l convert.Descriptor) bool {
+			t, err := mediatype.Parse(l.MediaType)
+			return mediatype.IsImageLayer(l.MediaType) || err == nil && t.Format == mediatype.FormatCNAI && t.Kind == ""
+		})
 }
 
 // kept are the members of a config that are kept, in all generations.

@@ -19,13 +19,17 @@ const ociTarType = "application/vnd.oci.image.layer.v1.tar"
 // changesets returns early CNAI with a layer for each list of files; codecs has "" or "+gzip" for
 // each.
 func changesets(codecs []string, layers ...[]converttest.File) *converttest.Built {
+	return changesetsOf(ociTarType, codecs, layers...)
+}
+
+func changesetsOf(mediaType string, codecs []string, layers ...[]converttest.File) *converttest.Built {
 	s := converttest.Spec{ArtifactType: cnaiType, ConfigType: "application/vnd.oci.empty.v1+json", Config: "{}"}
 	for i, files := range layers {
 		p := converttest.Tar(files...)
 		if codecs[i] != "" {
 			p = converttest.Compress(p, filetable.CodecGzip)
 		}
-		s.Layers = append(s.Layers, converttest.Layer{MediaType: ociTarType + codecs[i], ArtifactType: "application/vnd.cnai.model.layer.v1.tar" + codecs[i], Data: string(p)})
+		s.Layers = append(s.Layers, converttest.Layer{MediaType: mediaType + codecs[i], ArtifactType: "application/vnd.cnai.model.layer.v1.tar" + codecs[i], Data: string(p)})
 	}
 	return converttest.Make(s)
 }
@@ -80,6 +84,22 @@ func TestEarlyLayersWithoutChangesAreNotStacked(t *testing.T) {
 	m, err := parsers.Parse(context.Background(), converttest.NewArtifact(changesets([]string{"", ""}, []converttest.File{file("a", "1")}, []converttest.File{file("b", "2")})))
 	if err != nil || m.Table.Stacked || m.Table.Version != 1 {
 		t.Errorf("got %+v, %v", m, err)
+	}
+}
+
+// TestEarlyLayerTypes has layers with a type that only the early generation has, as their media type.
+func TestEarlyLayerTypes(t *testing.T) {
+	t.Parallel()
+	for _, codecs := range [][]string{{"", ""}, {"+gzip", ""}} {
+		b := changesetsOf("application/vnd.cnai.model.layer.v1.tar", codecs, []converttest.File{file("gone", "1"), file("a", "old")}, []converttest.File{file(".wh.gone", ""), file("a", "new")})
+		m, err := parsers.Parse(context.Background(), converttest.NewArtifact(b))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := converttest.Texts(m, b.Blobs)
+		if diff := cmp.Diff(map[string]string{"a": "new"}, got); err != nil || diff != "" {
+			t.Errorf("%q: %v, files (-want +got):\n%s", codecs, err, diff)
+		}
 	}
 }
 

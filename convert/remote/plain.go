@@ -125,7 +125,7 @@ func (c *Client) checkPlain(u *url.URL) error {
 		return refused("its host is not well-formed")
 	}
 	if u.Scheme == "http" && c.named.reach(host, port) != reachAny {
-		return refused(fmt.Sprintf("%.300q is not https; to allow it, list it in upstream.allow_hosts", u.Host))
+		return refused(fmt.Sprintf("%.300q is not https; to allow it, list %.300q in upstream.allow_hosts", u.Host, hostPort(u)))
 	}
 	return c.named.check(u)
 }

@@ -115,7 +115,11 @@ func TestDoRefuses(t *testing.T) {
 	if n := len(inside.requests()); n != 0 {
 		t.Errorf("the internal host got %d requests", n)
 	}
-	allowed := newClient(t, remote.Options{AllowHosts: []string{"127.0.0.0/8", inside.host()}})
+	// An address or a network allows no plain HTTP. The error names the entry that does.
+	named := newClient(t, remote.Options{AllowHosts: []string{"127.0.0.1", "127.0.0.0/8"}})
+	_, err := named.Do(plainRequest(t, "GET", inside.URL+"/x"))
+	mustRefuse(t, err, errdefs.IsPermissionDenied, fmt.Sprintf("list %q in upstream.allow_hosts", inside.host()))
+	allowed := newClient(t, remote.Options{AllowHosts: []string{inside.host()}})
 	resp, err := allowed.Do(plainRequest(t, "GET", inside.URL+"/x"))
 	if err != nil {
 		t.Fatalf("an allowed host: %v", err)

@@ -42,6 +42,8 @@ type blobFetch struct {
 	waiters int  // guarded by Engine.mu
 	arrived bool // guarded by Engine.mu: its file arrived from elsewhere
 
+	large bool // an archive needs a window above smallWindow; used by main only
+
 	bytes atomic.Int64 // bytes of an archive, present or fetched
 	state atomic.Value // string
 }
@@ -157,6 +159,9 @@ func (b *blobFetch) run(ctx context.Context) error {
 			return nil
 		case errors.Is(err, transfer.ErrRevoked) && ctx.Err() == nil:
 			continue // of the unpacker
+		case errors.Is(err, errLargeWindow):
+			b.large = true
+			continue
 		case !errors.As(err, &wrong) || errors.Is(err, chunkfile.ErrChunk):
 			return err
 		}
@@ -371,6 +376,15 @@ func (b *blobFetch) archive(ctx context.Context) (resumed bool, err error) {
 	defer p.Close()
 	b.bytes.Store(p.Present())
 	progress := func(int) {}
+	if b.large {
+		if err := b.stream(ctx, p, func([]byte) error { return nil }, func() {}); err != nil { // no registry delays others
+			return p.Resumed, err
+		}
+		if b.e.large.Acquire(ctx, 1) != nil {
+			return p.Resumed, context.Cause(ctx)
+		}
+		defer b.e.large.Release(1)
+	}
 	if blob.Codec != filetable.CodecNone {
 		unpacker, err := b.unpacker(ctx, p)
 		if err != nil {

@@ -18,7 +18,8 @@
 //
 // A file is assembled by one hydration at a time; they are locked in a fixed order. One that waits for another
 // gives it its priority, and looks for the file again when the other one has assembled it. An archive is unpacked while it arrives if an
-// unpacker is free, otherwise afterwards: no buffers are held while waiting for one. If an unpacker is
+// unpacker is free, otherwise afterwards: no buffers are held while waiting for one. With a window of zstd above smallWindow
+// it is unpacked afterwards, one at a time, so that no registry decides for how long the memory is in use. If an unpacker is
 // revoked because no bytes arrive, the fetched bytes stay and are unpacked again.
 //
 // A file that arrives from elsewhere (Arrived) ends its fetch without an error.

@@ -15,6 +15,7 @@ import (
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
+	"golang.org/x/sync/semaphore"
 )
 
 // errAbandoned ends work that no caller waits for.
@@ -71,6 +72,8 @@ type Engine struct {
 	Linger    time.Duration // how long work continues without a waiter
 	Log       *slog.Logger
 
+	large *semaphore.Weighted // the turn to unpack an archive with a large window
+
 	ctx  context.Context // cancels all work
 	stop context.CancelCauseFunc
 	work sync.WaitGroup
@@ -88,6 +91,7 @@ func (e *Engine) Begin() {
 	e.ctx, e.stop = context.WithCancelCause(context.Background())
 	e.hydrations, e.fetches, e.assembling = map[string]*hydration{}, map[string]*blobFetch{}, map[string]*turn{}
 	e.began = make(chan struct{})
+	e.large = semaphore.NewWeighted(1)
 }
 
 // Close cancels all work and waits for its end.

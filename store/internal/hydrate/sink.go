@@ -23,7 +23,14 @@ import (
 const (
 	unpackBase  = 1 << 30 // bytes that any archive may have unpacked
 	unpackRatio = 100     // bytes out for each byte in, beyond unpackBase
+
+	// smallWindow is the largest window of zstd, in bytes, with which archives are unpacked concurrently, and while
+	// they arrive: that of the default level of Podman.
+	smallWindow = 32 << 20
 )
+
+// errLargeWindow means that an archive needs a window above smallWindow, and is there.
+var errLargeWindow = errors.New("large window")
 
 // A sink receives the bytes of a blob in order and makes the blob objects.
 type sink interface {
@@ -192,6 +199,8 @@ type unpackSink struct {
 	pipe *io.PipeWriter
 	done chan struct{} // closed when unpack has returned
 
+	window uint64 // the largest, in bytes
+
 	// Results of unpack, valid after done is closed.
 	err      error
 	diffID   digest.Digest
@@ -202,7 +211,10 @@ type unpackSink struct {
 
 func newUnpackSink(b *blobFetch, p *staging.Partial, whole blobHash) *unpackSink {
 	r, w := io.Pipe()
-	u := &unpackSink{blobHash: whole, p: p, b: b, pipe: w, done: make(chan struct{}), staged: map[digest.Digest]string{}, byOffset: map[int64]digest.Digest{}}
+	u := &unpackSink{blobHash: whole, p: p, b: b, pipe: w, done: make(chan struct{}), window: smallWindow, staged: map[digest.Digest]string{}, byOffset: map[int64]digest.Digest{}}
+	if b.large {
+		u.window = filetable.MaxWindow
+	}
 	b.e.work.Go(func() {
 		defer close(u.done)
 		u.err = u.unpack(r)
@@ -253,7 +265,14 @@ func (u *unpackSink) publish() error {
 		return err
 	}
 	if u.err != nil {
+		large := errors.Is(u.err, zstd.ErrWindowSizeExceeded) || errors.Is(u.err, zstd.ErrDecoderSizeExceeded)
+		if large && u.window < filetable.MaxWindow {
+			return errLargeWindow
+		}
 		err := fmt.Errorf("unpack %s archive: %w", u.blob.Codec, u.err)
+		if large {
+			err = fmt.Errorf("unpack %s archive: a window of more than %d MiB: %w", u.blob.Codec, filetable.MaxWindow>>20, errdefs.ErrInvalidArgument)
+		}
 		if errors.Is(u.err, io.ErrUnexpectedEOF) { // although the bytes are right
 			err = fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 		}
@@ -268,7 +287,7 @@ func (u *unpackSink) publish() error {
 }
 
 func (u *unpackSink) unpack(compressed io.Reader) error {
-	plain, err := decompress(compressed, u.blob.Codec)
+	plain, err := decompress(compressed, u.blob.Codec, u.window)
 	if err != nil {
 		return fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 	}
@@ -328,13 +347,13 @@ func (u *unpackSink) stage(m filetable.Member, body io.Reader, buf []byte) (dige
 	return d, nil
 }
 
-// decompress returns the uncompressed bytes of r.
-func decompress(r io.Reader, c filetable.Codec) (io.ReadCloser, error) {
+// decompress returns the uncompressed bytes of r, of which the windows of zstd have at most window bytes.
+func decompress(r io.Reader, c filetable.Codec, window uint64) (io.ReadCloser, error) {
 	switch c {
 	case filetable.CodecGzip:
 		return gzip.NewReader(r)
 	case filetable.CodecZstd:
-		d, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(filetable.MaxWindow))
+		d, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(window))
 		if err != nil {
 			return nil, err
 		}

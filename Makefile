@@ -153,7 +153,7 @@ vm-all: build tools-all demo-image ## The same with Debian 13, SELinux, a cluste
 
 .PHONY: clients
 clients: build tools demo-image ## Tests with other clients, which are built or installed first; RUN=TestX for one
-	@test/install.sh skopeo podman
+	@test/install.sh skopeo podman buildah
 	@nice test/clients.sh
 	cd test && go test -count=1 -timeout 1h -run '$(value RUN)' ./clients
 

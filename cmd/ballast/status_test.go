@@ -119,3 +119,24 @@ func TestStateText(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
+
+// TestCauseOfStall shows why the rest of a model does not arrive, in "ls" and in "why".
+func TestCauseOfStall(t *testing.T) {
+	const cause = "layer 0 (\"w\"): unpack zstd archive: a window of more than 128 MiB"
+	im := api.Image{
+		Image: store.Image{Refs: []string{"ghcr.io/team/model:v1"}}, State: api.StateLazy, Total: 1000, Completed: 400,
+		Error: &api.Error{Message: cause}, Share: &store.Share{},
+	}
+	for name, print := range map[string]func(a *app) error{
+		"ls":  func(a *app) error { return a.list([]api.Image{im}, outTable) },
+		"why": func(a *app) error { return a.why(api.Why{Image: im}) },
+	} {
+		var out strings.Builder
+		if err := print(&app{stdout: &out}); err != nil {
+			t.Fatal(err)
+		}
+		if got := out.String(); !strings.Contains(got, "lazy 40%, stalled") || !strings.Contains(got, cause) {
+			t.Errorf("%s:\n%s", name, got)
+		}
+	}
+}

@@ -1,11 +1,14 @@
 package store_test
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -129,5 +132,34 @@ func TestTooLargeWindow(t *testing.T) {
 	err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(storetest.NewFetcher(blob))})
 	if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "a window of more than 128 MiB") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestSeekableArchive unpacks an archive in the zstd seekable format, as others write it: in frames that do not follow
+// the members, with a table of the frames at the end.
+func TestSeekableArchive(t *testing.T) {
+	want := storetest.Random(1, 3<<20)
+	plain := storetest.Tar(t, []tar.Header{{Name: "a", Mode: 0o644}}, [][]byte{want})
+	var blob, table []byte
+	for frame := range slices.Chunk(plain, 700_000) {
+		p := storetest.Compress(t, frame, filetable.CodecZstd)
+		blob = append(blob, p...)
+		table = binary.LittleEndian.AppendUint32(table, uint32(len(p)))
+		table = binary.LittleEndian.AppendUint32(table, uint32(len(frame)))
+	}
+	frames := len(table) / 8
+	table = binary.LittleEndian.AppendUint32(table, uint32(frames))
+	table = append(table, 0, 0xb1, 0xea, 0x92, 0x8f)
+	blob = append(blob, 0x5e, 0x2a, 0x4d, 0x18)
+	blob = binary.LittleEndian.AppendUint32(blob, uint32(len(table)))
+	blob = append(blob, table...)
+
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	d := storetest.NewBuilder("x").Unpack(blob, filetable.CodecZstd, "").Put(t, s)
+	if err := s.Hydrate(t.Context(), d, store.HydrateOptions{Sources: storetest.From(storetest.NewFetcher(blob))}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.ReadBytes(t.Context(), digest.FromBytes(want), int64(len(want))); err != nil || !bytes.Equal(got, want) {
+		t.Error(err)
 	}
 }

@@ -39,7 +39,16 @@ func ModelPackTarZstd(files []File) *Built {
 	return modelPack("modelpack-tar-zstd", files, filetable.ArchiveTar, filetable.CodecZstd)
 }
 
+// ModelPackPacked makes a ModelPack artifact with a tar+zstd layer for each file, which pack compresses.
+func ModelPackPacked(files []File, pack func([]byte) []byte) *Built {
+	return modelPackOf("modelpack-packed", files, filetable.ArchiveTar, filetable.CodecZstd, pack)
+}
+
 func modelPack(name string, files []File, a filetable.Archive, c filetable.Codec) *Built {
+	return modelPackOf(name, files, a, c, func(p []byte) []byte { return Compress(p, c) })
+}
+
+func modelPackOf(name string, files []File, a filetable.Archive, c filetable.Codec, pack func([]byte) []byte) *Built {
 	b := newBuilder(name, mediatype.FormatModelPack, mediatype.OCIManifest)
 	b.manifest.ArtifactType = mediatype.ModelPackManifest
 	var diffIDs []digest.Digest
@@ -49,7 +58,7 @@ func modelPack(name string, files []File, a filetable.Archive, c filetable.Codec
 			p = Tar(f)
 		}
 		diffIDs = append(diffIDs, digest.FromBytes(p))
-		b.layer(mediatype.Layer(mediatype.FormatModelPack, convert.KindByPath(f.Path), a, c), Compress(p, c), map[string]string{
+		b.layer(mediatype.Layer(mediatype.FormatModelPack, convert.KindByPath(f.Path), a, c), pack(p), map[string]string{
 			mediatype.AnnotationFilepath: f.Path,
 			mediatype.AnnotationMetadata: metadata(f),
 		})

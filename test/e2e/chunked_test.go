@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"testing"
 
 	seekable "github.com/SaveTheRbtz/zstd-seekable-format-go/pkg"
@@ -132,4 +133,44 @@ func checkSeekTable(t *testing.T, f filetable.File, blob []byte, zd *zstd.Decode
 			t.Errorf("%s: chunk %+v by the seek table: %v, other bytes", f.Path, c, err)
 		}
 	}
+}
+
+// TestForeignSeekable pulls layers in the zstd seekable format that others wrote: tars with a seek table at the end and
+// frames that do not follow the members. Nothing has digests of the frames, so they are unpacked whole; ballast
+// convert makes them lazy.
+func TestForeignSeekable(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	files := converttest.Files(append(weights(98, 20<<20+5), make([]byte, 100_000)...))
+	b := converttest.ModelPackPacked(files, func(p []byte) []byte {
+		var out bytes.Buffer
+		enc, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer enc.Close()
+		w, err := seekable.NewWriter(&out, enc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for frame := range slices.Chunk(p, 1<<20) {
+			if _, err := w.Write(frame); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return out.Bytes()
+	})
+	ref := push(t, n, b)
+	pause(t, n)
+	mustPull(t, n, "ballast", ref)
+	for _, f := range files {
+		if len(f.Data) > 0 && !complete(n, f.Data) {
+			t.Errorf("%s is not complete after the pull", f.Path)
+		}
+	}
+	wantFiles(t, n, ref, states(b))
+	other := node.StartNode(t, node.Options{Registry: n.Registry})
+	lazyFormat(t, other, b, convertedModel(t, other, b))
 }

@@ -37,7 +37,7 @@ func TestCompareFiles(t *testing.T) {
 		t.Errorf("found %+v, %v", bad, err)
 	}
 	m.gone(t, s, "compared")
-	f, err := s.OpenObject(digest.FromBytes(p))
+	f, err := s.OpenObject(digest.FromBytes(p), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

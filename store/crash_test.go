@@ -18,6 +18,7 @@ import (
 	"github.com/ballast-dev/ballast/store/durable/durabletest"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"go.uber.org/goleak"
@@ -292,7 +293,7 @@ func afterCrash(t *testing.T, when, dir, before string) {
 	}
 	defer s.Close()
 	for name, p := range files {
-		got, err := s.ReadBytes(t.Context(), digest.FromBytes(p), 1<<20)
+		got, err := s.ReadBytes(t.Context(), digest.FromBytes(p), 1<<20, transfer.Names(storetest.From(f)))
 		if err == nil && !bytes.Equal(got, p) {
 			t.Errorf("%s: %s reads wrong", when, name)
 		}
@@ -310,7 +311,7 @@ func afterCrash(t *testing.T, when, dir, before string) {
 		return
 	}
 	for name, p := range files {
-		if got, err := s.ReadBytes(t.Context(), digest.FromBytes(p), 1<<20); err != nil || !bytes.Equal(got, p) {
+		if got, err := s.ReadBytes(t.Context(), digest.FromBytes(p), 1<<20, transfer.Names(storetest.From(f))); err != nil || !bytes.Equal(got, p) {
 			t.Errorf("%s: %s is not complete: %v", when, name, err)
 		}
 	}

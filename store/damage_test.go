@@ -142,7 +142,7 @@ func (n *node) look(t *testing.T, s *store.Store, when string) {
 	for name, files := range n.files {
 		for path, want := range files {
 			d := digest.FromBytes(want)
-			f, err := s.OpenObject(d)
+			f, err := s.OpenObject(d, nil)
 			if err == nil {
 				if got := readAll(t, f); !bytes.Equal(got, want) {
 					t.Errorf("%s: %s of %s: %d bytes, not the %d it has", when, path, name, len(got), len(want))

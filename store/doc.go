@@ -88,6 +88,9 @@
 //     is a separate transfer, and the first to finish makes the object.
 //   - Objects fetched with credentials are private to their sources. Other sources must provide all bytes;
 //     until then object and chunks do not exist for them. What they provided is the same object then.
+//     So an object is opened by the names of the sources that ask for it (OpenObject), in the view of a
+//     reference (View), or as a document of an image (OpenDocument); never by its digest alone, which anybody
+//     can write into a table.
 //   - A table shown when complete uses the directory of all objects, since its sources provided all of it. A
 //     table shown earlier may name digests that it must not read, so it uses a view of its own.
 //   - The way in which a view fetches an exposed file is recorded before the file can be read, and never

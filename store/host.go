@@ -131,7 +131,7 @@ func (h host) Find(chunks []filetable.Chunk, buf []byte, from *transfer.Sources,
 			}
 			f, open = nil, at.Object
 			if h.objects.MayHave(open, names) {
-				if f, err = h.OpenObject(open); err != nil {
+				if f, err = h.objects.Open(open); err != nil {
 					f = nil // collected or damaged
 				}
 			}
@@ -148,4 +148,4 @@ func (h host) Find(chunks []filetable.Chunk, buf []byte, from *transfer.Sources,
 }
 
 // Open implements chunkfile.Finder.
-func (h host) Open(d digest.Digest) (*os.File, error) { return h.OpenObject(d) }
+func (h host) Open(d digest.Digest) (*os.File, error) { return h.objects.Open(d) }

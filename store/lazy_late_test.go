@@ -63,7 +63,7 @@ func TestUnverifiedLateRead(t *testing.T) {
 	if err := ends(t, "job", job); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.ReadBytes(t.Context(), d, 120<<20); err != nil {
+	if _, err := s.ReadBytes(t.Context(), d, 120<<20, nil); err != nil {
 		t.Errorf("the object does not have the bytes of its name: %v", err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/ballast-dev/ballast/store/internal/object"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/ballast-dev/ballast/store/verify"
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
 )
@@ -19,9 +20,60 @@ import (
 // ObjectName returns the path of an object below ObjectsDir, without a leading slash.
 func ObjectName(d digest.Digest) string { return object.Name(d) }
 
-// OpenObject opens a complete, verified object for reading.
-// It returns errdefs.ErrNotFound if there is none.
-func (s *Store) OpenObject(d digest.Digest) (*os.File, error) { return s.objects.Open(d) }
+// OpenObject opens a complete, verified object that a source with one of these names (transfer.Source) may have:
+// it is public, or came from one of them. Any other object does not exist for the caller: the error is
+// errdefs.ErrNotFound.
+func (s *Store) OpenObject(d digest.Digest, names []string) (*os.File, error) {
+	if err := s.objects.Allow(d, names); err != nil {
+		return nil, err
+	}
+	return s.objects.Open(d)
+}
+
+// ReadBytes is OpenObject for the bytes of an object of at most limit bytes, which it verifies.
+func (s *Store) ReadBytes(ctx context.Context, d digest.Digest, limit int64, names []string) ([]byte, error) {
+	if err := s.objects.Allow(d, names); err != nil {
+		return nil, err
+	}
+	return s.objects.Read(d, limit)
+}
+
+// OpenDocument opens a document of an image for reading: d is the digest of its manifest, config or table. Who may
+// read the image decides the caller. It returns errdefs.ErrNotFound if the image has no such document, or it is gone.
+func (s *Store) OpenDocument(im Image, d digest.Digest) (*os.File, error) {
+	if err := isDocument(im, d); err != nil {
+		return nil, err
+	}
+	return s.objects.Open(d)
+}
+
+// ReadDocument is OpenDocument for the bytes of a document of at most limit bytes, which it verifies.
+func (s *Store) ReadDocument(ctx context.Context, im Image, d digest.Digest, limit int64) ([]byte, error) {
+	if err := isDocument(im, d); err != nil {
+		return nil, err
+	}
+	return s.objects.Read(d, limit)
+}
+
+// Has reports whether all objects are here, whoever may have them.
+func (s *Store) Has(objects ...digest.Digest) bool {
+	for _, d := range objects {
+		f, err := s.objects.Open(d)
+		if err != nil {
+			return false
+		}
+		f.Close() // opened for reading
+	}
+	return true
+}
+
+// isDocument returns errdefs.ErrNotFound for a digest that is not that of a document of an image.
+func isDocument(im Image, d digest.Digest) error {
+	if !slices.Contains(im.Documents(), d) {
+		return fmt.Errorf("image %s has no document %s: %w", im.Manifest, d, errdefs.ErrNotFound)
+	}
+	return nil
+}
 
 // has reports whether an object is recorded and its file has the recorded size. It does not hash
 // files without a record.
@@ -97,11 +149,6 @@ func (s *Store) Discard(t *filetable.Table, had Holdings, documents ...digest.Di
 		time.Sleep(discardPause)
 	}
 	return err
-}
-
-// ReadBytes reads and verifies an object of at most limit bytes.
-func (s *Store) ReadBytes(ctx context.Context, d digest.Digest, limit int64) ([]byte, error) {
-	return s.objects.Read(d, limit)
 }
 
 // free returns the bytes that an unprivileged writer can still write, and the capacity.

@@ -13,6 +13,7 @@ import (
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/storetest"
 	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -29,7 +30,7 @@ func TestArrivalProvesNothing(t *testing.T) {
 	waitFor(t, "the fetch begins", func() bool { return !waiting(s, thief) })
 	own := storetest.NewBuilder("owner").Raw("w", p, 0o644).Put(t, s)
 	hold(t, s, own)
-	if err := s.Hydrate(t.Context(), own, store.HydrateOptions{Sources: good(private{storetest.NewFetcher(p)})}); err != nil {
+	if err := s.Hydrate(t.Context(), own, store.HydrateOptions{Sources: good(storetest.Private{Fetcher: storetest.NewFetcher(p)})}); err != nil {
 		t.Fatal(err)
 	}
 	cancel()
@@ -45,7 +46,7 @@ func TestPartOfAPrivateFile(t *testing.T) {
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	own := storetest.NewBuilder("owner").Raw("w", p, 0o644).Put(t, s)
 	hold(t, s, own)
-	if err := s.Hydrate(t.Context(), own, store.HydrateOptions{Sources: good(private{storetest.NewFetcher(p)})}); err != nil {
+	if err := s.Hydrate(t.Context(), own, store.HydrateOptions{Sources: good(storetest.Private{Fetcher: storetest.NewFetcher(p)})}); err != nil {
 		t.Fatal(err)
 	}
 	known := bytes.Clone(p)
@@ -76,7 +77,7 @@ func TestPartsProveNothing(t *testing.T) {
 				table := b.Put(t, s)
 				return s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: sources})
 			}
-			if err := hydrate("owner", good(private{storetest.NewFetcher(parts...)})); err != nil {
+			if err := hydrate("owner", good(storetest.Private{Fetcher: storetest.NewFetcher(parts...)})); err != nil {
 				t.Fatal(err)
 			}
 			if err := hydrate("thief", evil(storetest.NewFetcher())); err == nil {
@@ -86,6 +87,52 @@ func TestPartsProveNothing(t *testing.T) {
 				t.Errorf("who has it too: %v", err)
 			}
 		})
+	}
+}
+
+// TestPrivateObject: an object that was fetched with credentials is opened and read by names of which one provided it,
+// and by no other, nor without a name; a document only as one of its image. A public one is for everybody.
+func TestPrivateObject(t *testing.T) {
+	secret, open := storetest.Random(33, 2<<20), storetest.Random(34, 2<<20)
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	hydrate := func(name string, p []byte, f transfer.Fetcher) (table digest.Digest) {
+		table = storetest.NewBuilder(name).Raw("w", p, 0o644).Put(t, s)
+		hold(t, s, table)
+		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: good(f)}); err != nil {
+			t.Fatal(err)
+		}
+		return table
+	}
+	own := hydrate("owner", secret, storetest.Private{Fetcher: storetest.NewFetcher(secret)})
+	hydrate("public", open, storetest.NewFetcher(open))
+	for _, tt := range []struct {
+		p     []byte
+		names []string
+		may   bool
+	}{
+		{secret, []string{"good.example/model"}, true},
+		{secret, []string{"aaa.evil/model", "good.example/model"}, true},
+		{secret, []string{"aaa.evil/model"}, false},
+		{secret, []string{"good.example/model2"}, false},
+		{secret, nil, false},
+		{open, []string{"aaa.evil/model"}, true},
+		{open, nil, true},
+	} {
+		d := digest.FromBytes(tt.p)
+		f, err := s.OpenObject(d, tt.names)
+		if err == nil {
+			f.Close()
+		}
+		p, rerr := s.ReadBytes(t.Context(), d, int64(len(tt.p)), tt.names)
+		if tt.may && (err != nil || rerr != nil || !bytes.Equal(p, tt.p)) || !tt.may && (!errdefs.IsNotFound(err) || !errdefs.IsNotFound(rerr)) {
+			t.Errorf("%s for %q, may %v: opened: %v, read: %v", d, tt.names, tt.may, err, rerr)
+		}
+	}
+	if _, err := s.OpenDocument(store.Image{Manifest: own, Table: own}, digest.FromBytes(secret)); !errdefs.IsNotFound(err) {
+		t.Errorf("a file of an image as its document: %v", err)
+	}
+	if p, err := s.ReadDocument(t.Context(), store.Image{Table: own}, own, 1<<20); err != nil || digest.FromBytes(p) != own {
+		t.Errorf("a document: %v", err)
 	}
 }
 
@@ -126,7 +173,7 @@ func TestPrivateWithoutDatabase(t *testing.T) {
 					return all
 				}
 			}
-			if err := hydrate("owner", owner(private{storetest.NewFetcher(p)})); err != nil {
+			if err := hydrate("owner", owner(storetest.Private{Fetcher: storetest.NewFetcher(p)})); err != nil {
 				t.Fatal(err)
 			}
 			if err := s.Close(); err != nil {
@@ -139,8 +186,8 @@ func TestPrivateWithoutDatabase(t *testing.T) {
 			if _, err := s.Check(t.Context(), "", nil); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := s.OpenObject(digest.FromBytes(p)); err != nil {
-				t.Fatal(err)
+			if !s.Has(digest.FromBytes(p)) {
+				t.Fatal("the file is not an object again")
 			}
 			if err := hydrate("thief", evil(storetest.NewFetcher())); err == nil {
 				t.Error("who has nothing got it")

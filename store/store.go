@@ -222,7 +222,7 @@ func (s *Store) Table(ctx context.Context, d digest.Digest) (*filetable.Table, e
 	if t := s.decoded.table(d); t != nil {
 		return t, nil
 	}
-	p, err := s.ReadBytes(ctx, d, filetable.MaxSize)
+	p, err := s.objects.Read(d, filetable.MaxSize)
 	if err != nil {
 		return nil, err
 	}

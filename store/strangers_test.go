@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -234,21 +233,6 @@ func TestWayIsDurable(t *testing.T) {
 	}
 }
 
-// private reports that the bytes of a fetcher were fetched with credentials.
-type private struct{ *storetest.Fetcher }
-
-type privateBody struct{ io.ReadCloser }
-
-func (privateBody) Private() bool { return true }
-
-func (f private) Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (io.ReadCloser, int64, error) {
-	body, start, err := f.Fetcher.Fetch(ctx, d, size, off, n)
-	if err != nil {
-		return nil, 0, err
-	}
-	return privateBody{body}, start, nil
-}
-
 // TestPrivateBytes: raw files, members of archives and chunks fetched with credentials exist only for
 // sources that provided all of them; public ones exist for all.
 func TestPrivateBytes(t *testing.T) {
@@ -275,7 +259,7 @@ func TestPrivateBytes(t *testing.T) {
 				f := storetest.NewFetcher(blob)
 				var from transfer.Fetcher = f
 				if secret {
-					from = private{f}
+					from = storetest.Private{Fetcher: f}
 				}
 				hydrate := func(b *storetest.Builder, sources []transfer.Source) error {
 					table := b.Put(t, s)
@@ -318,7 +302,7 @@ func TestPrivateBytes(t *testing.T) {
 			sources []transfer.Source
 			want    int64
 		}{
-			{p, good(private{storetest.NewFetcher(p)}), 0},
+			{p, good(storetest.Private{Fetcher: storetest.NewFetcher(p)}), 0},
 			{tuned, evil(storetest.NewFetcher(tuned)), 0},
 		} {
 			table := storetest.NewBuilder(digest.FromBytes(step.p).String()).RawChunks("w", step.p, 0o644, 1<<20).Put(t, s)
@@ -340,7 +324,7 @@ func TestPrivateIsNotShown(t *testing.T) {
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	table := storetest.NewBuilder("owner").Raw("w", p, 0o644).Put(t, s)
 	hold(t, s, table)
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: good(private{storetest.NewFetcher(p)})}); err != nil {
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: good(storetest.Private{Fetcher: storetest.NewFetcher(p)})}); err != nil {
 		t.Fatal(err)
 	}
 	thief := storetest.NewBuilder("thief").RawChunks("own", own, 0o644, 1<<20).RawChunks("w", p, 0o644, 1<<20).Put(t, s)
@@ -358,7 +342,7 @@ func TestPrivateArchiveIsNotListed(t *testing.T) {
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	table := storetest.NewBuilder("owner").Unpack(zipped, filetable.CodecGzip, "").Put(t, s)
 	hold(t, s, table)
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: good(private{storetest.NewFetcher(zipped)})}); err != nil {
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: good(storetest.Private{Fetcher: storetest.NewFetcher(zipped)})}); err != nil {
 		t.Fatal(err)
 	}
 	thief := storetest.NewBuilder("thief").RawChunks("own", own, 0o644, 1<<20).Unpack(zipped, filetable.CodecGzip, "").Put(t, s)

@@ -83,7 +83,7 @@ func TestMountedBeforeItIsThere(t *testing.T) {
 	withheld(t, "before", s, stolen, d)
 
 	f := storetest.NewFetcher(p)
-	owner := good(private{f})
+	owner := good(storetest.Private{Fetcher: f})
 	own, table := viewed(t, s, "snapshot/2", storetest.NewBuilder("owner").RawChunks("w", p, 0o644, filetable.MaxChunk), store.ExposeOptions{Sources: owner})
 	got := make([]byte, 1000)
 	if n, err := own.ReadAt(t.Context(), d, got, 5<<20); n != len(got) || err != nil || !bytes.Equal(got, p[5<<20:][:n]) {
@@ -176,7 +176,7 @@ func TestDamageLeavesViews(t *testing.T) {
 	p := storetest.Random(42, 3<<20)
 	d := digest.FromBytes(p)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
-	sources := good(private{storetest.NewFetcher(p)})
+	sources := good(storetest.Private{Fetcher: storetest.NewFetcher(p)})
 	v, table := viewed(t, s, "snapshot/1", storetest.NewBuilder("x").RawChunks("w", p, 0o644, 1<<20), store.ExposeOptions{Sources: sources})
 	bring := func() {
 		t.Helper()

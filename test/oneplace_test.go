@@ -32,6 +32,7 @@ var onePlaceRules = []struct {
 	{"connections of gRPC wait for servers that restart", []string{"cmd/internal/localgrpc"}, calls("grpc", "NewClient")},
 	{"only programs end the process", []string{"cmd/ballast", "cmd/ballastd", "cmd/ballast-fleet"}, calls("os", "Exit")},
 	{"errors and logs go to a logger that is passed in", nil, calls("log", "Printf", "Println", "Fatal", "Fatalf", "Panicf")},
+	{"a file is read by who may have it: the view without a name has those of everybody", []string{"snapshotter/snapshotter.go"}, viewsAll},
 	{"there is no default logger", nil, calls("slog", "Default", "SetDefault", "Info", "Warn", "Error", "Debug")},
 }
 
@@ -65,6 +66,16 @@ func calls(pkg string, names ...string) func(ast.Node) bool {
 		call, ok := n.(*ast.CallExpr)
 		return ok && isCall(call, pkg, names...)
 	}
+}
+
+// viewsAll finds View(""), the view of a store with all files.
+func viewsAll(n ast.Node) bool {
+	call, ok := n.(*ast.CallExpr)
+	if !ok || len(call.Args) != 1 {
+		return false
+	}
+	sel, ok := call.Fun.(*ast.SelectorExpr)
+	return ok && sel.Sel.Name == "View" && is("")(call.Args[0])
 }
 
 // readsWallClock finds time.Now().UnixNano() and the like.
@@ -190,6 +201,7 @@ func TestOnePlacePlanted(t *testing.T) {
 		"convert/carton/a.go":            "package carton\nconst A = \"carton\"\n",
 		"cmd/internal/config/a.go":       "package config\nvar e = os.Getenv(\"X\")\n",
 		"cmd/internal/daemon/a.go":       "package daemon\nvar c, err = grpc.NewClient(\"unix:///run/x\")\n",
+		"snapshotter/lazy.go":            "package snapshotter\nvar a, b = st.View(\"\"), st.View(name)\n",
 		"cmd/ballast/main.go":            "package main\nfunc main() { slog.Info(\"x\")\nos.Exit(1) }\n",
 	})
 	got, err := checkOnePlace(dir)
@@ -203,6 +215,7 @@ func TestOnePlacePlanted(t *testing.T) {
 		"convert/b.go:2: digests are compared in one package",
 		"convert/b.go:3: digests are compared in one package",
 		"convert/resolve/a.go:2: formats are named in their folders",
+		"snapshotter/lazy.go:2: a file is read by who may have it: the view without a name has those of everybody",
 		"store/clock.go:2: durations are differences of time.Time, whose clock is never set back",
 		"store/other.go:2: media types are spelled once",
 	}

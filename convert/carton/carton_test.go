@@ -63,7 +63,7 @@ func hydrate(t *testing.T, m *convert.Model, f transfer.Fetcher) (map[string]con
 	}
 	all := map[string]converttest.File{}
 	for _, f := range files {
-		o, err := s.OpenObject(f.Digest)
+		o, err := s.OpenObject(f.Digest, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

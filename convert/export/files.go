@@ -56,6 +56,9 @@ const (
 	tempReserve     = 256 << 20 // bytes of free space
 )
 
+// sourceName is the name of the source of the temporary store.
+const sourceName = "convert"
+
 // openStore opens a temporary store for files that are not blobs of the source, unless it is open.
 func (j *job) openStore() (err error) {
 	if j.store != nil {
@@ -174,7 +177,7 @@ func (j *job) unpack(ctx context.Context, t *filetable.Table) ([]file, error) {
 	if err := j.store.AddRef("pin/convert", d, time.Time{}); err != nil {
 		return nil, err
 	}
-	err = j.store.Hydrate(ctx, d, store.HydrateOptions{Sources: []transfer.Source{{Name: "convert", Fetcher: j.src.Fetcher}}, Progress: unpacking(j.o.Progress)})
+	err = j.store.Hydrate(ctx, d, store.HydrateOptions{Sources: []transfer.Source{{Name: sourceName, Fetcher: j.src.Fetcher}}, Progress: unpacking(j.o.Progress)})
 	if err != nil {
 		return nil, fmt.Errorf("unpack: %w", err)
 	}
@@ -241,7 +244,7 @@ func (j *job) blob(d digest.Digest, size int64) content {
 // object returns an object of the temporary store.
 func (j *job) object(d digest.Digest, size int64) content {
 	return contentOf(func(context.Context) (io.ReadCloser, error) {
-		f, err := j.store.OpenObject(d)
+		f, err := j.store.OpenObject(d, []string{sourceName})
 		if err != nil {
 			return nil, err
 		}

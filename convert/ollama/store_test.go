@@ -62,7 +62,7 @@ func TestStoreAssemblesTensorModels(t *testing.T) {
 			}
 			got := map[string]converttest.File{}
 			for _, file := range files {
-				o, err := s.OpenObject(file.Digest)
+				o, err := s.OpenObject(file.Digest, nil)
 				if err != nil {
 					t.Fatalf("%s: %v", file.Path, err)
 				}

@@ -292,18 +292,6 @@ func (h *Handler) image(ctx context.Context, d digest.Digest) (store.Image, erro
 	return im, nil
 }
 
-// complete reports whether the objects of im exist. They are kept with the image, but damaged ones may
-// have been moved away.
-func (h *Handler) complete(im store.Image) bool {
-	for _, d := range []digest.Digest{im.Manifest, im.Config, im.Table} {
-		if d == "" {
-			continue // an index
-		}
-		f, err := h.Store.OpenObject(d)
-		if err != nil {
-			return false
-		}
-		f.Close()
-	}
-	return true
-}
+// complete reports whether the documents of im are here. They are kept with the image, but damaged ones may have been
+// moved away.
+func (h *Handler) complete(im store.Image) bool { return h.Store.Has(im.Documents()...) }

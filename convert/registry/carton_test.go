@@ -359,3 +359,42 @@ func TestCartonSigned(t *testing.T) {
 	}
 	assertNotOnDisk(t, f.h.Store.Dir(), "s3cr3t")
 }
+
+// TestMemberOfOthers: a carton says that it has a file with the digest of a private file of another repository. The
+// facade gives that file only to the repository that it is from.
+func TestMemberOfOthers(t *testing.T) {
+	t.Parallel()
+	owner, thief := newUpstream(t), newUpstream(t)
+	secret := weights(1 << 20)
+	f := newCartonFacade(t, newWeb(t, true), remote.Options{})
+	owner.push("org/secret", "v1", converttest.CartonArtifact(converttest.GoodCarton(secret)))
+	owner.setUser("org/secret", "alice:s3cret")
+	alice := basic("alice:s3cret")
+	im, err := f.h.Store.Image(digest.FromBytes(f.get(t, owner, "org/secret", "v1", alice...).body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.Sources(im, owner.host()+"/org/secret")}); err != nil {
+		t.Fatal(err)
+	}
+	zeros := make([]byte, len(secret))
+	c := converttest.GoodCarton(weights(1000)).With(converttest.CartonFile{Path: "model/stolen.bin", Data: zeros, Method: 8})
+	c.Manifest = func(p []byte) []byte {
+		return bytes.ReplaceAll(p, []byte(digest.FromBytes(zeros).Encoded()), []byte(digest.FromBytes(secret).Encoded()))
+	}
+	thief.push("x/m", "v1", converttest.CartonArtifact(c))
+	f.get(t, thief, "x/m", "v1")
+
+	member := "/blobs/" + digest.FromBytes(secret).String()
+	// What the carton has there instead may be sent: whoever asks for a digest compares it.
+	if got := f.ask(t, http.MethodGet, "/v2/x/m"+member, thief.host()); bytes.Equal(got.body, secret) {
+		t.Error("the facade gives a private file to who knows its digest")
+	}
+	owner.count("")
+	if got := f.ask(t, http.MethodGet, "/v2/org/secret"+member, owner.host(), alice...); !bytes.Equal(got.body, secret) {
+		t.Errorf("the owner: status %d, %d bytes", got.status, len(got.body))
+	}
+	if n := owner.count(""); n > 3 {
+		t.Errorf("the owner's registry gets %d requests for a file that is here", n)
+	}
+}

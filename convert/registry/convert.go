@@ -401,7 +401,7 @@ func (h *Handler) manifest(ctx context.Context, im store.Image) ([]byte, error) 
 	if p, ok := h.built.get(im.Manifest); ok {
 		return p, nil
 	}
-	p, err := h.Store.ReadBytes(ctx, im.Manifest, convert.MaxManifestSize)
+	p, err := h.Store.ReadDocument(ctx, im, im.Manifest, convert.MaxManifestSize)
 	if err != nil {
 		return nil, fmt.Errorf("image %s: %w", im.Manifest, err)
 	}

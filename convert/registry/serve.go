@@ -232,7 +232,7 @@ func (h *Handler) serveBlob(w http.ResponseWriter, r *http.Request, ref remote.R
 		if !ours {
 			return h.serveMember(w, r, im, ref, member)
 		}
-		f, err := h.Store.OpenObject(ref.Digest)
+		f, err := h.Store.OpenDocument(im, ref.Digest)
 		if err != nil {
 			return err
 		}

@@ -143,7 +143,7 @@ func (h *Handler) entryForHere(ctx context.Context, o *origin, im store.Image, a
 
 // documents returns the documents of the origin of an image that was converted here.
 func (h *Handler) documents(ctx context.Context, im store.Image) (convert.Documents, error) {
-	config, err := h.Store.ReadBytes(ctx, im.Config, resolve.MaxImageConfig)
+	config, err := h.Store.ReadDocument(ctx, im, im.Config, resolve.MaxImageConfig)
 	if err != nil {
 		return convert.Documents{}, err
 	}

@@ -63,7 +63,7 @@ func TestMirrorLies(t *testing.T) {
 				if err := s.Hydrate(t.Context(), build.Put(t, s), store.HydrateOptions{Sources: from}); err != nil {
 					t.Fatal(err)
 				}
-				f, err := s.OpenObject(digest.FromBytes(p))
+				f, err := s.OpenObject(digest.FromBytes(p), nil)
 				if err != nil {
 					t.Fatal(err)
 				}

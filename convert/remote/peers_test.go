@@ -38,7 +38,7 @@ func pullInto(t *testing.T, c *remote.Client, creds *remote.Credentials, content
 	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: from}); err != nil {
 		t.Fatal(err)
 	}
-	f, err := s.OpenObject(digest.FromBytes(content))
+	f, err := s.OpenObject(digest.FromBytes(content), transfer.Names(from))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,9 +37,9 @@ func BenchmarkLargeTable(b *testing.B) {
 	}
 }
 
-// large makes a model of 200 GB in 4,000 files, and returns what checks it, each time anew.
-func large(t testing.TB) func() []Result {
-	const files, size = 4000, 50_000_000
+// newRule returns a rule for all names with a signer of files, and the key of the signer.
+func newRule(t testing.TB) (*ecdsa.PrivateKey, *Rule) {
+	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -52,6 +52,17 @@ func large(t testing.TB) func() []Result {
 	if err := os.WriteFile(public, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	rule, err := NewRule(RuleOptions{Name: "*", Matches: func(string) bool { return true }, Mode: Enforce, Any: []SignerOptions{{Type: TypeOMS, Key: public}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key, rule
+}
+
+// large makes a model of 200 GB in 4,000 files, and returns what checks it, each time anew.
+func large(t testing.TB) func() []Result {
+	const files, size = 4000, 50_000_000
+	key, rule := newRule(t)
 	table := filetable.Table{Version: filetable.Version, Origin: filetable.Origin{Format: "modelpack", Digest: digest.FromString("origin"), Mapping: 1}}
 	add := func(name string, d digest.Digest, size int64) {
 		table.Blobs = append(table.Blobs, filetable.Blob{Digest: d, Size: size, Layer: len(table.Blobs)})
@@ -79,10 +90,6 @@ func large(t testing.TB) func() []Result {
 		t.Fatal(err)
 	}
 	d, err := s.PutTable(t.Context(), p)
-	if err != nil {
-		t.Fatal(err)
-	}
-	rule, err := NewRule(RuleOptions{Name: "*", Matches: func(string) bool { return true }, Mode: Enforce, Any: []SignerOptions{{Type: TypeOMS, Key: public}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,6 +149,34 @@ func TestLicenceOfConfig(t *testing.T) {
 	for licence, want := range map[string]int{"GPL-3.0": 0, "mit": 1} {
 		if known, err := c.Known(of(licence)); len(known) != want || err != nil {
 			t.Errorf("%s: known is %+v, %v", licence, known, err)
+		}
+	}
+}
+
+// TestSignatureOfOthers: a model whose table names the digest of a private signature has that signature only by a name
+// that has provided it.
+func TestSignatureOfOthers(t *testing.T) {
+	key, rule := newRule(t)
+	weights := storetest.Random(1, 1000)
+	statement, err := oms.Statement("m", []filetable.File{{Path: "w", Type: filetable.TypeReg, Digest: digest.FromBytes(weights)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bundle, err := dsse.Sign(key, statement)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := storetest.Open(t, t.TempDir(), store.Options{Reserve: 1})
+	d := storetest.NewBuilder("m").Raw("w", weights, 0o644).Raw(oms.SignatureFile, bundle, 0o644).Put(t, s)
+	owner := storetest.FromRepository("r.example/private", storetest.Private{Fetcher: storetest.NewFetcher(weights, bundle)})
+	if err := s.Hydrate(t.Context(), d, store.HydrateOptions{Sources: owner}); err != nil {
+		t.Fatal(err)
+	}
+	c := &Checker{Rules: []*Rule{rule}, Store: s}
+	for name, want := range map[string]State{"r.example/private": Accepted, "r.example/thief": Pending} {
+		res := c.Check(t.Context(), Subject{Names: []string{name}, Image: store.Image{Table: d}, Again: true})
+		if len(res) != 1 || res[0].State != want {
+			t.Errorf("%s: %+v, want %s", name, res, want)
 		}
 	}
 }

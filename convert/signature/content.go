@@ -62,7 +62,7 @@ func (c *Checker) content(ctx context.Context, r *Rule, s Subject, m model) (str
 	if s.Image.Config == "" {
 		return "it has no licence", nil
 	}
-	p, err := c.Store.ReadBytes(ctx, s.Image.Config, maxConfig)
+	p, err := c.Store.ReadDocument(ctx, s.Image, s.Image.Config, maxConfig)
 	if err != nil {
 		return "", err
 	}

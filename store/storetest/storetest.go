@@ -288,6 +288,18 @@ func From(fetchers ...transfer.Fetcher) []transfer.Source {
 	return FromRepository("test/model", fetchers...)
 }
 
+// A Private fetcher says of all bytes that they were fetched with credentials.
+type Private struct{ *Fetcher }
+
+// Fetch implements transfer.Fetcher.
+func (f Private) Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (io.ReadCloser, int64, error) {
+	body, start, err := f.Fetcher.Fetch(ctx, d, size, off, n)
+	if err != nil {
+		return nil, 0, err
+	}
+	return transfer.NewBody(ctx, body, true), start, nil
+}
+
 // FromRepository is From for a repository with the given name, "host/repository".
 func FromRepository(name string, fetchers ...transfer.Fetcher) (list []transfer.Source) {
 	for _, f := range fetchers {

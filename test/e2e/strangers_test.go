@@ -381,3 +381,58 @@ func lyingChunks(t *testing.T, n *node.Node, repository string, want []byte) nod
 	}
 	return a
 }
+
+// TestCartonOfStrangers: a stranger's carton says that it has a file with the digest of a private file. No client shows
+// the file by the stranger's name, also not by two pulls for pods: one for overlayfs, which fetches blobs, and one for
+// ballast, which finds them in containerd.
+func TestCartonOfStrangers(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	n.ConfigureContainerd(t, "--runtime-handler", "ballast")
+	n.Containerd.Stop(t)
+	n.StartContainerd(t)
+	pods := n.CRI(t)
+	secret := weights(93, 4<<20)
+	private := node.StartRegistry(t, t.TempDir())
+	private.Push(t, "org/secret", "1", artifact(converttest.ModelPackRaw([]converttest.File{{Path: "model.gguf", Data: secret, Mode: 0o644}})))
+	private.User, private.Password = "alice", "s3cret-of-alice"
+	n.Upstream(t, private.Host, private.Host)
+	mustPull(t, n, "ballast", private.Ref("org/secret", "1"), "--user", "alice:s3cret-of-alice")
+	waitFor(t, "the secret to be complete", func() error {
+		if !complete(n, secret) {
+			return os.ErrNotExist
+		}
+		return nil
+	})
+
+	zeros := make([]byte, len(secret))
+	c := converttest.GoodCarton(weights(94, 1000)).With(converttest.CartonFile{Path: "model/stolen.bin", Data: zeros, Method: 8})
+	c.Manifest = func(p []byte) []byte {
+		return bytes.ReplaceAll(p, []byte(digest.FromBytes(zeros).Encoded()), []byte(digest.FromBytes(secret).Encoded()))
+	}
+	newStranger(t, n, "evil.example", artifact(converttest.CartonArtifact(c)))
+	const ref = "evil.example/x/m:1"
+	for name, pull := range map[string]func() error{
+		"transfer": func() error { return n.Pull("ballast", ref).Err },
+		"local":    func() error { return n.Pull("ballast", ref, "--local").Err },
+		"pods": func() error {
+			_, _ = pods.Pull(ref, "") // fails, and may leave blobs in containerd
+			_, err := pods.Pull(ref, "ballast")
+			return err
+		},
+	} {
+		if err := pull(); err == nil {
+			t.Errorf("%s: pulled a carton with a file that it does not have", name)
+		}
+	}
+	for _, ns := range []string{"default", "k8s.io"} {
+		content := n.Ctr("-n", ns, "content", "ls")
+		if content.Err != nil {
+			t.Fatal(content.Err)
+		}
+		for line := range strings.Lines(content.Stdout) {
+			if strings.HasPrefix(line, digest.FromBytes(secret).String()) {
+				t.Errorf("%s: containerd has the private file: %s", ns, line)
+			}
+		}
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/headers"
 	"github.com/ballast-dev/ballast/convert/image"
+	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
@@ -197,7 +198,7 @@ func (h *Handler) image(ctx context.Context, name api.Name) (*api.Detail, error)
 	if t == nil {
 		t = &filetable.Table{Origin: im.Origin}
 	}
-	h.explain(ctx, d, t)
+	h.explain(ctx, d, im, t)
 	return d, nil
 }
 
@@ -344,8 +345,8 @@ func invalid(v *api.Image, err error) {
 
 // explain adds facts from the documents of an image and its files to d. What cannot be read is left
 // out.
-func (h *Handler) explain(ctx context.Context, d *api.Detail, t *filetable.Table) {
-	p, err := h.Store.ReadBytes(ctx, d.Config, maxConfig)
+func (h *Handler) explain(ctx context.Context, d *api.Detail, im store.Image, t *filetable.Table) {
+	p, err := h.Store.ReadDocument(ctx, im, im.Config, maxConfig)
 	if err != nil || !json.Valid(p) {
 		return
 	}
@@ -356,24 +357,25 @@ func (h *Handler) explain(ctx context.Context, d *api.Detail, t *filetable.Table
 	}
 	var contextLength int64
 	var runner convert.Runner
-	if p, err := h.Store.ReadBytes(ctx, d.Manifest, convert.MaxManifestSize); err == nil {
+	if p, err := h.Store.ReadDocument(ctx, im, im.Manifest, convert.MaxManifestSize); err == nil {
 		if m, err := convert.ParseManifest(p); err == nil {
 			contextLength, runner = image.ContextLength(m.Annotations), image.RunnerOf(m.Annotations)
 		}
 	}
-	d.Description = api.Describe(origin, contextLength, h.headers(ctx, d.Files))
+	d.Description = api.Describe(origin, contextLength, h.headers(ctx, d.Files, registry.Names(im)))
 	d.Description.Runner = runner
 	d.Explain(t)
 }
 
-// headers reads the headers of the files that are present, which are verified objects.
-func (h *Handler) headers(ctx context.Context, files []filetable.File) headers.Report {
+// headers reads the headers of the files of an image with names that are present, which are verified objects. It does
+// not read what its table says that it has, and somebody else has.
+func (h *Handler) headers(ctx context.Context, files []filetable.File, names []string) headers.Report {
 	var list []headers.File
 	for _, f := range files {
 		if f.Type != filetable.TypeReg || f.Digest == "" || !headers.Has(f.Path, f.Size) || len(list) > headers.MaxFiles {
 			continue
 		}
-		open := func(context.Context) (io.ReadCloser, error) { return h.Store.OpenObject(f.Digest) }
+		open := func(context.Context) (io.ReadCloser, error) { return h.Store.OpenObject(f.Digest, names) }
 		r, err := open(ctx)
 		if errdefs.IsNotFound(err) {
 			continue // not downloaded yet

@@ -22,7 +22,7 @@ func (h *Handler) order(ctx context.Context, name api.Name) (r api.Recorded, err
 	if r.Order, err = h.Store.Order(im.Table, repository); err != nil {
 		return r, fmt.Errorf("%s: %w", name, err)
 	}
-	p, err := h.Store.ReadBytes(ctx, im.Manifest, convert.MaxManifestSize)
+	p, err := h.Store.ReadDocument(ctx, im, im.Manifest, convert.MaxManifestSize)
 	r.Image = ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: im.Manifest, Size: int64(len(p))}
 	return r, err
 }

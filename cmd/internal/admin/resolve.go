@@ -71,7 +71,7 @@ func (h *Handler) children(ctx context.Context, im store.Image) ([]store.Image, 
 	if !isIndex(im) {
 		return nil, nil
 	}
-	p, err := h.Store.ReadBytes(ctx, im.Manifest, convert.MaxManifestSize)
+	p, err := h.Store.ReadDocument(ctx, im, im.Manifest, convert.MaxManifestSize)
 	if err != nil {
 		return nil, err
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -398,5 +399,26 @@ func TestScrubDownloadsNoEvicted(t *testing.T) {
 	r.scrub(t)
 	if got, err := os.ReadFile(manifest); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("the manifest is %q, %v", got, err)
+	}
+}
+
+// TestHeadersOfOthers: the description of an image has nothing from private files of others that its table names.
+func TestHeadersOfOthers(t *testing.T) {
+	r := newRig(t)
+	weights := converttest.Safetensors(converttest.SmallSafetensors(), nil)
+	table := storetest.NewBuilder("m").Raw("model.safetensors", weights, 0o644).Put(t, r.store)
+	mine := storetest.FromRepository("r.example/private", storetest.Private{Fetcher: storetest.NewFetcher(weights)})
+	if err := r.store.Hydrate(t.Context(), table, store.HydrateOptions{Sources: mine}); err != nil {
+		t.Fatal(err)
+	}
+	for ref, told := range map[string]bool{"r.example/private:1": true, "r.example/thief:1": false} {
+		im := r.put(t, ref, table)
+		d, err := r.client.Image(t.Context(), im.Manifest.String())
+		if err != nil || d.Description == nil {
+			t.Fatalf("%s: %+v, %v", ref, d, err)
+		}
+		if from := d.Description.FromHeaders; (len(from) > 0) != told {
+			t.Errorf("%s: %q is known from headers", ref, from)
+		}
 	}
 }

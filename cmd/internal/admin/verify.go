@@ -86,7 +86,7 @@ func (h *Handler) check(ctx context.Context, name api.Name, repair bool, event f
 	err = h.repair(ctx, name.Ref, func(t digest.Digest) bool { return table == "" || t == table }, res, event)
 	res.Left = 0
 	for _, b := range bad {
-		if !h.has(b.Digest) {
+		if !h.Store.Has(b.Digest) {
 			res.Left++
 		}
 	}
@@ -186,7 +186,7 @@ func (h *Handler) repair(ctx context.Context, ref remote.Ref, in func(table dige
 		tables = slices.Compact(tables)
 	}
 	for _, t := range tables {
-		if first != nil && !h.has(t) {
+		if first != nil && !h.Store.Has(t) {
 			continue // what it lacks is unknown; first has the reason
 		}
 		names, err := h.repairTable(ctx, ref, t, event)
@@ -207,22 +207,12 @@ func (h *Handler) repair(ctx context.Context, ref remote.Ref, in func(table dige
 	return first
 }
 
-// has reports whether an object is present.
-func (h *Handler) has(d digest.Digest) bool {
-	f, err := h.Store.OpenObject(d)
-	if err != nil {
-		return false
-	}
-	f.Close()
-	return true
-}
-
 // resolveAgain restores missing documents of the images whose table is in a set; that of an index is empty. It returns
 // the references of the restored images, and the first error.
 func (h *Handler) resolveAgain(ctx context.Context, in func(table digest.Digest) bool) (names []string, first error) {
 	images := h.Store.Images()
 	for _, im := range images {
-		if !in(im.Table) || h.documented(im) {
+		if !in(im.Table) || h.Store.Has(im.Documents()...) {
 			continue
 		}
 		err := h.Resolve(ctx, im)
@@ -236,13 +226,6 @@ func (h *Handler) resolveAgain(ctx context.Context, in func(table digest.Digest)
 		}
 	}
 	return names, first
-}
-
-// documented reports whether the documents of an image are present.
-func (h *Handler) documented(im store.Image) bool {
-	return !slices.ContainsFunc([]digest.Digest{im.Manifest, im.Config, im.Table}, func(d digest.Digest) bool {
-		return d != "" && !h.has(d) // an index has only a manifest
-	})
 }
 
 // showAgain repairs snapshots from the store, and returns the tables with missing objects.

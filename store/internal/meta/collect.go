@@ -315,7 +315,7 @@ func (db *DB) ForgetImages(roots Roots, images []Image, more ...digest.Digest) (
 			return err
 		}
 		for _, im := range images {
-			more = append(more, im.documents()...)
+			more = append(more, im.Documents()...)
 		}
 		var gone []digest.Digest
 		for _, d := range more {

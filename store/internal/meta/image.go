@@ -46,9 +46,9 @@ type Image struct {
 	Used    time.Time `json:"used"`
 }
 
-// documents returns the objects of the image itself.
-func (im Image) documents() []digest.Digest {
-	return []digest.Digest{im.Manifest, im.Config, im.Table}
+// Documents returns the objects of the image itself: manifest, config and table, or the manifest of an index.
+func (im Image) Documents() []digest.Digest {
+	return slices.DeleteFunc([]digest.Digest{im.Manifest, im.Config, im.Table}, func(d digest.Digest) bool { return d == "" })
 }
 
 // maxRefs limits the recorded references of an image: a caller can use many names for one image,

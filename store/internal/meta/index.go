@@ -322,7 +322,7 @@ func (x *entries) setImage(im Image) {
 	if t := x.byKey[keyOf(im.Table)]; t == nil || len(t.refs) == 0 {
 		x.images.unused[im.Manifest] = true
 	}
-	for _, d := range im.documents() {
+	for _, d := range im.Documents() {
 		id := x.objects.id(keyOf(d))
 		x.change(id, func(*object) { x.objects.document(id, 1) })
 	}
@@ -334,7 +334,7 @@ func (x *entries) dropImage(manifest digest.Digest) {
 		return
 	}
 	x.images.remove(im)
-	for _, d := range im.documents() {
+	for _, d := range im.Documents() {
 		id := x.objects.id(keyOf(d))
 		x.change(id, func(*object) { x.objects.document(id, -1) })
 	}

@@ -110,11 +110,11 @@ func count(t *testing.T, db *DB) (a answers) {
 				return nil
 			}),
 			each(tx, bucketImages, func(_ string, im Image) error {
-				for _, d := range im.documents() {
+				for _, d := range im.Documents() {
 					needed[d] = true
 				}
 				imaged[im.Table], imaged[im.Manifest] = true, true
-				need(im.Manifest, append(im.documents(), known[im.Table].Objects...)...)
+				need(im.Manifest, append(im.Documents(), known[im.Table].Objects...)...)
 				return nil
 			}),
 			each(tx, bucketRefs, func(name string, r Ref) error {

@@ -281,7 +281,7 @@ func (x *index) unusedImages(tables []digest.Digest) (idle []Idle) {
 			continue
 		}
 		i := Idle{Image: im.clone()}
-		for _, d := range im.documents() {
+		for _, d := range im.Documents() {
 			id, _ := x.objects.find(keyOf(d))
 			if o := x.objects.at(id); o.exists() {
 				i.Bytes += o.size
@@ -340,7 +340,7 @@ func (x *entries) share(model digest.Digest, keeps func(*table) bool) (s Share) 
 	own, shown := x.byKey[keyOf(model)], map[objectID]int{} // its table, and how often objects are its documents
 	if isImage {
 		own = x.byKey[keyOf(im.Table)]
-		for _, d := range im.documents() {
+		for _, d := range im.Documents() {
 			if id, ok := x.objects.find(keyOf(d)); ok {
 				shown[id]++
 			}

@@ -143,6 +143,17 @@ func (s *Objects) Open(d digest.Digest) (*os.File, error) {
 	return f, err
 }
 
+// Allow returns errdefs.ErrNotFound unless d is an object that sources with these names may have. A file without a
+// record is hashed first: its record says who may have it.
+func (s *Objects) Allow(d digest.Digest, names []string) error {
+	s.recoverFile(s.ctx, d)
+	rec, err := s.o.DB.Object(d)
+	if err == nil && !rec.MayHave(names) {
+		err = fmt.Errorf("object %s is private, and not from %q: %w", d, names, errdefs.ErrNotFound)
+	}
+	return err
+}
+
 // Has reports whether an object is recorded and its file has the recorded size. Files without
 // a record are not objects (Recover).
 func (s *Objects) Has(d digest.Digest) bool {

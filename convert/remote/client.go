@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -251,13 +251,9 @@ func leastRecent[K comparable, V any](m map[K]V, used func(V) time.Time) K {
 
 // loopbackName maps all names of this machine to one, so that addresses can be compared.
 func loopbackName(hostport string) string {
-	host, port, err := net.SplitHostPort(hostport)
-	if err != nil {
-		host, port = hostport, ""
+	name, port := SplitHost(hostport)
+	if ip, err := netip.ParseAddr(strings.Trim(name, "[]")); name == "" || err == nil && (ip.IsLoopback() || ip.IsUnspecified()) {
+		name = "localhost"
 	}
-	host = strings.ToLower(host)
-	if ip := net.ParseIP(host); host == "localhost" || ip != nil && (ip.IsLoopback() || ip.IsUnspecified()) {
-		host = "localhost"
-	}
-	return net.JoinHostPort(host, port)
+	return joinHost(name, port)
 }

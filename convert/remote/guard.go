@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -48,29 +49,26 @@ func (g *guard) name(u *url.URL) {
 	g.named[hostPort(u)] = true
 }
 
-// hostPort returns "host:port" of u in lower case.
+// hostPort returns "host:port" of u in its normal form.
 func hostPort(u *url.URL) string {
-	port := u.Port()
-	if port == "" {
-		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
-	}
-	return net.JoinHostPort(strings.ToLower(strings.TrimSuffix(u.Hostname(), ".")), port)
+	name, port := SplitHost(u.Host)
+	return joinHost(name, cmp.Or(port, defaultPorts[u.Scheme]))
 }
 
 // reach returns the addresses that a host may have.
 func (g *guard) reach(host, port string) reach {
-	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	host, port = SplitHost(net.JoinHostPort(host, port))
 	if g.allow.host(host, port) {
 		return reachAny
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.named[net.JoinHostPort(host, port)] {
+	if g.named[joinHost(host, port)] {
 		return reachAny
 	}
 	best := reachPublic
 	for n := range g.named {
-		name, _, _ := net.SplitHostPort(n)
+		name, _ := SplitHost(n)
 		switch {
 		case name == host && g.sameHost:
 			return reachAny
@@ -92,6 +90,11 @@ func sameSite(a, b string) bool {
 	}
 	y, err := publicsuffix.EffectiveTLDPlusOne(b)
 	return err == nil && x == y
+}
+
+func isIP(host string) bool {
+	_, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return err == nil
 }
 
 // check refuses a URL by its host name, before it is resolved here or by a proxy.
@@ -231,11 +234,11 @@ func parseAllow(entries []string) (allowList, error) {
 		if !hostRE.MatchString(e) {
 			return allowList{}, fmt.Errorf("allow_hosts: %q is not a host, host:port or network: %w", e, errdefs.ErrInvalidArgument)
 		}
-		a.hosts[strings.ToLower(e)] = true
+		a.hosts[joinHost(SplitHost(e))] = true
 	}
 	return a, nil
 }
 
 func (a allowList) host(host, port string) bool {
-	return a.hosts[host] || a.hosts[net.JoinHostPort(host, port)]
+	return a.hosts[host] || a.hosts[joinHost(host, port)]
 }

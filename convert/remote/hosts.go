@@ -192,18 +192,27 @@ func (c *Client) Direct(host string) bool {
 	return err == nil && dir == "" && c.opts.Manners[host] == (Manner{}) && c.opts.Dialects[host] == nil && (c.opts.Shared == nil || !c.opts.Shared(host))
 }
 
-// hostDir returns the directory of a host, or of another of its names, or "".
+// defaultDir is the directory of hosts that have none.
+// https://github.com/containerd/containerd/blob/v2.4.2/docs/hosts.md
+const defaultDir = "_default"
+
+// hostDir returns the directory of a host, or of another of its names, or that of all others, or "".
 func (c *Client) hostDir(host string) (string, error) {
 	if c.opts.HostsDir == "" {
 		return "", nil
 	}
+	all := "" // of the hosts without a directory
 	for _, name := range append([]string{host}, otherNames(host)...) {
 		dir, err := config.HostDirFromRoot(c.opts.HostsDir)(name)
-		if !errdefs.IsNotFound(err) {
+		switch {
+		case errdefs.IsNotFound(err):
+		case err == nil && filepath.Base(dir) == defaultDir:
+			all = dir
+		default:
 			return dir, err
 		}
 	}
-	return "", nil
+	return all, nil
 }
 
 // stampOf returns a value that changes when the hosts.toml in dir changes.

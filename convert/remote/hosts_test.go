@@ -87,18 +87,46 @@ func TestMirrors(t *testing.T) {
 	}
 }
 
-// TestHostsOfAlias reads a hosts.toml by another name of the registry.
-func TestHostsOfAlias(t *testing.T) {
+// TestDirectoryOfSpellings: the hosts.toml of a host is in a directory with any of its usual names, and that of all
+// hosts counts only where there is none.
+func TestDirectoryOfSpellings(t *testing.T) {
 	t.Parallel()
-	u := newUpstream(t)
-	u.manifests["latest"] = manifestBytes("x")
-	ref, err := remote.ParseRef("ollama.com/org/model")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := newClient(t, remote.Options{HostsDir: hostsDir(t, "ollama.com", "server = \""+u.URL+"\"\n")})
-	if _, err := repositoryOf(t, c, ref, nil).Manifest(t.Context(), "latest"); err != nil {
-		t.Error(err)
+	own, all := newUpstream(t), newUpstream(t)
+	own.manifests["latest"], all.manifests["latest"] = manifestBytes("x"), manifestBytes("x")
+	for _, tt := range []struct {
+		dir, host string
+		mine      bool
+	}{
+		{"ollama.com", "ollama.com", true},
+		{"registry.example", "registry.example:443", true},
+		{"registry.example:443", "registry.example", true},
+		{"registry.example_443_", "Registry.Example:0443", true},
+		{"registry.example:5000", "registry.example:05000", true},
+		{"registry.example_5000_", "registry.example:5000", true},
+		{"registry-1.docker.io:443", "docker.io", true},
+		{"[::1]:5000", "[0:0::1]:5000", true},
+		{"registry.example:5000", "registry.example", false},
+		{"registry.example", "registry.example:5000", false},
+		{"registry.example", "registry.example:80", false},
+	} {
+		dir := hostsDir(t, tt.dir, "server = \""+own.URL+"\"\n")
+		ref, err := remote.NewRef(tt.host, "org/model", "latest")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := newClient(t, remote.Options{HostsDir: dir}).Direct(ref.Host); got == tt.mine {
+			t.Errorf("directory %s: %s has none: %t", tt.dir, tt.host, got)
+		}
+		if err := os.Rename(hostsDir(t, "_default", "server = \""+all.URL+"\"\n")+"/_default", dir+"/_default"); err != nil {
+			t.Fatal(err)
+		}
+		before := len(own.requests())
+		if _, err := repositoryOf(t, newClient(t, remote.Options{HostsDir: dir}), ref, nil).Manifest(t.Context(), "latest"); err != nil {
+			t.Errorf("directories %s and _default: %s: %v", tt.dir, tt.host, err)
+		}
+		if asked := len(own.requests()) > before; asked != tt.mine {
+			t.Errorf("directories %s and _default: %s asks the first: %t", tt.dir, tt.host, asked)
+		}
 	}
 }
 

@@ -1,8 +1,8 @@
 package remote
 
 import (
+	"cmp"
 	"fmt"
-	"net"
 	"net/url"
 	"regexp"
 	"strconv"
@@ -31,6 +31,10 @@ const maxURL = 2048
 var (
 	schemeRE = regexp.MustCompile(`^[a-z-]+$`)
 	hostRE   = regexp.MustCompile(`^(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?$`)
+
+	// numberRE matches the last part of what is an address, or nothing.
+	// https://url.spec.whatwg.org/#ends-in-a-number-checker
+	numberRE = regexp.MustCompile(`^(?:[0-9]+|0[Xx][0-9A-Fa-f]*)$`)
 
 	// Upper case is not in the specification, but model hubs with a registry API use it in names.
 	// https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md#pulling-manifests
@@ -74,6 +78,7 @@ func ParseRef(s string) (Ref, error) {
 func parseURL(scheme, s string) (Ref, error) {
 	u, err := url.Parse(s)
 	if err == nil {
+		u.Host = NormalAddress(u.Host, u.Scheme)
 		s = u.String() // escaped, which may be longer
 	}
 	if err != nil || len(s) > maxURL || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || u.User != nil || u.Fragment != "" {
@@ -128,12 +133,15 @@ func wellFormedHost(s string) bool {
 	if len(s) > maxName || !hostRE.MatchString(s) {
 		return false
 	}
-	_, port, err := net.SplitHostPort(s)
-	if err != nil {
-		return true // no port
+	name, port := SplitHost(s)
+	if strings.Contains(name[strings.LastIndexByte(name, ']')+1:], ":") {
+		return false // the port is not one
 	}
-	n, err := strconv.ParseUint(port, 10, 16)
-	return err == nil && n > 0
+	if last := name[strings.LastIndexByte(name, '.')+1:]; !isIP(name) && numberRE.MatchString(last) {
+		return false // resolvers read 127.1 and 0x7f.1 as addresses
+	}
+	_, err := strconv.ParseUint(cmp.Or(port, "1"), 10, 16)
+	return err == nil
 }
 
 // checked is named, and also requires a tag or a digest.

@@ -32,6 +32,12 @@ func TestParseRef(t *testing.T) {
 		{"hf.co/Org/Model", "hf.co/Org/Model:latest", "hf.co"},
 		{"carton+https://h.example/a/b.carton?sig=1", "carton+https://h.example/a/b.carton?sig=1", ""},
 		{"carton+HTTP://h.example:8080/A", "carton+http://h.example:8080/A", ""},
+		{"carton+https://H.Example:443/A", "carton+https://h.example/A", ""},
+		{"carton+http://h.example.:080/A", "carton+http://h.example/A", ""},
+		{"carton+http://[0::1]:443/A", "carton+http://[::1]:443/A", ""},
+		{"Registry.Example:0443/a", "registry.example/a:latest", "registry.example"},
+		{"[0:0:0:0:0:0:0:1]:05000/a", "[::1]:5000/a:latest", "[::1]:5000"},
+		{"docker.io:443/ai/smollm2", "docker.io/ai/smollm2:latest", "docker.io"},
 	} {
 		got, err := remote.ParseRef(tt.in)
 		if err != nil {
@@ -72,7 +78,8 @@ var badRefs = []string{
 	"carton+", "carton+x", "carton+file:///etc/passwd", "carton+https://", "carton+https:///x", "carton+https://u:p@h.example/x",
 	"carton+https://h.example/x#y", "carton+ftp://h.example/x", "carton+https://h.example/" + strings.Repeat("a", 3000),
 	"carton+https://h.example/" + strings.Repeat(" ", 1000), // three times as long when it is escaped
-	"host.example:0/a", "host.example:70000/a",
+	"host.example:0/a", "host.example:000/a", "[::1]:0/a", "host.example:70000/a", "host.example:/a", "host.example../a",
+	"127.1:5000/a", "0x7f.0.0.1/a", "127.0.0.0x1:5000/a", "127.000.000.001:5000/a", "2130706433:5000/a", "[::1/a", "[fe80::1%25eth0]:5000/a",
 	"host.example/a:" + strings.Repeat("t", 200), "host.example/A?x", "host.example/A#x", "_default/a/../x",
 }
 

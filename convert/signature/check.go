@@ -210,7 +210,8 @@ func (c *Checker) Found(ctx context.Context, s Subject) (found []string, err err
 	return found, err
 }
 
-// rules returns the rules of names without duplicates.
+// rules returns the rules of names without duplicates: of each name the first that matches, and before it those that
+// may match.
 func (c *Checker) rules(names []string) (out []*Rule) {
 	for _, r := range c.Rules {
 		if len(names) == 0 && r.o.Mode == Enforce {
@@ -218,9 +219,14 @@ func (c *Checker) rules(names []string) (out []*Rule) {
 		}
 	}
 	for _, n := range names {
-		i := slices.IndexFunc(c.Rules, func(r *Rule) bool { return r.o.Matches(n) })
-		if i >= 0 && c.Rules[i].o.Mode != Off && !slices.Contains(out, c.Rules[i]) {
-			out = append(out, c.Rules[i])
+		for _, r := range c.Rules {
+			is := r.o.Matches(n)
+			if (is || r.o.MayMatch != nil && r.o.MayMatch(n)) && r.o.Mode != Off && !slices.Contains(out, r) {
+				out = append(out, r)
+			}
+			if is {
+				break
+			}
 		}
 	}
 	return out

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/ballast-dev/ballast/convert/signature/dsse"
@@ -177,6 +178,40 @@ func TestSignatureOfOthers(t *testing.T) {
 		res := c.Check(t.Context(), Subject{Names: []string{name}, Image: store.Image{Table: d}, Again: true})
 		if len(res) != 1 || res[0].State != want {
 			t.Errorf("%s: %+v, want %s", name, res, want)
+		}
+	}
+}
+
+// TestRuleOfAPort: a rule that may be for a name, of which the port is unknown, applies beside the one that matches, and
+// does not decide instead of it.
+func TestRuleOfAPort(t *testing.T) {
+	is := func(names ...string) func(string) bool {
+		return func(n string) bool { return slices.Contains(names, n) }
+	}
+	rule := func(name string, mode Mode, matches, may func(string) bool) *Rule {
+		return &Rule{o: RuleOptions{Name: name, Mode: mode, Matches: matches, MayMatch: may}}
+	}
+	exact, other := is("h:5000/m"), is("h/m")
+	all := func(string) bool { return true }
+	for _, tt := range []struct {
+		rules     []*Rule
+		name      string
+		wantRules []string
+	}{
+		{[]*Rule{rule("port", Off, exact, other), rule("all", Enforce, all, nil)}, "h/m", []string{"all"}},
+		{[]*Rule{rule("port", Warn, exact, other), rule("all", Enforce, all, nil)}, "h/m", []string{"port", "all"}},
+		{[]*Rule{rule("port", Enforce, exact, other), rule("all", Off, all, nil)}, "h/m", []string{"port"}},
+		{[]*Rule{rule("port", Enforce, exact, other)}, "h/m", []string{"port"}},
+		{[]*Rule{rule("all", Off, all, nil), rule("port", Enforce, exact, other)}, "h/m", nil},
+		{[]*Rule{rule("port", Off, exact, other), rule("all", Enforce, all, nil)}, "h:5000/m", nil},
+		{[]*Rule{rule("port", Enforce, exact, other), rule("all", Off, all, nil)}, "h:6000/m", nil},
+	} {
+		var got []string
+		for _, r := range (&Checker{Rules: tt.rules}).rules([]string{tt.name}) {
+			got = append(got, r.o.Name)
+		}
+		if !slices.Equal(got, tt.wantRules) {
+			t.Errorf("%s: rules %q, want %q", tt.name, got, tt.wantRules)
 		}
 	}
 }

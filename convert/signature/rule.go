@@ -39,6 +39,10 @@ type RuleOptions struct {
 	Matches func(name string) bool // matches names as in remote.Ref.Name
 	Mode    Mode
 
+	// MayMatch reports whether the rule may be for a name of which a part is unknown, such as its port. It then applies
+	// beside the rule that matches, and never in its place. Nil matches nothing.
+	MayMatch func(name string) bool
+
 	// Any lists the accepted signers, one of which must have signed; empty means that no signature
 	// is required.
 	Any []SignerOptions

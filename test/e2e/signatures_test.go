@@ -299,9 +299,13 @@ func TestSignedByAlias(t *testing.T) {
 	n := node.StartNode(t, node.Options{Config: "[[verify.rule]]\nmatch = \"registry.ollama.ai/Library/*\"\nmode = \"enforce\"\nany = [{type = \"cosign\", key = \"" + public + "\"}]\n"})
 	n.Registry.Push(t, "library/m", "1", artifact(converttest.Ollama(converttest.Files(weights(82, 1<<20)), converttest.OllamaConfigNew)))
 	n.Upstream(t, "registry.ollama.ai", n.Registry.Host)
-	n.Upstream(t, "ollama.com", n.Registry.Host)
-	for _, host := range []string{"registry.ollama.ai", "ollama.com"} {
+	cri := n.CRI(t)
+	for _, host := range []string{"registry.ollama.ai", "ollama.com", "registry.ollama.ai:443", "ollama.com:0443"} {
+		n.Upstream(t, host, n.Registry.Host)
 		wantError(t, n.Pull("ballast", host+"/library/m:1"), "refused by [[verify.rule]]")
+		if _, err := cri.Pull(host+"/library/m:1", ""); err == nil || !strings.Contains(err.Error(), "refused by [[verify.rule]]") {
+			t.Errorf("a pod of %s: %v", host, err)
+		}
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/ballast-dev/ballast/convert/remote"
 )
 
 // Carton maps a registry name, which need not exist, to URLs of cartons. There can be several
@@ -28,10 +30,10 @@ func (c *Config) checkCartons() error {
 		switch {
 		case !registryHost.MatchString(m.Registry) || !strings.ContainsAny(m.Registry, ".:") && m.Registry != "localhost":
 			return invalid(key+"registry", "%q is not a host as in a reference, such as \"carton.example\"", m.Registry)
-		case seen[m.Registry]:
+		case seen[remote.NormalHost(m.Registry)]:
 			return invalid(key+"registry", "%q occurs twice", m.Registry)
 		}
-		seen[m.Registry] = true
+		seen[remote.NormalHost(m.Registry)] = true
 		u, err := url.Parse(m.URL)
 		switch {
 		case err != nil || u.Hostname() == "" || u.User != nil || u.Fragment != "":

@@ -1,9 +1,7 @@
 package config
 
 import (
-	"regexp"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/ballast-dev/ballast/convert/remote"
@@ -232,7 +230,7 @@ const (
 // ModeOf returns the mode for a model from a repository, "host/path".
 func (l *Lazy) ModeOf(repository string) string {
 	for _, r := range l.Rule {
-		if matches(r.Match, repository) {
+		if matches(r.Match, repository) || mayMatch(r.Match, repository) {
 			return r.Mode
 		}
 	}
@@ -253,40 +251,4 @@ func (u *Upstream) IsOffline(host string) bool {
 // IsMirrorOnly reports whether only the mirrors of a registry host are asked.
 func (u *Upstream) IsMirrorOnly(host string) bool {
 	return slices.ContainsFunc(u.MirrorOnly, func(p string) bool { return matches(p, host) })
-}
-
-// port matches the port at the end of a host.
-var port = regexp.MustCompile(`^([^/]*):[0-9*]+(/|$)`)
-
-// matches reports whether a pattern for a host, or a host and a path, matches a name, "host/path".
-// Other names of the host and another case match too, because such names get the same model. A host
-// without a port matches any port: containerd records hosts without ports.
-func matches(pattern, name string) bool {
-	host, path, _ := strings.Cut(name, "/")
-	if !strings.Contains(host, ":") {
-		pattern = port.ReplaceAllString(pattern, "$1$2")
-	}
-	host, path = remote.NormalHost(host), strings.ToLower(path)
-	of, below, withPath := strings.Cut(strings.ToLower(pattern), "/")
-	pattern = remote.NormalHost(of)
-	if withPath {
-		pattern += "/" + below
-	}
-	return glob(pattern, host) || glob(pattern, host+"/"+path)
-}
-
-// glob reports whether s matches a pattern, in which * stands for any characters.
-func glob(pattern, s string) bool {
-	parts := strings.Split(pattern, "*")
-	s, ok := strings.CutPrefix(s, parts[0])
-	for i, p := range parts[1:] {
-		if !ok {
-			return false
-		}
-		if i == len(parts)-2 {
-			return strings.HasSuffix(s, p)
-		}
-		_, s, ok = strings.Cut(s, p)
-	}
-	return ok && s == ""
 }

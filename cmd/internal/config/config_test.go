@@ -308,7 +308,7 @@ licenses = ["mit"]
 		want        bool
 	}{
 		{"registry.example:5000/team/*", "registry.example:5000/team/m", true},
-		{"registry.example:5000/team/*", "registry.example/team/m", true},
+		{"registry.example:5000/team/*", "registry.example/team/m", false},
 		{"registry.example:5000/team/*", "registry.example:5001/team/m", false},
 		{"registry.example:5000/team/*", "registry.example:5000/other/m", false},
 		{"registry.example", "registry.example/team/m", true},
@@ -324,9 +324,40 @@ licenses = ["mit"]
 		{"index.docker.io/ai/*", "docker.io/ai/smollm2", true},
 		{"docker.io/ai/*", "registry-1.docker.io/ai/smollm2", true},
 		{"hf.co/*", "hf.com/qwen/qwen3-8b", false},
+		{"registry.example:443/*", "registry.example/team/m", true},
+		{"registry.example:0443", "registry.example/team/m", true},
+		{"*.example:443/*", "registry.example/team/m", true},
+		{"*.example:443/*", "registry.example:5000/team/m", false},
+		{"*.example:05000/*", "registry.example:5000/team/m", true},
+		{"registry.example:*", "registry.example/team/m", true},
+		{"registry.example:*", "registry.example:5000/team/m", true},
+		{"registry.example*", "registry.example:5000/team/m", true},
+		{"carton+https://Models.Example:443/*", "carton+https://models.example/a.carton", true},
+		{"carton+https://models.example/*", "carton+https://models.example:443/a.carton", true},
+		{"carton+http://models.example:80/*", "carton+http://models.example/a.carton", true},
+		{"carton+http://models.example:443/*", "carton+http://models.example/a.carton", false},
+		{"carton+https://models.example:5000/*", "carton+https://models.example/a.carton", false},
 	} {
 		if got := (&VerifyRule{Match: tt.match}).Matches(tt.name); got != tt.want {
 			t.Errorf("%s matches %s: %v", tt.match, tt.name, got)
+		}
+	}
+	for _, tt := range []struct {
+		match, name string
+		want        bool
+	}{
+		{"registry.example:5000/team/*", "registry.example/team/m", true},
+		{"registry.example:*/team/*", "registry.example/team/m", true},
+		{"index.docker.io:5000", "docker.io/team/m", true},
+		{"[::1]:5000", "[::1]/team/m", true},
+		{"registry.example:5000/team/*", "registry.example:5000/team/m", false}, // it matches
+		{"registry.example:5000/team/*", "registry.example:5001/team/m", false},
+		{"registry.example:5000/team/*", "registry.example/other/m", false},
+		{"registry.example/team/*", "registry.example/team/m", false},
+		{"carton+https://models.example:5000/*", "carton+https://models.example/a.carton", false},
+	} {
+		if got := (&VerifyRule{Match: tt.match}).MayMatch(tt.name); got != tt.want {
+			t.Errorf("%s may match %s: %v", tt.match, tt.name, got)
 		}
 	}
 }

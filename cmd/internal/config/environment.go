@@ -2,18 +2,19 @@ package config
 
 import (
 	"os"
-	"strings"
+
+	"github.com/ballast-dev/ballast/convert/remote"
 )
 
 // Getenv returns an environment variable, for formats: each one reads the variables of its own
 // tools.
 func Getenv(key string) string { return os.Getenv(key) }
 
-// HostsLike returns the hosts, in lower case, that behave like those of a format.
+// HostsLike returns the hosts (remote.NormalHost) that behave like those of a format.
 func (c *Config) HostsLike(format string) (hosts []string) {
 	if format == "ollama" {
 		for _, h := range c.Upstream.OllamaHosts {
-			hosts = append(hosts, strings.ToLower(h))
+			hosts = append(hosts, remote.NormalHost(h))
 		}
 	}
 	return hosts
@@ -23,7 +24,7 @@ func (c *Config) HostsLike(format string) (hosts []string) {
 func (c *Config) Archives() map[string]string {
 	m := map[string]string{}
 	for _, a := range c.Carton {
-		m[a.Registry] = "carton+" + a.URL
+		m[remote.NormalHost(a.Registry)] = "carton+" + a.URL
 	}
 	return m
 }

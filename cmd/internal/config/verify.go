@@ -49,6 +49,10 @@ const (
 // Matches reports whether the rule applies to a name, "host/path".
 func (r *VerifyRule) Matches(name string) bool { return matches(r.Match, name) }
 
+// MayMatch reports whether the rule is for a port of the host of a name without a port, which containerd leaves out. Such
+// a rule can refuse the name, but not allow it.
+func (r *VerifyRule) MayMatch(name string) bool { return mayMatch(r.Match, name) }
+
 // Requires returns the match of the first rule by which an image of a host can be refused because of
 // its signatures, or "". Of a pattern for the host and a path, only the host is compared.
 func (v *Verify) Requires(host string) string {
@@ -59,7 +63,7 @@ func (v *Verify) Requires(host string) string {
 			of = of[:i+1]
 		}
 		switch {
-		case r.Mode == VerifyEnforce && len(r.Any) > 0 && matches(of, host):
+		case r.Mode == VerifyEnforce && len(r.Any) > 0 && (matches(of, host) || mayMatch(of, host)):
 			return r.Match
 		case all:
 			return ""

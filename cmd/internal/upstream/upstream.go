@@ -93,7 +93,7 @@ func Rules(c *config.Config) ([]*signature.Rule, error) {
 	var rules []*signature.Rule
 	for i, r := range c.Verify.Rule {
 		o := signature.RuleOptions{
-			Name: r.Match, Matches: r.Matches, Mode: signature.Mode(r.Mode), DenyCode: r.DenyCode, Licenses: r.Licenses,
+			Name: r.Match, Matches: r.Matches, MayMatch: r.MayMatch, Mode: signature.Mode(r.Mode), DenyCode: r.DenyCode, Licenses: r.Licenses,
 		}
 		if r.Mode != config.VerifyOff {
 			for _, s := range r.Any {

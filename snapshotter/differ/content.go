@@ -109,6 +109,10 @@ type ContentFetcher struct {
 	// from "ctr images import"; it sees only blobs without one.
 	Repository Repository
 
+	// Ports reports whether repositories are known that differ from Repository only in the port of their host. containerd
+	// does not say then which of them a blob is from, so the fetcher sees none. Nil means that there are none.
+	Ports func(context.Context) bool
+
 	mu      sync.Mutex // guards the following
 	misses  int        // blobs that were not found
 	listing map[digest.Digest]bool
@@ -130,21 +134,27 @@ type Content interface {
 
 var _ transfer.Fetcher = (*ContentFetcher)(nil)
 
-// contentSources returns containerd's content store as a source for each of the repositories.
-func (d *Differ) contentSources(ns string, from []Repository) []transfer.Source {
+// contentSources returns containerd's content store as a source of the blobs of a table for each of the repositories.
+func (d *Differ) contentSources(ns string, table digest.Digest, from []Repository) []transfer.Source {
 	if len(from) == 0 {
 		from = []Repository{{}}
 	}
 	var l []transfer.Source
 	for _, r := range from {
+		f := &ContentFetcher{Content: d.o.Content, Namespace: ns, Repository: r}
 		name := "containerd"
-		if r != (Repository{}) {
+		switch {
+		case r == (Repository{}):
+		case d.o.Known == nil:
 			name = r.String()
+		default:
+			name, _ = d.o.Known(context.Background(), table, r)
+			f.Ports = func(ctx context.Context) bool {
+				_, ports := d.o.Known(ctx, table, r)
+				return ports
+			}
 		}
-		l = append(l, transfer.Source{
-			Name: name, CredentialsID: "content of " + ns,
-			Fetcher: &ContentFetcher{Content: d.o.Content, Namespace: ns, Repository: r},
-		})
+		l = append(l, transfer.Source{Name: name, CredentialsID: "content of " + ns, Fetcher: f})
 	}
 	return l
 }
@@ -169,7 +179,7 @@ func (f *ContentFetcher) Fetch(ctx context.Context, d digest.Digest, size, off, 
 		return nil, 0, missing
 	case err != nil:
 		return nil, 0, fmt.Errorf("content store: blob %s: %w", d, transfer.Foreign(ctx, err))
-	case info.Size != size || !f.has(info.Labels):
+	case info.Size != size || !f.has(info.Labels) || f.Ports != nil && f.Ports(ctx):
 		return nil, 0, missing
 	}
 	ra, err := f.Content.ReaderAt(ctx, ocispec.Descriptor{Digest: d, Size: size})

@@ -60,6 +60,17 @@ func TestContentFetcher(t *testing.T) {
 			t.Errorf("for who pulls from %q: got %v, want not found", r, err)
 		}
 	}
+	f.Repository = ours
+	for _, several := range []bool{true, false} { // labels have no ports
+		f.Ports = func(context.Context) bool { return several }
+		body, _, err := f.Fetch(t.Context(), desc.Digest, size, 0, 1)
+		if several != errdefs.IsNotFound(err) {
+			t.Errorf("other ports known %t: %v", several, err)
+		}
+		if err == nil {
+			body.Close()
+		}
+	}
 	imported := n.put(t, "application/octet-stream", []byte("imported"), nil)
 	for r, there := range map[Repository]bool{{}: true, ours: false} {
 		f.Repository = r

@@ -43,6 +43,11 @@ type Options struct {
 	// result may be empty. The names are recorded for the snapshot.
 	Upstream func(ctx context.Context, table digest.Digest, from []Repository) []transfer.Source
 
+	// Known returns the name of a repository that a table is pulled from, in the form that is recorded and compared
+	// everywhere, and whether repositories are known that differ from it only in the port of their host. Nil means that
+	// the repository has its own name, and that there are none.
+	Known func(ctx context.Context, table digest.Digest, r Repository) (name string, ports bool)
+
 	// Check returns an error if the model of a table, pulled from repositories, must not be shown;
 	// there are no repositories if they are unknown. If the answer is pending, Check is called
 	// again, with complete set, when the model is complete. Nil allows every model.
@@ -168,7 +173,7 @@ func (d *Differ) applyTable(ctx context.Context, desc ocispec.Descriptor, mounts
 		return "", fmt.Errorf("apply table layer %s: %w", desc.Digest, err)
 	}
 	ns, _ := namespaces.Namespace(ctx)
-	first, upstream := d.contentSources(ns, from), d.o.Upstream(ctx, table, from)
+	first, upstream := d.contentSources(ns, table, from), d.o.Upstream(ctx, table, from)
 	err = d.show(ctx, id, table, names(upstream, from), func() (bool, error) {
 		return d.ensure(ctx, snapshotter.ViewName(id), table, from, append(first, upstream...))
 	})

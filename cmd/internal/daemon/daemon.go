@@ -167,7 +167,7 @@ func (d *Daemon) buildSnapshotter() (err error) {
 	}
 	d.differ = differ.New(differ.Options{
 		Content: d.origins.Content(), Plain: differ.DiffService(d.containerd), Snapshotter: d.snapshotter, Store: d.store,
-		Upstream: sources.Pulled, Check: d.signed, Mode: d.mode, Unverified: unverified, Background: d.jobs.Background.Start, Log: log,
+		Upstream: sources.Pulled, Known: sources.Known, Check: d.signed, Mode: d.mode, Unverified: unverified, Background: d.jobs.Background.Start, Log: log,
 	})
 	d.mounts = hostmounts.New(hostmounts.Options{
 		Dir: filepath.Join(filepath.Dir(c.Address), dirs.Models), Store: d.store, Facade: d.facade, Sources: sources,

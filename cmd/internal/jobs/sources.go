@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -58,6 +57,22 @@ func pulledNames(from []differ.Repository, images []store.Image) (names []string
 	return names
 }
 
+// Known implements differ.Options.Known. The facade knows the ports of the images that it has resolved.
+func (s *Sources) Known(ctx context.Context, table digest.Digest, r differ.Repository) (name string, several bool) {
+	name = pulledNames([]differ.Repository{r}, s.images(ctx, table))[0]
+	host, path, _ := strings.Cut(name, "/")
+	host, port := remote.SplitHost(host)
+	for _, im := range s.Store.Images() {
+		for _, n := range registry.Names(im) {
+			h, p, _ := strings.Cut(n, "/")
+			if h, other := remote.SplitHost(h); h == host && p == path && other != port {
+				return name, true
+			}
+		}
+	}
+	return name, false
+}
+
 // Repositories returns the repositories with the given names, "host/path".
 func Repositories(names []string) (l []differ.Repository) {
 	for _, n := range names {
@@ -78,7 +93,7 @@ func withPort(r differ.Repository, images []store.Image) string {
 		}
 		for _, n := range all {
 			host, path, _ := strings.Cut(n, "/")
-			if h, _, err := net.SplitHostPort(host); err == nil && h == r.Host && path == r.Name {
+			if h, port := remote.SplitHost(host); port != "" && h == r.Host && path == r.Name {
 				return n
 			}
 		}

@@ -76,6 +76,34 @@ func TestPulledNames(t *testing.T) {
 	}
 }
 
+// TestKnownPorts: containerd records hosts without ports, so it cannot be asked for a repository if the facade knows the
+// same one at another port.
+func TestKnownPorts(t *testing.T) {
+	t.Parallel()
+	d, table := newSources(t, tree.Links)
+	d.resolved(t, table, "registry.example:5000/team/m:1", "registry.example:6000/team/m:1", "registry.example:5000/team/one:1",
+		"[::1]:5000/team/m:1", "registry.example/team/own:1", "registry.example:5000/team/own:1")
+	for _, tt := range []struct {
+		host, repository, name string
+		several                bool
+	}{
+		{"registry.example:5000", "team/m", "registry.example:5000/team/m", true},
+		{"registry.example:06000", "team/m", "registry.example:6000/team/m", true},
+		{"registry.example:7000", "team/one", "registry.example:7000/team/one", true},
+		{"registry.example:5000", "team/one", "registry.example:5000/team/one", false},
+		{"registry.example", "team/one", "registry.example:5000/team/one", false},
+		{"registry.example", "team/own", "registry.example/team/own", true},
+		{"registry.example:443", "team/other", "registry.example/team/other", false},
+		{"::1", "team/m", "[::1]:5000/team/m", false},
+		{"[0::1]:6000", "team/m", "[::1]:6000/team/m", true},
+	} {
+		name, several := d.Known(t.Context(), table, differ.Repository{Host: tt.host, Name: tt.repository})
+		if name != tt.name || several != tt.several {
+			t.Errorf("%s/%s: %s, %t, want %s, %t", tt.host, tt.repository, name, several, tt.name, tt.several)
+		}
+	}
+}
+
 // pull makes a snapshot hold a table that it got from names, and show it if the pull has ended.
 func (d *Sources) pull(t *testing.T, table digest.Digest, ended bool, names ...string) {
 	t.Helper()

@@ -12,7 +12,8 @@
 //	SHA256SUMS                         the digests of the files above
 //	SHA256SUMS.sigstore.json           its signature, for "cosign verify-blob", with the public key in ballast.pub
 //
-// A release is of a commit: the clone has no changes, and chart and CHANGELOG.md name the version. The same commit,
+// A release is of a commit: the clone has no changes, chart and CHANGELOG.md name the version, and SECURITY.md and
+// install.md name the fingerprint of the key that signs. The same commit,
 // version and version of Go result in the same bytes in any clone; see contrib/image/build. The image of the demo has
 // a runc in C, so it also needs the same version of musl-gcc.
 //

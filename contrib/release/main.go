@@ -107,7 +107,10 @@ func (r *release) check() error {
 	if !strings.Contains(string(changes), "\n## "+r.Version+"\n") {
 		return fmt.Errorf("CHANGELOG.md has no section %q", "## "+r.Version)
 	}
-	return nil
+	if r.key == "" {
+		return nil // the release says that it is not signed
+	}
+	return r.checkKey()
 }
 
 // write writes what is of an architecture, and then more.

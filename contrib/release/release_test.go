@@ -267,3 +267,41 @@ func TestCheck(t *testing.T) {
 	write("new", "")
 	want("v0.1.0", "git status")
 }
+
+// TestCheckKey refuses to sign a release with a key that the documents do not name.
+func TestCheckKey(t *testing.T) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	ok(t, err)
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	ok(t, err)
+	public, err := x509.MarshalPKIXPublicKey(key.Public())
+	ok(t, err)
+	dir := t.TempDir()
+	r := release{Build: build.Build{Source: dir, Version: "v0.1.0"}, key: filepath.Join(t.TempDir(), "key.pem")}
+	ok(t, os.WriteFile(r.key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600))
+	for name, text := range map[string]string{
+		chartDir + "/Chart.yaml": "name: ballast\nversion: 0.1.0\nappVersion: v0.1.0\n", "CHANGELOG.md": "# Changes\n\n## v0.1.0\n",
+		fingerprinted[0]: "# Security\n", fingerprinted[1]: "# Install\n",
+	} {
+		ok(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755))
+		ok(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+	}
+	// As in install.md.
+	cmd := exec.Command("openssl", "pkey", "-pubin", "-outform", "DER")
+	cmd.Stdin = bytes.NewReader(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public}))
+	if der, err := cmd.Output(); !errors.Is(err, exec.ErrNotFound) && !bytes.Equal(der, public) {
+		t.Errorf("openssl has another key: %v", err)
+	}
+	for _, name := range fingerprinted {
+		if err := r.check(); err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), fingerprint(public)) {
+			t.Errorf("without the fingerprint in %s: %v", name, err)
+		}
+		other := strings.Repeat("a", 64)
+		ok(t, os.WriteFile(filepath.Join(dir, name), []byte(other+"\n"), 0o644))
+		if err := r.check(); err == nil {
+			t.Errorf("released with another fingerprint in %s", name)
+		}
+		ok(t, os.WriteFile(filepath.Join(dir, name), []byte("The key has "+fingerprint(public)+".\n"), 0o644))
+	}
+	ok(t, r.check())
+}

@@ -47,15 +47,7 @@ func (r *release) sums(context.Context) error {
 
 // sign writes the signature of the digests, and the public key.
 func (r *release) sign(text []byte) error {
-	p, err := os.ReadFile(r.key)
-	if err != nil {
-		return err
-	}
-	key, err := parseKey(p, []byte(os.Getenv("COSIGN_PASSWORD")))
-	if err != nil {
-		return fmt.Errorf("%s: %w", r.key, err)
-	}
-	public, err := x509.MarshalPKIXPublicKey(key.Public())
+	key, public, err := r.keys()
 	if err != nil {
 		return err
 	}
@@ -67,6 +59,47 @@ func (r *release) sign(text []byte) error {
 		os.WriteFile(filepath.Join(r.out, sumsFile+".sigstore.json"), signed, 0o644),
 		os.WriteFile(filepath.Join(r.out, "ballast.pub"), pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public}), 0o644),
 	)
+}
+
+// fingerprinted are the files that name the fingerprint of the key by which releases are signed.
+var fingerprinted = []string{"SECURITY.md", "contrib/docs/install.md"}
+
+// checkKey returns an error unless the documents of the repository name the fingerprint of the key that signs: whoever
+// replaces a release can replace ballast.pub beside it too.
+func (r *release) checkKey() error {
+	_, public, err := r.keys()
+	if err != nil {
+		return err
+	}
+	want := fingerprint(public)
+	for _, name := range fingerprinted {
+		p, err := os.ReadFile(filepath.Join(r.Source, name))
+		if err != nil {
+			return err
+		}
+		if !strings.Contains(string(p), want) {
+			return fmt.Errorf("%s does not name the key of this release: it has the fingerprint %s. Write that into %s, and commit it, if it is the right key",
+				name, want, strings.Join(fingerprinted, " and "))
+		}
+	}
+	return nil
+}
+
+// fingerprint returns the fingerprint of a public key in DER.
+func fingerprint(public []byte) string { return fmt.Sprintf("%x", sha256.Sum256(public)) }
+
+// keys returns the key that signs, and its public key in DER.
+func (r *release) keys() (*ecdsa.PrivateKey, []byte, error) {
+	p, err := os.ReadFile(r.key)
+	if err != nil {
+		return nil, nil, err
+	}
+	key, err := parseKey(p, []byte(os.Getenv("COSIGN_PASSWORD")))
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", r.key, err)
+	}
+	public, err := x509.MarshalPKIXPublicKey(key.Public())
+	return key, public, err
 }
 
 // bundle signs a text, and returns the signature as a bundle of Sigstore. The same key and text result in the

@@ -4,7 +4,9 @@
 // A secret is used only for the name ("host/repository") that it was given for. Secrets of names needed by
 // snapshots (Need) are kept as long as they are needed. Others are dropped one hour after their last use,
 // or when there are too many: then the least recently used name of the site (registrable domain) with the
-// most names is dropped. A hostile registry can therefore displace only its own secrets.
+// most names is dropped. A hostile registry can therefore displace only its own secrets. Of one name
+// there are at most 8, and the oldest of the user name with the most is dropped: a caller with many tokens
+// displaces those of others only if he has them under as many user names.
 //
 //	given ──needed──▶ held ──not needed──▶ given ──one hour, or too many──▶ dropped
 //

@@ -17,7 +17,7 @@ import (
 // Limits. Tokens of large cloud providers have up to 4 KiB.
 const (
 	maxNames  = 1024
-	maxOfName = 3        // secrets: of tenants that share a repository, and a replaced one
+	maxOfName = 8        // secrets: of tenants that share a repository, and replaced ones
 	maxSecret = 16 << 10 // bytes of a user name and a secret
 	maxTotal  = 4 << 20  // bytes of all that are not held
 	keepFor   = time.Hour
@@ -64,6 +64,23 @@ func (e *entry) size() (n int) {
 	return n
 }
 
+// limit drops secrets that are too many: the oldest of the user with the most. Who has many tokens displaces only his own,
+// as long as others have a place.
+func (e *entry) limit() {
+	for len(e.secrets) > maxOfName {
+		of, victim := map[string]int{}, 0
+		for _, s := range e.secrets {
+			of[s.Username]++
+		}
+		for i, s := range e.secrets {
+			if of[s.Username] >= of[e.secrets[victim].Username] {
+				victim = i
+			}
+		}
+		e.secrets = slices.Delete(e.secrets, victim, victim+1)
+	}
+}
+
 // Keep keeps credentials that worked for a name, also on disk if the name is needed there.
 // Unrealistically long credentials are not kept.
 func (s *Secrets) Keep(name string, c remote.Credentials) {
@@ -101,7 +118,7 @@ func (s *Secrets) keep(name string, c remote.Credentials) bool {
 	}
 	s.last++
 	e.secrets = slices.Insert(e.secrets, 0, Secret{c, s.last})
-	e.secrets = e.secrets[:min(len(e.secrets), maxOfName)]
+	e.limit()
 	s.evict()
 	return true
 }

@@ -121,21 +121,32 @@ func TestForgotten(t *testing.T) {
 	})
 }
 
-// Tenants share a repository: the last one is asked first, each has an ID of its own.
+// Tenants share a repository: the last one is asked first, each has an ID of its own. Who has many tokens displaces his
+// own.
 func TestSeveralOfName(t *testing.T) {
 	var s Secrets
 	for _, u := range []string{"alice", "bob", "carol", "alice", "dave"} {
 		s.Keep(private, creds(u))
 	}
-	if d := cmp.Diff(s.users(private), []string{"dave", "alice", "carol"}); d != "" {
+	if d := cmp.Diff(s.users(private), []string{"dave", "alice", "carol", "bob"}); d != "" {
 		t.Errorf("secrets (-got +want):\n%s", d)
 	}
 	ids := map[int]bool{}
+	for i := range 3 * maxOfName {
+		s.Keep(private, remote.Credentials{Username: "mallory", Secret: fmt.Sprint(i)})
+	}
+	var last []string
 	for _, c := range s.Of(private) {
 		ids[c.ID] = true
+		if c.Username == "mallory" {
+			last = append(last, c.Secret)
+		}
 	}
-	if len(ids) != 3 {
-		t.Errorf("IDs %v", ids)
+	if d := cmp.Diff(s.users(private), []string{"mallory", "mallory", "mallory", "mallory", "dave", "alice", "carol", "bob"}); d != "" {
+		t.Errorf("secrets (-got +want):\n%s", d)
+	}
+	if len(ids) != maxOfName || last[0] != "23" || last[3] != "20" {
+		t.Errorf("IDs %v, the last are %q", ids, last)
 	}
 }
 

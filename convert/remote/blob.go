@@ -88,7 +88,7 @@ func (r *Repository) fetch(ctx context.Context, d digest.Digest, size, off, n in
 		return r.blob(ctx, e, d, ranges, func(resp *response) (err error) {
 			body, start, err = checkRange(resp.Response, size, off, n, ranges != "")
 			if err == nil && !e.server {
-				body = mirrored{body, ctx, r, d}
+				body = &mirrored{ReadCloser: body, ctx: ctx, r: r, d: d, size: size, off: start}
 			}
 			return err
 		})

@@ -232,7 +232,7 @@ func (c *Client) repository(ref Ref, key repoKey) (*Repository, error) {
 	if r == nil || r.set != set {
 		r = &Repository{
 			client: c, ref: key.ref, who: key.who, creds: key.creds, set: set,
-			auths: map[*endpoint]*authorizer{}, targets: map[located]target{}, confirmed: map[digest.Digest]*confirmation{},
+			auths: map[*endpoint]*authorizer{}, targets: map[located]target{}, confirmed: map[question]*confirmation{},
 			uploads: map[digest.Digest]*url.URL{},
 		}
 		c.repos[key] = r

@@ -17,3 +17,12 @@ func Hosts(c *Client) int {
 
 // Ask looks up credentials with a time limit.
 var Ask = ask
+
+// Expire ends what a registry has said about blobs.
+func Expire(r *Repository) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range r.confirmed {
+		c.until = time.Now().Add(-time.Second)
+	}
+}

@@ -158,6 +158,7 @@ func TestMirrorPrivacy(t *testing.T) {
 		"password":                             {registry: func(u *upstream) { u.before = basicAuth }, creds: alice, private: true, asked: 2},
 		"password that the caller lacks":       {registry: func(u *upstream) { u.before = basicAuth }, private: true, asked: 1},
 		"registry that does not have the blob": {registry: func(u *upstream) { clear(u.blobs) }, private: true, asked: 1},
+		"registry that says that it has it":    {registry: func(u *upstream) { lie(u) }, private: true, asked: 1},
 		"registry that is down":                {registry: func(u *upstream) { u.Close() }, private: true},
 		"mirror only":                          {only: true, private: true},
 	} {
@@ -177,6 +178,9 @@ func TestMirrorPrivacy(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+				if _, err := io.Copy(io.Discard, body); err != nil {
+					t.Fatal(err)
+				}
 				if got := transfer.IsPrivate(body); got != tt.private {
 					t.Errorf("fetch %d: private %t, want %t", i, got, tt.private)
 				}
@@ -189,6 +193,52 @@ func TestMirrorPrivacy(t *testing.T) {
 				t.Errorf("the registry got %d requests, want %d", n, tt.asked)
 			}
 		})
+	}
+}
+
+// lie makes a registry give other bytes of the same length for each blob.
+func lie(u *upstream) {
+	for d, p := range u.blobs {
+		u.blobs[d] = bytes.Repeat([]byte("lie"), len(p))[:len(p)]
+	}
+}
+
+// TestProofsExpire: what the registry has said about a blob is asked again after a while.
+func TestProofsExpire(t *testing.T) {
+	t.Parallel()
+	mirror, server := newUpstream(t), newUpstream(t)
+	d := mirror.putBlob(random(1000))
+	server.putBlob(random(1000))
+	r := repositoryOf(t, mirroredHost(t, server, mirror, remote.Options{}), exampleRef(t, "x"), nil)
+	private := func() bool {
+		body, _, err := r.Fetch(t.Context(), d, 1000, 100, 200)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer body.Close()
+		if !transfer.IsPrivate(body) {
+			t.Error("bytes that were not read are public")
+		}
+		if _, err := io.Copy(io.Discard, body); err != nil {
+			t.Fatal(err)
+		}
+		return transfer.IsPrivate(body)
+	}
+	for range 2 {
+		if private() {
+			t.Error("private")
+		}
+	}
+	if n := len(server.requests()); n != 1 {
+		t.Errorf("the registry got %d requests, want 1", n)
+	}
+	server.before = func(w http.ResponseWriter, _ *http.Request) bool {
+		w.WriteHeader(http.StatusNotFound)
+		return true
+	}
+	remote.Expire(r)
+	if !private() {
+		t.Error("public for ever")
 	}
 }
 

@@ -94,6 +94,9 @@ func (r *Repository) mayAsk(ctx context.Context, e *endpoint, d digest.Digest) e
 		return nil
 	}
 	private, err := r.confirm(ctx, d)
+	if err == nil {
+		err = r.disproved(d)
+	}
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return err

@@ -171,8 +171,8 @@ func TestPrivateAfterTheRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer body.Close()
-	if transfer.IsPrivate(body) {
-		t.Error("it is private")
+	if _, err := io.Copy(io.Discard, body); err != nil || transfer.IsPrivate(body) {
+		t.Errorf("it is private, or was not read: %v", err)
 	}
 	cancel()
 	for range 100 {

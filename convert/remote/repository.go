@@ -30,9 +30,9 @@ type Repository struct {
 
 	mu        sync.Mutex // guards the following
 	auths     map[*endpoint]*authorizer
-	targets   map[located]target              // at most maxBlobs
-	confirmed map[digest.Digest]*confirmation // at most maxBlobs
-	uploads   map[digest.Digest]*url.URL      // upload sessions started by failed mounts
+	targets   map[located]target         // at most maxBlobs
+	confirmed map[question]*confirmation // at most maxBlobs
+	uploads   map[digest.Digest]*url.URL // upload sessions started by failed mounts
 }
 
 // String returns "host/repository".

@@ -104,8 +104,10 @@ func (w *whole) try(ctx context.Context, src Source, hold *Slot, buf []byte, off
 	if w.at += n; err != nil {
 		return err
 	}
-	w.From.addProvider(src.Key(), IsPrivate(w.body))
 	m, err := w.read(hold.Context, w.body, buf, hold)
+	if m > 0 {
+		w.From.addProvider(src.Key(), IsPrivate(w.body))
+	}
 	w.at += int64(m)
 	src.Endpoint.count(m)
 	w.Flow.count(src.Endpoint, m)

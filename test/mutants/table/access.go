@@ -40,7 +40,7 @@ var access = []Mutant{
 		`err = c.mayRead(ctx, repo, s)`, `err = nil`,
 		"convert/registry", "TestHubGated"},
 	{11, "who has many tokens displaces those of others", "convert/pullsecret/secrets.go",
-		`if of[s.Username] >= of[e.secrets[victim].Username] {`, `if true {`,
+		`if of[s.Username] >= of[e.secrets[victim].Username] {`, `if of[s.Username] > 0 {`,
 		"convert/pullsecret", "TestSeveralOfName"},
 	{11, "each host has the same share of pull secrets", "convert/pullsecret/secrets.go",
 		`err == nil && net.ParseIP(host) == nil {`, `err == nil && site == host {`,

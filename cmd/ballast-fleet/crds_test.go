@@ -4,6 +4,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -31,5 +33,17 @@ func TestGenerated(t *testing.T) {
 		if d := cmp.Diff(string(want), string(got)); d != "" {
 			t.Errorf("%s is not what controller-gen writes, run `make crds` (-want +file):\n%s", name, d)
 		}
+	}
+}
+
+// TestNumbersAreBounded: an agent can only change its own ModelNode, but the numbers of all are added up.
+func TestNumbersAreBounded(t *testing.T) {
+	p, err := os.ReadFile("../../contrib/helm/ballast/files/ballast.dev_modelnodes.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bounded := regexp.MustCompile(`format: int(?:64\n +maximum: 1125899906842624|32)\n +minimum: 0\n`)
+	if all, ok := strings.Count(string(p), "format: int"), len(bounded.FindAll(p, -1)); all < 10 || ok != all {
+		t.Errorf("%d of %d numbers of a ModelNode have limits", ok, all)
 	}
 }

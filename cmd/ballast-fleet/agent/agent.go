@@ -326,9 +326,9 @@ func (a *Agent) progress(m *model, e api.Event) {
 			rate += e.Rate
 		}
 	}
-	m.state.Total, m.state.Completed, m.state.Rate = total, completed, rate
+	m.state.Total, m.state.Completed, m.state.Rate = plan.Bounded(total), plan.Bounded(min(completed, total)), plan.Bounded(rate)
 	if registries+mirrors > 0 { // otherwise everything was present
-		m.state.Registries, m.state.Mirrors = registries, mirrors
+		m.state.Registries, m.state.Mirrors = plan.Bounded(registries), plan.Bounded(mirrors)
 	}
 	if completed < total && len(m.state.Pinned) == 0 && m.state.Phase != v1alpha1.PhaseDownloading {
 		m.enter(v1alpha1.PhaseDownloading)

@@ -136,7 +136,7 @@ func viewOf(c Cluster, now time.Time) view {
 		if from[name] == nil {
 			from[name] = &bytesFrom{Name: name}
 		}
-		from[name].Bytes, from[name].Wrong = from[name].Bytes+bytes, from[name].Wrong+wrong
+		from[name].Bytes, from[name].Wrong = plan.Sum(from[name].Bytes, bytes), plan.Sum(from[name].Wrong, wrong)
 	}
 	for _, s := range c.States {
 		by := make(map[string]v1alpha1.ModelState, len(s.Status.List))
@@ -145,7 +145,7 @@ func viewOf(c Cluster, now time.Time) view {
 		}
 		states[s.Name] = by
 		if d := s.Status.Disk; d != nil {
-			v.Disk.Models, v.Disk.Saved, v.Disk.Free = v.Disk.Models+d.Models, v.Disk.Saved+d.Saved, v.Disk.Free+d.Free
+			v.Disk.Models, v.Disk.Saved, v.Disk.Free = plan.Sum(v.Disk.Models, d.Models), plan.Sum(v.Disk.Saved, d.Saved), plan.Sum(v.Disk.Free, d.Free)
 		}
 		if r := s.Status.Received; r != nil {
 			add("registries", r.Registries, 0)
@@ -166,7 +166,7 @@ func viewOf(c Cluster, now time.Time) view {
 	v.Stuck, v.More = stuck.first(maxTroubles)
 	total := int64(0)
 	for _, b := range from {
-		total += b.Bytes
+		total = plan.Sum(total, b.Bytes)
 		v.Sources = append(v.Sources, *b)
 	}
 	slices.SortFunc(v.Sources, func(a, b bytesFrom) int {
@@ -216,7 +216,7 @@ func rowOf(ref string, names []string, states map[string]map[string]v1alpha1.Mod
 			m.Phase = v1alpha1.PhasePending
 		}
 		counts[m.Phase]++
-		out.Rate += m.Rate
+		out.Rate = plan.Sum(out.Rate, m.Rate)
 		squares = append(squares, square{name, m.Phase, percent(m.Completed, m.Total)})
 		if why := whyStuck(m, states[name] != nil, now); why != "" {
 			stuck.add(ref, why, name)

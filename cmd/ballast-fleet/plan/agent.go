@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -138,11 +139,22 @@ func WriteAfter(was, is v1alpha1.ModelNodeStatus) (time.Duration, bool) {
 	return 0, false
 }
 
+// Bounded returns a number of bytes that the schema of a ModelNode allows.
+func Bounded(n int64) int64 { return min(max(n, 0), v1alpha1.MaxBytes) }
+
+// Sum adds numbers of bytes that nodes report. It is at most the largest number.
+func Sum(a, b int64) int64 {
+	if b > math.MaxInt64-a {
+		return math.MaxInt64
+	}
+	return a + b
+}
+
 // Pulls returns what a ModelNode says about pulls.
 func Pulls(all []api.Pull) (out []v1alpha1.PullState) {
 	const maxPulls, maxRefs, maxRef = 16, 16, 512 // of the schema
 	for _, p := range all[:min(len(all), maxPulls)] {
-		s := v1alpha1.PullState{Total: p.Total, Completed: p.Completed, Rate: p.Rate}
+		s := v1alpha1.PullState{Total: Bounded(p.Total), Completed: Bounded(min(p.Completed, p.Total)), Rate: Bounded(p.Rate)}
 		for _, ref := range p.Refs {
 			if len(s.Refs) < maxRefs && len(ref) <= maxRef {
 				s.Refs = append(s.Refs, ref)
@@ -157,14 +169,14 @@ func Pulls(all []api.Pull) (out []v1alpha1.PullState) {
 // gigabytes of the free disk, which otherwise changes all the time.
 func Usage(n api.FleetNode) v1alpha1.ModelNodeStatus {
 	const maxMirrors, maxAddress = 16, 512 // of the schema
-	r := &v1alpha1.ReceivedState{Registries: n.Direct}
+	r := &v1alpha1.ReceivedState{Registries: Bounded(n.Direct)}
 	for _, m := range slices.SortedFunc(slices.Values(n.Mirrors), func(a, b api.Mirror) int { return cmp.Compare(b.Bytes, a.Bytes) }) {
 		if len(r.Mirrors) < maxMirrors && len(m.Address) <= maxAddress {
-			r.Mirrors = append(r.Mirrors, v1alpha1.MirrorState{Address: m.Address, Bytes: m.Bytes, Wrong: m.Wrong})
+			r.Mirrors = append(r.Mirrors, v1alpha1.MirrorState{Address: m.Address, Bytes: Bounded(m.Bytes), Wrong: Bounded(m.Wrong)})
 		}
 	}
 	return v1alpha1.ModelNodeStatus{
-		Disk: &v1alpha1.DiskState{Models: n.Usage.Unique, Saved: n.Usage.Saved, Free: n.Usage.Free / 1e9 * 1e9}, Received: r,
+		Disk: &v1alpha1.DiskState{Models: Bounded(n.Usage.Unique), Saved: Bounded(n.Usage.Saved), Free: Bounded(n.Usage.Free / 1e9 * 1e9)}, Received: r,
 	}
 }
 

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
@@ -33,7 +34,7 @@ func (t Tally) Progress() string {
 	case t.Total <= 0:
 		return "0%"
 	}
-	return fmt.Sprintf("%d%%", min(99, 100*t.Completed/t.Total))
+	return fmt.Sprintf("%.0f%%", min(99, math.Floor(100*float64(t.Completed)/float64(t.Total))))
 }
 
 // Left returns the time until the deadline of a set, for Tally.Add; an hour, which nothing uses, if it has none.
@@ -55,14 +56,13 @@ func (t *Tally) Add(s *v1alpha1.ModelSet, node string, states []v1alpha1.ModelSt
 	complete, failed, known := true, false, true
 	for _, ref := range s.Spec.Models {
 		m, ok := by[ref]
-		t.Total += m.Total
-		t.Completed += m.Completed
+		m.Completed = min(m.Completed, m.Total) // the schema does not compare them
+		t.Total, t.Completed = Sum(t.Total, m.Total), Sum(t.Completed, m.Completed)
 		if ok && m.Phase == v1alpha1.PhaseReady {
 			continue
 		}
 		complete = false
-		missing += m.Total - m.Completed
-		rate += m.Rate
+		missing, rate = Sum(missing, m.Total-m.Completed), Sum(rate, m.Rate)
 		known = known && m.Total > 0
 		if m.Phase == v1alpha1.PhaseFailed {
 			failed = true
@@ -92,7 +92,7 @@ func (t *Tally) Add(s *v1alpha1.ModelSet, node string, states []v1alpha1.ModelSt
 
 // timeFor returns how long bytes take at a rate in bytes per second.
 func timeFor(bytes, rate int64) time.Duration {
-	return time.Duration(float64(bytes) / float64(rate) * float64(time.Second))
+	return time.Duration(min(float64(bytes)/float64(rate)*float64(time.Second), 1<<62))
 }
 
 // WarnAt returns when 80 % of the time of a set has passed; zero if it has no deadline.

@@ -216,6 +216,17 @@ func TestTally(t *testing.T) {
 	if got.Nodes() != "1/5" || got.Progress() != "85%" {
 		t.Errorf("%s %s", got.Nodes(), got.Progress())
 	}
+	// What compromised agents say, to the limits of the schema, leaves numbers in their range.
+	var lies Tally
+	for range 1 << 14 {
+		a, b := state("r/a:1", v1alpha1.PhaseDownloading, v1alpha1.MaxBytes, v1alpha1.MaxBytes, 1), state("r/b:1", v1alpha1.PhaseDownloading, 1, v1alpha1.MaxBytes, 1)
+		lies.Add(&s, "lies", []v1alpha1.ModelState{a, b}, time.Hour)
+		a.Completed = 0
+		lies.Add(&s, "late", []v1alpha1.ModelState{a, b}, time.Hour)
+	}
+	if lies.Total < 0 || lies.Completed < 0 || lies.Completed > lies.Total || lies.Progress() != "50%" && lies.Progress() != "99%" || lies.Needs < 0 || lies.Late < 1<<14 {
+		t.Errorf("lies: %+v, %s", lies, lies.Progress())
+	}
 	var slow Tally
 	slow.Add(&s, "slow", []v1alpha1.ModelState{ready("r/a:1"), state("r/b:1", v1alpha1.PhaseDownloading, 100, 50, 1)}, 10*time.Second)
 	slow.Add(&s, "slower", []v1alpha1.ModelState{ready("r/a:1"), state("r/b:1", v1alpha1.PhaseDownloading, 100, 20, 1)}, 10*time.Second)

@@ -30,6 +30,7 @@ func Progress(pods []core.Pod, pulls []v1alpha1.PullState, notes map[types.UID]N
 		if ref == "" {
 			continue
 		}
+		s.Completed = min(s.Completed, s.Total)
 		waiting[p.UID] = true
 		last, noted := notes[p.UID]
 		tenths := 10 * s.Completed / s.Total

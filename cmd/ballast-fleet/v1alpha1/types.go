@@ -137,6 +137,10 @@ type ModelNode struct {
 	Status ModelNodeStatus `json:"status,omitempty"`
 }
 
+// MaxBytes limits each number of bytes, and of bytes per second, that a node reports: a petabyte. A node that is
+// compromised spoils no sum of all nodes by more.
+const MaxBytes = 1 << 50
+
 // ModelNodeStatus is the state of a node.
 type ModelNodeStatus struct {
 	// Models is "ready/all".
@@ -151,6 +155,7 @@ type ModelNodeStatus struct {
 
 	// Omitted is the number of models of sets that the node does not get, because it has 512 others.
 	// +optional
+	// +kubebuilder:validation:Minimum=0
 	Omitted int32 `json:"omitted,omitempty"`
 
 	// Pulls are the downloads that pulls of containerd wait for, also of models that no set names.
@@ -176,20 +181,34 @@ type PullState struct {
 	Refs []string `json:"refs,omitempty"`
 
 	// Total and Completed are bytes, Rate is bytes per second.
-	Total     int64 `json:"total"`
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1125899906842624
+	Total int64 `json:"total"`
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1125899906842624
 	Completed int64 `json:"completed"`
-	Rate      int64 `json:"rate"`
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1125899906842624
+	Rate int64 `json:"rate"`
 }
 
 // DiskState is the disk of a node, in bytes.
 type DiskState struct {
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1125899906842624
 	Models int64 `json:"models"` // files of models, each once
-	Saved  int64 `json:"saved"`  // what they would take in addition without sharing
-	Free   int64 `json:"free"`   // whole gigabytes
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1125899906842624
+	Saved int64 `json:"saved"` // what they would take in addition without sharing
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1125899906842624
+	Free int64 `json:"free"` // whole gigabytes
 }
 
 // ReceivedState are the bytes that a node has received since its daemon was started.
 type ReceivedState struct {
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1125899906842624
 	Registries int64 `json:"registries"` // from registries themselves
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
@@ -202,9 +221,13 @@ type ReceivedState struct {
 type MirrorState struct {
 	// +kubebuilder:validation:MaxLength=512
 	Address string `json:"address"`
-	Bytes   int64  `json:"bytes"`
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1125899906842624
+	Bytes int64 `json:"bytes"`
 	// Wrong are files and chunks with wrong bytes: the mirror is not asked for an hour after each.
 	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1125899906842624
 	Wrong int64 `json:"wrong,omitempty"`
 }
 
@@ -232,16 +255,26 @@ type ModelState struct {
 
 	// Total and Completed are bytes, Rate is bytes per second.
 	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1125899906842624
 	Total int64 `json:"total,omitempty"`
 	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1125899906842624
 	Completed int64 `json:"completed,omitempty"`
 	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1125899906842624
 	Rate int64 `json:"rate,omitempty"`
 
 	// Registries and Mirrors are the bytes of the last download that came from there; others were present.
 	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1125899906842624
 	Registries int64 `json:"registries,omitempty"`
 	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1125899906842624
 	Mirrors int64 `json:"mirrors,omitempty"`
 
 	// Pinned are the digests of the versions that are pinned, the newest first.

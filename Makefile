@@ -7,6 +7,11 @@ SHELL := /bin/bash -eu -o pipefail
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X github.com/ballast-dev/ballast/cmd/internal/api.version=$(VERSION)
 
+# All is built in one way, that of a release, but for the race detector, runc and fuzzing: what is built in two ways is compiled
+# twice. Tests are not vetted again, with their dependencies and for each way: "make check" does it once, with all analyzers.
+export CGO_ENABLED := 0
+export GOFLAGS := -trimpath -vet=off $(GOFLAGS)
+
 # The race detector is slow on two cores, so it is used where goroutines share state.
 RACE := ./store/... ./snapshotter/lazy/... ./convert/pullsecret/... ./convert/registry/... ./convert/remote/...
 
@@ -30,11 +35,11 @@ help: ## List the targets
 
 .PHONY: build
 build: ## Build bin/ballast and bin/ballastd (the default)
-	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/ballast ./cmd/ballastd
+	go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/ballast ./cmd/ballastd
 
 .PHONY: fleet
 fleet: ## Build bin/ballast-fleet, the program for Kubernetes
-	cd cmd/ballast-fleet && CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o ../../bin/ .
+	cd cmd/ballast-fleet && go build -ldflags '$(LDFLAGS)' -o ../../bin/ .
 
 .PHONY: crds
 crds: ## Write the definitions of the chart and the generated code from cmd/ballast-fleet/v1alpha1
@@ -106,19 +111,32 @@ check: ## gofmt, go vet, staticcheck, import policy
 	cd test && go test -count=1 . ./bench ./ballast-demo # they read files of another module, which the test cache does not track
 	cd test/chart && go test -count=1 ./... # so do these
 
+# Tests wait a lot. In the time that they leave, what later stages need is built; a stage that needs it earlier waits for it.
 .PHONY: test
-test: check test-unit test-fuzz e2e kubelet ## Everything that CI runs
+test: ## Everything that CI runs
+	@test/install.sh; mkdir -p .cache
+	@set -m; nice -n 19 $(MAKE) --no-print-directory prebuild >.cache/prebuild.log 2>&1 & prebuild=$$!; \
+	set +m; trap 'kill -- -$$prebuild 2>/dev/null || true' EXIT; \
+	$(MAKE) --no-print-directory check test-unit test-fuzz e2e kubelet
+
+.PHONY: prebuild
+prebuild:
+	@test/tools.sh
+	@test/tools.sh --all
+	@test/kubernetes/build.sh
+	@GOARCH=arm64 go list -export -deps ./cmd/ballast ./cmd/ballastd # for test-images, which links them
+	@cd cmd/ballast-fleet && GOARCH=arm64 go list -export -deps .
 
 .PHONY: test-unit
 test-unit: tools ## Tests of packages, with the race detector where it matters
-	test/disk.sh go test -p 4 -race -timeout 1h -skip '^($(NORACE))$$' $(RACE)
+	CGO_ENABLED=1 test/disk.sh go test -p 4 -race -timeout 1h -skip '^($(NORACE))$$' $(RACE)
 	test/disk.sh go test -p 4 -timeout 1h $$(go list ./... | grep -vxF "$$(go list $(RACE))")
 	test/disk.sh go test -p 4 -timeout 1h -run '^($(NORACE))$$' \
 		$$(go list -f '{{.Dir}}' $(RACE) | xargs grep -slE --include='*_test.go' -d recurse '^func ($(NORACE))\(' | xargs -n 1 dirname | sort -u)
 	cd contrib/image && go test ./...
 	cd contrib/release && go test ./...
 	cd contrib/monitoring && go test ./...
-	cd test && CGO_ENABLED=0 go test -tags containers_image_openpgp ./mirror
+	cd test && go test -tags containers_image_openpgp ./mirror
 
 .PHONY: test-fuzz
 test-fuzz: ## About a minute of fuzzing; counts runs, not seconds, so that a busy machine fuzzes as much
@@ -159,11 +177,11 @@ clients: build tools demo-image ## Tests with other clients, which are built or 
 
 .PHONY: demo
 demo: build tools ## Pull models with ctr, read and hash them in a container, show the disk use
-	cd test && CGO_ENABLED=0 go build -o ../.cache/ ./ballast-demo && exec ../.cache/ballast-demo
+	cd test && go build -o ../.cache/ ./ballast-demo && exec ../.cache/ballast-demo
 
 .PHONY: dev
 dev: build tools ## The same environment, left running until Ctrl-C
-	cd test && CGO_ENABLED=0 go build -o ../.cache/ ./ballast-demo && exec ../.cache/ballast-demo -dev
+	cd test && go build -o ../.cache/ ./ballast-demo && exec ../.cache/ballast-demo -dev
 
 .PHONY: fuzz
 fuzz: ## Fuzz the parsers; F=FuzzX for one, T=10m for the time of each, T=1000x for the number of runs
@@ -186,7 +204,7 @@ mutants: tools-all ## Break each promise of contrib/docs/security.md in the code
 
 .PHONY: soak
 soak: ## Random operations on a store, with kills, a full disk and bad registries; T=1h is the duration
-	go test -race -count=1 -v -timeout 24h -run TestSoak ./store -soak $(T)
+	CGO_ENABLED=1 go test -race -count=1 -v -timeout 24h -run TestSoak ./store -soak $(T)
 
 # Flags of bench, such as '-size 1GiB -rounds 3'; "make bench BENCH=-h" lists all.
 BENCH ?=
@@ -208,7 +226,7 @@ bench-%: build tools ## One measurement, or a group such as lazy
 .PHONY: peers
 peers: build tools # The other programs for bench-peers and performance
 	@test/erofs.sh || echo "mkfs.erofs cannot be built; the EROFS snapshotter is measured with what is installed, or left out"
-	cd test/bench/stargz && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o ../../../.cache/tools/stargz .
+	cd test/bench/stargz && go build -ldflags '-s -w' -o ../../../.cache/tools/stargz .
 	@rm -f .cache/tools/ollama; timeout 20m test/bench/ollama/build.sh .cache/tools/ollama || echo "Ollama cannot be built; it is left out"
 
 .PHONY: bench-peers

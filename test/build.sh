@@ -11,15 +11,18 @@ module_dir() {
 	sed -n 's/^\t"Dir": "\(.*\)",$/\1/p' <<<"$got"
 }
 
-# stamped FILE STAMP COMMAND… runs a command unless its last successful run wrote the same stamp to the file.
+# stamped FILE STAMP COMMAND… runs a command unless its last successful run wrote the same stamp to the file. It waits for
+# another process that runs one for the file.
 stamped() {
-	local file=$1 stamp=$2
+	local file=$1 stamp=$2 lock
 	shift 2
-	if [ "$(cat "$file" 2>/dev/null || true)" = "$stamp" ]; then
-		return
-	fi
 	mkdir -p "$(dirname "$file")"
-	rm -f "$file"
-	"$@"
-	echo "$stamp" >"$file"
+	exec {lock}>"$file.lock"
+	flock "$lock"
+	if [ "$(cat "$file" 2>/dev/null || true)" != "$stamp" ]; then
+		rm -f "$file"
+		"$@" {lock}>&-
+		echo "$stamp" >"$file"
+	fi
+	exec {lock}>&-
 }

@@ -11,7 +11,7 @@ for dir in $(grep -rlE --include='*_test.go' '^func Fuzz' cmd convert snapshotte
 	names=$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' "$dir"/*_test.go | cut -c6- | grep -E -- "$pattern" | sort || true)
 	[ -n "$names" ] || continue
 	mkdir -p "$root/$dir"
-	go test -C "$dir" -c -fuzz=. -o "$root/$dir/test" . # once for each package: linking takes longer than 1000 runs
+	go test -C "$dir" -c -fuzz=. -ldflags "-s -w" -o "$root/$dir/test" . # once for each package: linking takes longer than 1000 runs
 	for name in $names; do
 		echo "== $dir $name"
 		# By default minimizing an interesting input takes up to a minute.

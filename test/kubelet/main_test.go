@@ -18,7 +18,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	os.Exit(node.Suite{Prepare: isolate}.Main(m))
+	os.Exit(node.Suite{First: []string{"TestRestarts"}, Prepare: isolate}.Main(m))
 }
 
 // diskSize is the size of the file system for all files, in bytes.

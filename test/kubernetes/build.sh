@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the kubelet, or with --all all programs of a Kubernetes cluster, etcd and Helm, into .cache/tools/kubernetes-<version>/ and
 # points .cache/tools/kubernetes at it. A build is skipped if the programs were built from the same modules with the same flags.
-# Without a build cache the kubelet takes about five minutes of one processor, all programs about three times that.
+# Without a build cache the kubelet takes about seven minutes of one processor, all programs about three times that.
 set -euo pipefail
 cd "$(dirname "$0")"
 . ../build.sh

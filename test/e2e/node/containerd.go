@@ -12,11 +12,14 @@ import (
 	"text/template"
 )
 
+// versionsFile has the versions of containerd for tests, in the folder "test".
+const versionsFile = "containerd.txt"
+
 // Versions returns the versions of containerd built by `make tools-all`, oldest first. The last one
 // is the default of a node.
 func Versions(t TB) []string {
 	t.Helper()
-	b, err := os.ReadFile(filepath.Join(repository(), "test", "containerd.txt"))
+	b, err := os.ReadFile(filepath.Join(repository, "test", versionsFile))
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
@@ -35,7 +38,7 @@ var said = regexp.MustCompile(`^containerd \S+ v?(([0-9]+)\.([0-9]+)\.[0-9]+)`)
 // defaultVersion returns the newest version built by `make tools`, or that of this machine.
 func defaultVersion(t TB) string {
 	t.Helper()
-	if atHome() {
+	if repository != "" {
 		versions := Versions(t)
 		return versions[len(versions)-1]
 	}

@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"sync"
 )
 
@@ -85,11 +84,16 @@ func (p *Program) Cleanup(f func()) {
 	p.cleanups = append(p.cleanups, f)
 }
 
-// repository returns the directory of the product's go.mod.
-func repository() string {
-	_, file, _, _ := runtime.Caller(0)
-	return filepath.Join(filepath.Dir(file), "..", "..", "..")
-}
+// repository is the directory of the product's go.mod, in which tests and programs are started, or ""; that of a release is
+// started elsewhere.
+var repository = func() string {
+	for dir, _ := os.Getwd(); dir != "" && dir != "/"; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "test", versionsFile)); err == nil {
+			return dir
+		}
+	}
+	return ""
+}()
 
 // BinVar is the environment variable with a directory of other builds of ballast and ballastd.
 const BinVar = "BALLAST_BIN"
@@ -119,21 +123,15 @@ func Runc(t TB) string { return built(t, ".cache/tools/runc/runc", "make tools")
 
 func built(t TB, name, how string) string {
 	t.Helper()
-	if !atHome() {
+	if repository == "" {
 		return installed(t, filepath.Base(name))
 	}
-	p := filepath.Join(repository(), name)
+	p := filepath.Join(repository, name)
 	if _, err := os.Stat(p); err != nil {
 		t.Fatalf("%s is not built; run `%s`: %v", name, how, err)
 	}
 	return p
 }
-
-// atHome reports whether the repository is there, from which this program was built. That of a release is elsewhere.
-var atHome = sync.OnceValue(func() bool {
-	_, err := os.Stat(filepath.Join(repository(), "go.mod"))
-	return err == nil
-})
 
 // installed returns the path of a program beside this one, or of the machine.
 func installed(t TB, name string) string {

@@ -147,7 +147,9 @@ var signatures = []Mutant{
 		`if len(s.known) < maxKnown {`, `if true {`,
 		"convert/signature", "TestKnownHosts"},
 	{19, "rules after one that is off apply", "convert/signature/check.go",
-		`return r.o.Matches(n) })`, `return r.o.Matches(n) && r.o.Mode != Off })`,
+		`			if is {
+				break`, `			if is && r.o.Mode != Off {
+				break`,
 		"convert/signature", "TestFirstRule"},
 	{19, "a licence is allowed by the config of another image", "convert/signature/rule.go",
 		`string(r.id) + " " + string(s.Image.Config)`, `string(r.id)`,

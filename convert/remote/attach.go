@@ -49,6 +49,9 @@ func (r *Repository) Attached(ctx context.Context, subject digest.Digest, artifa
 	if err != nil {
 		return nil, err
 	}
+	if len(served.Bytes) > convert.SmallDocument {
+		return nil, fmt.Errorf("%s@%s has more than %d bytes: %w", r, last.Digest, convert.SmallDocument, errdefs.ErrInvalidArgument)
+	}
 	m, err := convert.ParseManifest(served.Bytes)
 	if err != nil {
 		return nil, fmt.Errorf("%s@%s: %w", r, last.Digest, err)

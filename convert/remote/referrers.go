@@ -1,8 +1,11 @@
 package remote
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -30,23 +33,20 @@ func ReferrersTag(d digest.Digest) string { return d.Algorithm().String() + "-" 
 // next one: mirrors may lack referrers that were attached later.
 func (r *Repository) Referrers(ctx context.Context, d digest.Digest, limit int, types ...string) ([]ocispec.Descriptor, error) {
 	var found []ocispec.Descriptor
-	keep := func(list []ocispec.Descriptor) error {
-		for _, m := range list {
-			if slices.Contains(types, m.ArtifactType) && len(found) < limit {
-				found = append(found, m)
-			}
+	keep := func(m ocispec.Descriptor) {
+		if slices.Contains(types, m.ArtifactType) && len(found) < limit {
+			found = append(found, m)
+		}
+	}
+	err := r.read(ctx, docker.HostCapabilityPull, func(e *endpoint) error {
+		found = nil
+		if err := r.referrers(ctx, e, d, keep); err != nil {
+			return err
 		}
 		if len(found) == 0 {
 			return errdefs.ErrNotFound
 		}
 		return nil
-	}
-	err := r.read(ctx, docker.HostCapabilityPull, func(e *endpoint) error {
-		list, err := r.referrers(ctx, e, d)
-		if err != nil {
-			return err
-		}
-		return keep(list)
 	})
 	// Registries without the referrers API return various errors.
 	if err == nil || !errdefs.IsNotFound(err) && !errdefs.IsUnknown(err) {
@@ -59,50 +59,88 @@ func (r *Repository) Referrers(ctx context.Context, d digest.Digest, limit int, 
 	if err != nil {
 		return nil, err
 	}
-	list, err := parseReferrers(m.Bytes)
-	if err != nil {
+	found = nil
+	if err := eachReferrer(m.Bytes, keep); err != nil {
 		return nil, fmt.Errorf("%s:%s: %w", r, ReferrersTag(d), err)
 	}
-	_ = keep(list) // an empty list is valid
 	return found, nil
 }
 
-// referrers asks one host.
+// referrers asks one host, and calls keep for what it has.
 // https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md#listing-referrers
-func (r *Repository) referrers(ctx context.Context, e *endpoint, d digest.Digest) (all []ocispec.Descriptor, err error) {
+func (r *Repository) referrers(ctx context.Context, e *endpoint, d digest.Digest, keep func(ocispec.Descriptor)) error {
 	q := request{path: "referrers/" + d.String()}
 	for range maxReferrersPages {
 		resp, err := r.do(ctx, e, q)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		p, err := io.ReadAll(io.LimitReader(resp.Body, convert.MaxManifestSize+1))
 		resp.Body.Close()
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w: %w", e.Host, err, errdefs.ErrUnavailable)
+			return fmt.Errorf("%s: %w: %w", e.Host, err, errdefs.ErrUnavailable)
 		}
-		page, err := parseReferrers(p)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", e.Host, err)
+		if err := eachReferrer(p, keep); err != nil {
+			return fmt.Errorf("%s: %w", e.Host, err)
 		}
-		all = append(all, page...)
 		if q.query = nextPage(resp.Response); q.query == "" {
 			break
 		}
 	}
-	return all, nil
+	return nil
 }
 
-func parseReferrers(p []byte) ([]ocispec.Descriptor, error) {
+// eachReferrer calls keep for each descriptor in a list of referrers, one after another: a list of 8 MiB can have millions, in
+// a hundred times its size.
+func eachReferrer(p []byte, keep func(ocispec.Descriptor)) error {
+	bad := func(err error) error {
+		return fmt.Errorf("the list of referrers: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
 	if len(p) > convert.MaxManifestSize {
-		return nil, fmt.Errorf("the list of referrers has more than %d bytes: %w", convert.MaxManifestSize, errdefs.ErrInvalidArgument)
+		return bad(fmt.Errorf("more than %d bytes", convert.MaxManifestSize))
 	}
-	var index ocispec.Index
-	if err := json.Unmarshal(p, &index); err != nil {
-		return nil, fmt.Errorf("the list of referrers: %w: %w", err, errdefs.ErrInvalidArgument)
+	dec := json.NewDecoder(bytes.NewReader(p))
+	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
+		return bad(cmp.Or(err, errNoObject))
 	}
-	return index.Manifests, nil
+	for dec.More() {
+		key, err := dec.Token()
+		if err != nil {
+			return bad(err)
+		}
+		if key != "manifests" {
+			var other json.RawMessage
+			if err := dec.Decode(&other); err != nil {
+				return bad(err)
+			}
+			continue
+		}
+		start, err := dec.Token()
+		if start == nil && err == nil { // null
+			continue
+		}
+		if err != nil || start != json.Delim('[') {
+			return bad(cmp.Or(err, errNoObject))
+		}
+		for dec.More() {
+			var m ocispec.Descriptor
+			if err := dec.Decode(&m); err != nil {
+				return bad(err)
+			}
+			keep(m)
+		}
+		if _, err := dec.Token(); err != nil {
+			return bad(err)
+		}
+	}
+	if _, err := dec.Token(); err != nil {
+		return bad(err)
+	}
+	return nil
 }
+
+// errNoObject is the cause for a list of referrers that is none.
+var errNoObject = errors.New("it is no index")
 
 // nextPage returns the query of the next page, or "". The rest of its address is ignored.
 func nextPage(resp *http.Response) string {

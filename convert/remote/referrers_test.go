@@ -3,6 +3,8 @@ package remote_test
 import (
 	"fmt"
 	"net/http"
+	"runtime"
+	"runtime/debug"
 	"strings"
 	"testing"
 
@@ -85,5 +87,31 @@ func TestReferrers(t *testing.T) {
 				t.Errorf("referrers (-got +want):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestReferrersMemory: a list costs about its length, not as much as the descriptors that it may have.
+func TestReferrersMemory(t *testing.T) {
+	of := digest.FromString("subject")
+	list := []byte(`{"manifests":[` + strings.Repeat("{},", 2_500_000) + `{"artifactType":"a"}]}`)
+	u := newUpstream(t)
+	u.before = func(w http.ResponseWriter, r *http.Request) bool {
+		w.Write(list)
+		return true
+	}
+	r := u.repository(t, remote.Options{}, nil)
+	live := func() uint64 {
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapSys
+	}
+	debug.FreeOSMemory()
+	before := live()
+	all, err := r.Referrers(t.Context(), of, 9, "a")
+	if err != nil || len(all) != 1 {
+		t.Fatalf("%d referrers, %v", len(all), err)
+	}
+	if n := live() - before; n > 100<<20 {
+		t.Errorf("a list of %d bytes costs %d MiB", len(list), n>>20)
 	}
 }

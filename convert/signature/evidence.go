@@ -273,6 +273,9 @@ func (e *evidence) manifest(ctx context.Context, repo *remote.Repository, object
 	if err != nil {
 		return err
 	}
+	if len(served.Bytes) > maxManifest {
+		return fmt.Errorf("signature %s: a manifest of more than %d bytes: %w", object, maxManifest, errdefs.ErrInvalidArgument)
+	}
 	m, err := convert.ParseManifest(served.Bytes)
 	if err != nil {
 		return fmt.Errorf("signature %s: %w", object, err)

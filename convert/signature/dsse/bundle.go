@@ -49,17 +49,39 @@ type certificate struct {
 }
 
 type chain struct {
-	Certificates []certificate `json:"certificates"`
+	Certificates few[certificate] `json:"certificates"`
 }
 
 type envelopeJSON struct {
-	Payload     []byte          `json:"payload"`
-	PayloadType string          `json:"payloadType"`
-	Signatures  []signatureJSON `json:"signatures"`
+	Payload     []byte             `json:"payload"`
+	PayloadType string             `json:"payloadType"`
+	Signatures  few[signatureJSON] `json:"signatures"`
 }
 
 type signatureJSON struct {
 	Sig []byte `json:"sig"`
+}
+
+// A few is a list of which one more than maxCertificates elements are read: a bundle can have millions, in a multiple of its size.
+type few[T any] []T
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (f *few[T]) UnmarshalJSON(p []byte) error {
+	var some [maxCertificates + 1]json.RawMessage // the rest is skipped
+	if err := json.Unmarshal(p, &some); err != nil {
+		return err
+	}
+	for _, one := range some {
+		if one == nil {
+			break
+		}
+		var v T
+		if err := json.Unmarshal(one, &v); err != nil {
+			return err
+		}
+		*f = append(*f, v)
+	}
+	return nil
 }
 
 // Parse parses a bundle. It returns errdefs.ErrInvalidArgument for invalid input, and

@@ -12,8 +12,10 @@ import (
 	"crypto/x509/pkix"
 	"encoding/json"
 	"encoding/pem"
+	"fmt"
 	"math/big"
 	"net/url"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -183,6 +185,23 @@ func TestParseRefuses(t *testing.T) {
 	for _, key := range []string{"", "x", "-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\nAA==\n-----END ENCRYPTED SIGSTORE PRIVATE KEY-----\n", "-----BEGIN PRIVATE KEY-----\nAA==\n-----END PRIVATE KEY-----\n"} {
 		if _, err := ParsePrivateKey([]byte(key)); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("private key %q: %v", key, err)
+		}
+	}
+}
+
+// TestParseMemory: the lists of a bundle cost no multiple of its size.
+func TestParseMemory(t *testing.T) {
+	elements := strings.TrimSuffix(strings.Repeat("{},", 2_700_000), ",")
+	for _, form := range []string{`{"dsseEnvelope":{"signatures":[%s]}}`, `{"verificationMaterial":{"x509CertificateChain":{"certificates":[%s]}}}`} {
+		p := fmt.Appendf(nil, form, elements)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		if _, err := Parse(p); err == nil || len(p) > MaxSize {
+			t.Errorf("%d bytes: %v", len(p), err)
+		}
+		runtime.ReadMemStats(&after)
+		if n := after.TotalAlloc - before.TotalAlloc; n > 16<<20 {
+			t.Errorf("%.40s: %d MiB are allocated for %d MiB", form, n>>20, len(p)>>20)
 		}
 	}
 }

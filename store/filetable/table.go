@@ -209,6 +209,9 @@ func Decode(p []byte) (*Table, error) {
 	if len(p) > MaxSize {
 		return nil, fmt.Errorf("file table has %d bytes, more than %d: %w", len(p), MaxSize, errdefs.ErrInvalidArgument)
 	}
+	if err := checkCounts(p); err != nil {
+		return nil, err
+	}
 	var t Table
 	if err := json.Unmarshal(p, &t); err != nil {
 		return nil, fmt.Errorf("file table: %w: %w", err, errdefs.ErrInvalidArgument)
@@ -221,4 +224,38 @@ func Decode(p []byte) (*Table, error) {
 		return nil, fmt.Errorf("file table: it is not in the form that ballast writes: %w", errdefs.ErrInvalidArgument)
 	}
 	return &t, nil
+}
+
+// maxNested limits the chunks and parts of all files of an encoded table: 4 MiB each make 4 TiB, and MaxSize is not enough for
+// that many with digests.
+const maxNested = 1 << 20
+
+// checkCounts returns an error for an encoded table with more objects than one can have, before memory is allocated for each:
+// those that are empty take fifty times their size.
+func checkCounts(p []byte) error {
+	var depth, entries, nested int // of objects: the table has depth 1, its files and blobs 2, sources 3, chunks and parts 4
+	for i := 0; i < len(p); i++ {
+		switch p[i] {
+		case '"':
+			for i++; i < len(p) && p[i] != '"'; i++ {
+				if p[i] == '\\' {
+					i++
+				}
+			}
+		case '{':
+			if depth++; depth == 2 {
+				entries++
+			} else if depth > 3 {
+				nested++
+			}
+		case '}':
+			depth--
+		case 'n': // null
+			return fmt.Errorf("file table: it is not in the form that ballast writes: %w", errdefs.ErrInvalidArgument)
+		}
+	}
+	if entries > maxFiles+1 || nested > maxNested { // with the origin
+		return &LimitError{LimitFiles, fmt.Errorf("file table has %d entries and %d parts of files, more than %d and %d: %w", entries, nested, maxFiles, maxNested, errdefs.ErrInvalidArgument)}
+	}
+	return nil
 }

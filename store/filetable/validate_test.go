@@ -2,6 +2,8 @@ package filetable
 
 import (
 	"fmt"
+	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -35,6 +37,34 @@ func TestOverlappingChunks(t *testing.T) {
 		}
 		if err := table.Validate(); (err == nil) != tt.good || err != nil && !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestDecodeMemory: an encoded table that is none costs no multiple of its size.
+func TestDecodeMemory(t *testing.T) {
+	const n = 5_000_000
+	repeat := func(s string, n int) string { return strings.TrimSuffix(strings.Repeat(s+",", n), ",") }
+	file := `{"path":"a","type":"reg","source":{%s}}`
+	for name, text := range map[string]string{
+		"files":   `{"files":[` + repeat("{}", n) + `]}`,
+		"blobs":   `{"blobs":[` + repeat("{}", n) + `]}`,
+		"unpacks": `{"unpacks":[` + repeat("{}", n) + `]}`,
+		"nothing": `{"files":[` + repeat("null", n) + `]}`,
+		"chunks":  `{"files":[` + fmt.Sprintf(file, `"chunks":[`+repeat("{}", n)+`]`) + `]}`,
+		"parts":   `{"files":[` + fmt.Sprintf(file, `"parts":[`+repeat("{}", n)+`]`) + `]}`,
+		"sources": `{"files":[` + repeat(`{"source":{"parts":[{},{},{},{},{},{}]}}`, 300_000) + `]}`,
+		"escapes": `{"files":[{"path":"\\\""},` + repeat("{}", n) + `]}`,
+	} {
+		p := []byte(text)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		if _, err := Decode(p); !errdefs.IsInvalidArgument(err) || len(p) > MaxSize {
+			t.Errorf("%s: %d bytes: %v", name, len(p), err)
+		}
+		runtime.ReadMemStats(&after)
+		if n := after.TotalAlloc - before.TotalAlloc; n > 1<<20 {
+			t.Errorf("%s: %d MiB are allocated for %d MiB", name, n>>20, len(p)>>20)
 		}
 	}
 }

@@ -192,7 +192,7 @@ var access = []Mutant{
 		`smallWindow = 32 << 20`, `smallWindow = 128 << 20`,
 		"store", "TestArchiveWindows"},
 	{15, "all descriptors of a list of referrers are kept", "convert/remote/referrers.go",
-		`if slices.Contains(types, m.ArtifactType) && len(found) < limit {`, `if true {`,
+		`if slices.Contains(types, m.ArtifactType) && len(found) < limit {`, `if slices.Contains(types, m.ArtifactType) || limit > 0 {`,
 		"convert/remote", "TestReferrersMemory"},
 	{15, "lists in a bundle are read to their end", "convert/signature/dsse/bundle.go",
 		`var some [maxCertificates + 1]json.RawMessage`, `var some []json.RawMessage`,

@@ -20,10 +20,9 @@ var content = []Mutant{
 	{1, "bytes that a staged file has lost at its end are zeros", "store/internal/staging/marks.go",
 		`if size < at+to-from {`, `if size < 0 {`,
 		"store", "TestStagedDamage"},
-	{1, "what cannot be read is not fetched again", "store/internal/chunkfile/fill.go",
-		`f.setState(g, g, doubted)
-	f.damaged(g, err)`, `f.damaged(g, err)`,
-		"store", "TestStagedDamage"},
+	{1, "what a reader cannot read is not fetched again", "store/internal/chunkfile/file.go",
+		`f.setState(first, last, doubted)`, ``,
+		"store", "TestReadersOfStagedDamage"},
 	{5, "a file keeps its identity when the disk has lost bytes that may have been read", "store/internal/chunkfile/fill.go",
 		`if readable {`, `if readable && n < 0 {`,
 		"store", "TestReadersOfStagedDamage"},

@@ -6,6 +6,7 @@ package dirs
 import (
 	"errors"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"sync"
@@ -21,19 +22,25 @@ import (
 type Root struct {
 	*os.Root
 	keep func(dir string) bool
+	most int // directories that stay open
 
 	mu   sync.RWMutex // guards open
 	open map[string]*os.File
 }
 
-// Open opens a directory. Those below it for which keep returns true stay open from their first use on until Close;
-// there must be few.
+// Open opens a directory. Those below it for which keep returns true stay open from their first use on until Close,
+// but no more than a quarter of the files that the process may open.
 func Open(name string, keep func(dir string) bool) (*Root, error) {
 	root, err := os.OpenRoot(name)
 	if err != nil {
 		return nil, err
 	}
-	return &Root{Root: root, keep: keep, open: map[string]*os.File{}}, nil
+	r := &Root{Root: root, keep: keep, open: map[string]*os.File{}, most: math.MaxInt}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil {
+		r.most = int(min(limit.Cur/4, math.MaxInt))
+	}
+	return r, nil
 }
 
 // Close closes the directories and the os.Root. Further calls do nothing.
@@ -78,7 +85,7 @@ func (r *Root) dir(name string) (*os.File, error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if f := r.open[name]; f != nil {
+	if f := r.open[name]; f != nil || len(r.open) >= r.most {
 		return f, nil
 	}
 	f, err := r.Root.Open(name)

@@ -2,8 +2,10 @@ package dirs
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -137,5 +139,34 @@ func TestKeep(t *testing.T) {
 	}
 	if _, err := r.Open("other/new"); err == nil {
 		t.Error("a file can be opened after Close")
+	}
+}
+
+// TestFewFiles uses many directories in a process that may open few files.
+func TestFewFiles(t *testing.T) {
+	if os.Getenv("DIRS_FEW") == "" {
+		cmd := exec.Command("sh", "-c", `ulimit -n 64 && exec "$0" -test.run='^TestFewFiles$'`, os.Args[0])
+		cmd.Env = append(os.Environ(), "DIRS_FEW=1")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+		return
+	}
+	r, err := Open(t.TempDir(), func(string) bool { return true })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for range 2 {
+		for i := range 256 {
+			dir := fmt.Sprintf("%02x", i)
+			if err := r.MkdirAll(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			write(t, r, dir+"/file")
+			if err := errors.Join(r.Rename(dir+"/file", dir+"/renamed"), r.Sync(dir), r.Remove(dir+"/renamed")); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 }

@@ -63,9 +63,22 @@ func New(root *dirs.Root) (*Area, error) {
 	a := &Area{root: root, boot: strings.TrimSpace(string(boot)), entries: map[string][]*entry{}, unsized: map[*entry]bool{}}
 	found, err := fs.ReadDir(root.FS(), Top)
 	for _, e := range found {
-		a.entry(e.Name()).there = true
+		if !e.IsDir() || !a.isEmptied(e.Name()) || a.remove(e.Name()) != nil {
+			a.entry(e.Name()).there = true
+		}
 	}
 	return a, err
+}
+
+// isEmptied reports whether the file of a directory has become an object, just before a process ended.
+func (a *Area) isEmptied(name string) bool {
+	p := &Partial{root: a.root, Dir: filepath.Join(Top, name)}
+	head, err := p.readHead()
+	if err != nil || head.File == "" {
+		return false
+	}
+	_, err = a.root.Lstat(filepath.Join(p.Dir, head.File))
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 // Close waits for running checkpoints. There must be no more writes.

@@ -66,8 +66,17 @@ type Partial struct {
 type partialHead struct {
 	Size   int64  `json:"size"`
 	Chunk  int64  `json:"chunk"`
-	Layout string `json:"layout"` // digest over the pieces
-	Boot   string `json:"boot"`   // kernel.random.boot_id
+	Layout string `json:"layout"`         // digest over the pieces
+	Boot   string `json:"boot"`           // kernel.random.boot_id
+	File   string `json:"file,omitempty"` // without which the rest is of no use; empty if the bytes are in several files, or elsewhere
+}
+
+// onlyFile returns the file in the directory of a partial that has all pieces, or nothing.
+func onlyFile(pieces []Piece) string {
+	if len(pieces) != 1 || strings.Contains(pieces[0].File, "/") {
+		return ""
+	}
+	return pieces[0].File
 }
 
 // Path returns the path of a staged file, below the root of the store.
@@ -121,7 +130,7 @@ func (p *Partial) writeHead() error {
 
 // open opens or creates the staged files, which may be there.
 func (p *Partial) open(there bool) error {
-	p.head = partialHead{Size: p.Size, Chunk: ChunkSize, Layout: LayoutOf(p.Pieces, p.grid), Boot: p.area.boot}
+	p.head = partialHead{Size: p.Size, Chunk: ChunkSize, Layout: LayoutOf(p.Pieces, p.grid), Boot: p.area.boot, File: onlyFile(p.Pieces)}
 	have, err := partialHead{}, fs.ErrNotExist
 	if there {
 		have, err = p.readHead()

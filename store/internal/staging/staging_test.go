@@ -278,6 +278,37 @@ func TestMarksOfAnotherLength(t *testing.T) {
 	}
 }
 
+// TestEmptied checks that a directory whose file has become an object is gone after a start, and no other one.
+func TestEmptied(t *testing.T) {
+	const size = 3 * ChunkSize
+	dir := t.TempDir()
+	a := area(t, dir)
+	for name, pieces := range map[string][]Piece{
+		"published": RawPieces(size), "left": RawPieces(size), "fragments": {{Size: size, File: "assembly-1/data"}},
+	} {
+		if err := a.Make("assembly-1"); err != nil {
+			t.Fatal(err)
+		}
+		p, err := a.Open(name, size, pieces, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(p.Write(0, make([]byte, ChunkSize)), p.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Rename(filepath.Join(dir, Top, "published", "data"), filepath.Join(dir, "object")); err != nil {
+		t.Fatal(err)
+	}
+	a = area(t, dir)
+	for name, want := range map[string]int64{"published": 0, "left": ChunkSize, "fragments": ChunkSize} {
+		_, err := os.Stat(filepath.Join(dir, Top, name))
+		if n := a.Marked(name, size, nil); n != want || (err == nil) != (want > 0) {
+			t.Errorf("%s: %d bytes are marked, want %d; its directory: %v", name, n, want, err)
+		}
+	}
+}
+
 // TestDirs checks that the directories of a blob are known while they are on the disk, also after a restart.
 func TestDirs(t *testing.T) {
 	dir := t.TempDir()

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ballast-dev/ballast/store"
@@ -508,8 +509,9 @@ func (canceled) Error() string { return "rpc: the client connection is closing" 
 func (canceled) Unwrap() error { return context.Canceled }
 
 // TestForeignCancellation: such errors do not make Hydrate repeat forever.
-func TestForeignCancellation(t *testing.T) {
-	t.Parallel() // it waits between attempts
+func TestForeignCancellation(t *testing.T) { synctest.Test(t, testForeignCancellation) }
+
+func testForeignCancellation(t *testing.T) {
 	p := storetest.Random(16, 1<<20)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	f := storetest.NewFetcher(p)

@@ -136,8 +136,8 @@ func checkSeekTable(t *testing.T, f filetable.File, blob []byte, zd *zstd.Decode
 }
 
 // TestForeignSeekable pulls layers in the zstd seekable format that others wrote: tars with a seek table at the end and
-// frames that do not follow the members. Nothing has digests of the frames, so they are unpacked whole; ballast
-// convert makes them lazy.
+// frames that do not follow the members. Nothing has digests of the frames, so they are unpacked whole; "ballast
+// convert --compress" makes a lazy model of them.
 func TestForeignSeekable(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	files := converttest.Files(append(weights(98, 20<<20+5), make([]byte, 100_000)...))
@@ -172,5 +172,5 @@ func TestForeignSeekable(t *testing.T) {
 	}
 	wantFiles(t, n, ref, states(b))
 	other := node.StartNode(t, node.Options{Registry: n.Registry})
-	lazyFormat(t, other, b, convertedModel(t, other, b))
+	lazyFormat(t, other, b, convertedModel(t, other, b, "--compress", "zstd-seekable"))
 }

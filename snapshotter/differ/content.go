@@ -96,7 +96,7 @@ func parseSources(ls map[string]string) []Repository {
 
 // A ContentFetcher is a transfer.Fetcher that reads blobs from containerd's content store, which
 // has them if the image was pulled with all layers. All users of the node share the content store,
-// whatever their credentials, so a fetcher sees only blobs that containerd got from its repository,
+// whatever their credentials, so a fetcher sees only blobs that containerd got from its repository alone,
 // and treats their bytes as private.
 type ContentFetcher struct {
 	Content Content
@@ -222,12 +222,14 @@ func (f *ContentFetcher) lacks(ctx context.Context, d digest.Digest) bool {
 	return !f.listing[d]
 }
 
-// has reports whether f may read a blob with these labels.
+// has reports whether f may read a blob with these labels: they name its repository and no other. containerd also
+// records the repository of an image that only names a blob that it has.
 func (f *ContentFetcher) has(ls map[string]string) bool {
+	from := parseSources(ls)
 	if f.Repository == (Repository{}) {
-		return len(parseSources(ls)) == 0
+		return len(from) == 0
 	}
-	return f.Repository.belongs(ls)
+	return len(from) == 1 && f.Repository.belongs(ls)
 }
 
 // A section is a range of a blob in the content store.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -22,7 +23,7 @@ import (
 func TestContentFetcher(t *testing.T) {
 	n := newNode(t)
 	p := storetest.Random(1, 3<<20+5)
-	desc := n.put(t, "application/octet-stream", p, from("registry.example", "team/a,team/b"))
+	desc := n.put(t, "application/octet-stream", p, from("registry.example", "team/b"))
 	// The namespace of the fetcher counts, not that of the context.
 	f := ContentFetcher{Content: n.differ.o.Content, Namespace: namespace, Repository: Repository{"registry.example:5000", "team/b"}}
 	size := int64(len(p))
@@ -69,6 +70,15 @@ func TestContentFetcher(t *testing.T) {
 		}
 		if err == nil {
 			body.Close()
+		}
+	}
+	f.Ports = nil
+	two := from("registry.example", "team/b")
+	maps.Copy(two, from("evil.example", "x"))
+	for i, ls := range []map[string]string{two, from("registry.example", "team/a,team/b")} {
+		others := n.put(t, "application/octet-stream", storetest.Random(uint64(i+50), 1000), ls)
+		if _, _, err := f.Fetch(t.Context(), others.Digest, others.Size, 0, 1); !errdefs.IsNotFound(err) {
+			t.Errorf("what other repositories have named too, %v: %v", ls, err)
 		}
 	}
 	imported := n.put(t, "application/octet-stream", []byte("imported"), nil)

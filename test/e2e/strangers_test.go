@@ -206,8 +206,9 @@ func TestStrangerGetsNoContent(t *testing.T) {
 }
 
 // An attacker's image names the table of a private model by its digest. containerd has it, and the attacker's registry
-// does not. Pulls by pods and by ctr are refused; only who uses containerd's own client code (--local) gets what
-// containerd gives to everybody who knows the digest of a layer, as the page on security says.
+// does not. Pulls are refused; only who uses containerd's own client code (--local), and the digest of that image, for which
+// containerd asks the attacker's registry itself, gets what containerd gives to everybody who knows the digest of a layer,
+// as the page on security says.
 func TestStrangerNamesTable(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	private := node.StartRegistry(t, t.TempDir())
@@ -250,7 +251,10 @@ func TestStrangerNamesTable(t *testing.T) {
 	if _, err := n.CRI(t).Pull(stolen, ""); err == nil {
 		t.Error("a pod has pulled it")
 	}
-	if out := n.Pull("ballast", stolen, "--local"); out.Err != nil {
+	if out := n.Pull("ballast", stolen, "--local"); out.Err == nil {
+		t.Error("ctr --local has pulled it")
+	}
+	if out := n.Pull("ballast", stolen+"@"+digest.FromBytes(theft.Manifest).String(), "--local"); out.Err != nil {
 		t.Errorf("it is safer than the page on security says: %v\n%s", out.Err, out.Output())
 	}
 }

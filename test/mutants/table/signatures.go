@@ -147,13 +147,7 @@ var signatures = []Mutant{
 		`if len(s.known) < maxKnown {`, `if true {`,
 		"convert/signature", "TestKnownHosts"},
 	{19, "rules after one that is off apply", "convert/signature/check.go",
-<<<<<<< HEAD
-		`			if is {
-				break`, `			if is && r.o.Mode != Off {
-				break`,
-=======
 		`is := r.o.Matches(n)`, `is := r.o.Matches(n) && r.o.Mode != Off`,
->>>>>>> af1f5bbc (mutants: one row for the first rule that matches)
 		"convert/signature", "TestFirstRule"},
 	{19, "a licence is allowed by the config of another image", "convert/signature/rule.go",
 		`string(r.id) + " " + string(s.Image.Config)`, `string(r.id)`,

@@ -31,7 +31,7 @@ const (
 const maxFile = 1 << 20
 
 // checkVersion changes when a Check becomes stricter, so that stored verdicts are not used.
-const checkVersion = 3
+const checkVersion = 2
 
 // RuleOptions describe a Rule.
 type RuleOptions struct {

@@ -22,7 +22,7 @@ const PredicateType = "https://model_signing/signature/v1.0"
 // SignatureFile is the path of the signature in a model.
 const SignatureFile = "model.sig"
 
-// alwaysIgnored are the paths that no signature covers. A model may have none of them but the signature.
+// alwaysIgnored are the paths that no signature covers.
 var alwaysIgnored = []string{".git", ".gitattributes", ".github", ".gitignore", SignatureFile}
 
 // The supported way to list files.
@@ -111,7 +111,7 @@ func (s *Signature) Signer() string { return s.signer }
 
 // Covers compares the files of a model, sorted by path, without duplicates and with digests, with
 // the signed files. It returns errdefs.ErrFailedPrecondition with the first file that is unsigned,
-// left out, different or missing.
+// different or missing.
 func (s *Signature) Covers(files []filetable.File) error {
 	refuse := func(name, why string) error {
 		return fmt.Errorf("file %.300q %s: %w", name, why, errdefs.ErrFailedPrecondition)
@@ -122,11 +122,8 @@ func (s *Signature) Covers(files []filetable.File) error {
 	}
 	seen := 0
 	for _, f := range files {
-		if f.Type == filetable.TypeDir || f.Path == SignatureFile {
+		if f.Type == filetable.TypeDir || s.ignores(f.Path) {
 			continue
-		}
-		if s.ignores(f.Path) {
-			return refuse(f.Path, "is left out by the signature, so it can be anything: push the model without it")
 		}
 		if f.Type == filetable.TypeSymlink {
 			if !s.p.Serialization.AllowSymlinks {
@@ -171,20 +168,17 @@ func (s *Signature) ignores(p string) bool {
 }
 
 // Statement returns the statement to sign for a model with a name and files, all with digests. It
-// returns errdefs.ErrFailedPrecondition for a model with symbolic links, or files that no signature covers.
+// returns errdefs.ErrFailedPrecondition for a model with symbolic links.
 func Statement(name string, files []filetable.File) (dsse.Statement, error) {
 	p := predicate{
 		Serialization: serialization{Method: methodFiles, HashType: hashSHA256, IgnorePaths: alwaysIgnored},
 		Resources:     []resource{},
 	}
-	ignored := (&Signature{p: p}).ignores
+	all := (&Signature{p: p}).ignores
 	hash := sha256.New()
 	for _, f := range files {
-		if f.Type == filetable.TypeDir || f.Path == SignatureFile {
+		if f.Type == filetable.TypeDir || all(f.Path) {
 			continue
-		}
-		if ignored(f.Path) {
-			return dsse.Statement{}, fmt.Errorf("file %q cannot be signed: signatures leave it out, so leave it out of the model: %w", f.Path, errdefs.ErrFailedPrecondition)
 		}
 		d, err := verify.ParseDigest(f.Digest.String())
 		if err != nil || f.Type != filetable.TypeReg {

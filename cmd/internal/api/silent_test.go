@@ -46,7 +46,7 @@ func serve(t *testing.T, h *admin.Handler) *api.Client {
 }
 
 // ends fails the test unless a command ends.
-func ends(t *testing.T, do func(context.Context) error) (err error, took time.Duration) {
+func ends(t *testing.T, do func(context.Context) error) (took time.Duration, err error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), tooLong)
 	defer cancel()
@@ -55,7 +55,7 @@ func ends(t *testing.T, do func(context.Context) error) (err error, took time.Du
 	if ctx.Err() != nil {
 		t.Error("the command waits for ever")
 	}
-	return err, time.Since(start)
+	return time.Since(start), err
 }
 
 // TestSilent checks that commands end when the daemon takes connections, and says nothing: it is stopped, or hangs.
@@ -69,7 +69,7 @@ func TestSilent(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if err, _ := ends(t, do); !errors.Is(err, api.ErrSilent) || !errdefs.IsUnavailable(err) {
+			if _, err := ends(t, do); !errors.Is(err, api.ErrSilent) || !errdefs.IsUnavailable(err) {
 				t.Errorf("got %v, want %v", err, api.ErrSilent)
 			}
 		})
@@ -96,7 +96,7 @@ func TestWorks(t *testing.T) {
 		Touch: func() { touched <- struct{}{} },
 	})
 	var h api.Health
-	err, took := ends(t, func(ctx context.Context) (err error) { h, err = c.Health(ctx); return err })
+	took, err := ends(t, func(ctx context.Context) (err error) { h, err = c.Health(ctx); return err })
 	if err != nil || h.Kernel != "6.18" || took < long {
 		t.Errorf("%+v, %v after %v", h, err, took)
 	}
@@ -115,7 +115,7 @@ func TestHungDisk(t *testing.T) {
 		Touch:  func() { <-hang },
 	})
 	c.SetWorking(10 * time.Second)
-	if err, _ := ends(t, func(ctx context.Context) error { _, err := c.Health(ctx); return err }); !errors.Is(err, api.ErrSilent) {
+	if _, err := ends(t, func(ctx context.Context) error { _, err := c.Health(ctx); return err }); !errors.Is(err, api.ErrSilent) {
 		t.Errorf("got %v, want %v", err, api.ErrSilent)
 	}
 }

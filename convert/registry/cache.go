@@ -16,11 +16,11 @@ type cached[V any] struct {
 	until time.Time
 }
 
-// Limits of a cache.
-const (
-	cacheTime = time.Minute
-	maxCached = 64
-)
+// maxCached limits the values of a cache.
+const maxCached = 64
+
+// cacheTime is constant but for tests.
+var cacheTime = time.Minute
 
 // get returns the value of k if it is cached.
 func (c *cache[K, V]) get(k K) (V, bool) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -27,6 +28,8 @@ const (
 
 	maxRepositorySearches = 4  // of one repository in a minute, for all callers
 	maxHostSearches       = 32 // of the repositories of one host in a minute
+
+	maxSearched = 4096 // repositories and hosts whose searches are counted: strangers choose names
 )
 
 // find returns the image with the digest of ref, which neither upstream nor this node has. A tag of
@@ -60,7 +63,11 @@ func (h *Handler) find(ctx context.Context, ref remote.Ref, as caller) (store.Im
 // search searches the tags of a repository as everybody, and then as a caller, as far as that was not done in the last
 // minute and is necessary.
 func (h *Handler) search(ctx context.Context, ref remote.Ref, as caller) error {
-	for _, who := range slices.Compact([]caller{{}, as}) {
+	callers := slices.Compact([]caller{{}, as})
+	if as.node { // the searches of strangers do not stop those of the operator
+		callers = []caller{as}
+	}
+	for _, who := range callers {
 		repository := accessKey{nameOf(ref), "", who}
 		closed, walked := h.walked.get(repository)
 		if !walked {
@@ -91,15 +98,25 @@ func (h *Handler) search(ctx context.Context, ref remote.Ref, as caller) error {
 func (h *Handler) maySearch(ref remote.Ref) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	allow := func(searches *cache[name, *rate.Limiter], n name, limit int) bool {
-		l, ok := searches.get(n)
-		if !ok {
+	if len(h.searched) >= maxSearched {
+		maps.DeleteFunc(h.searched, func(_ name, l *rate.Limiter) bool { return l.Tokens() >= float64(l.Burst()) })
+	}
+	allow := func(n name, limit int) bool {
+		l := h.searched[n]
+		switch {
+		case l != nil:
+		case len(h.searched) >= maxSearched:
+			return false
+		case h.searched == nil:
+			h.searched = map[name]*rate.Limiter{}
+			fallthrough
+		default:
 			l = rate.NewLimiter(rate.Every(cacheTime), limit)
-			searches.put(n, l)
+			h.searched[n] = l
 		}
 		return l.Allow()
 	}
-	return allow(&h.searched, nameOf(ref), maxRepositorySearches) && allow(&h.hosts, name{host: ref.Host}, maxHostSearches)
+	return allow(nameOf(ref), maxRepositorySearches) && allow(name{host: ref.Host}, maxHostSearches)
 }
 
 // walk converts the models that the tags of a repository name. It reports whether some of it could not be read.

@@ -134,3 +134,30 @@ func TestFindInventedCallers(t *testing.T) {
 		t.Errorf("the tags of repositories were listed %d times, want 27", n)
 	}
 }
+
+// TestFindOfOperator: what strangers have searched does not stop the operator.
+func TestFindOfOperator(t *testing.T) {
+	t.Parallel()
+	u, f := newUpstream(t), newFacade(t, remote.Options{})
+	u.setUser("closed/m", "alice:s3cret")
+	u.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.SetBasicAuth("alice", "s3cret")
+		u.ServeHTTP(w, r)
+	})
+	list := func(of string) int {
+		u.count("")
+		d := digest.FromString(of)
+		if of == "the operator" {
+			_, _ = f.h.Convert(t.Context(), u.ref(t, "closed/m", d.String()))
+		} else {
+			f.ask(t, http.MethodGet, "/v2/closed/m/manifests/"+d.String(), u.host(), basic("a:"+of)...)
+		}
+		return u.count("/tags/list")
+	}
+	for i := range 10 {
+		list(fmt.Sprint("stranger", i))
+	}
+	if n := list("the operator"); n == 0 {
+		t.Error("the tags are not listed for the operator")
+	}
+}

@@ -78,7 +78,8 @@ func (r *Repository) prove(ctx context.Context, d digest.Digest, size int64, s s
 	})
 }
 
-// disproved returns why the registry does not have a blob, although it says so, if that is known.
+// disproved returns that the registry and a mirror gave different bytes of a blob, if that is known. Either can be wrong:
+// nothing is verified yet.
 func (r *Repository) disproved(d digest.Digest) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -2,6 +2,7 @@ package signature
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -172,7 +173,8 @@ func (e *evidence) gather(ctx context.Context, m model) {
 		}
 	}
 	found := len(e.bundles)+len(e.payloads) > 0
-	if len(e.s.Repositories) > 0 {
+	gone := ctx.Err() != nil && errors.Is(context.Cause(ctx), context.Canceled) // the caller is: that says nothing of the registry
+	if len(e.s.Repositories) > 0 && !gone {
 		e.c.slots.answered(e.s.host(), answered || found)
 	}
 	if context.Cause(ctx) == errPatience {

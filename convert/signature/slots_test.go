@@ -57,6 +57,7 @@ func TestSlots(t *testing.T) {
 		for len(s.running) > 2 {
 			synctest.Wait()
 			s.running[0].done()
+			synctest.Wait()
 		}
 		(<-got).done()
 		for len(s.running) > 0 {

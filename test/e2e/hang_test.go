@@ -113,8 +113,8 @@ func TestHungDisk(t *testing.T) {
 				t.Errorf("ballast %s: %v\n%s", command, r.Err, r.Output())
 			}
 		case "doctor":
-			if !strings.Contains(r.Output(), "hosts.toml: ") {
-				t.Errorf("the doctor does not go on:\n%s", r.Output())
+			if !strings.Contains(r.Output(), "hosts.toml: ") || !strings.Contains(r.Output(), "it has written nothing") {
+				t.Errorf("the doctor does not see the disk, or does not go on:\n%s", r.Output())
 			}
 		}
 	}

@@ -63,6 +63,9 @@ func (s *Sources) Known(ctx context.Context, table digest.Digest, r differ.Repos
 	host, path, _ := strings.Cut(name, "/")
 	host, port := remote.SplitHost(host)
 	for _, im := range s.Store.Images() {
+		if !slices.ContainsFunc(im.Refs, func(ref string) bool { return strings.Contains(ref, "/"+path) }) {
+			continue // without parsing the references of all images of all tenants
+		}
 		for _, n := range registry.Names(im) {
 			h, p, _ := strings.Cut(n, "/")
 			if h, other := remote.SplitHost(h); h == host && p == path && other != port {

@@ -188,18 +188,16 @@ func (f *File) stateLocked(g int) state {
 	return f.states[g]
 }
 
-// setState sets the state of groups from first to last, and returns that of the first before.
-func (f *File) setState(first, last int, to state) (before state) {
+// setState sets the state of groups from first to last.
+func (f *File) setState(first, last int, to state) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.states == nil {
 		f.states = make([]state, f.Layout.Groups())
 	}
-	before = f.states[first]
 	for g := first; g <= last; g++ {
 		f.states[g] = to
 	}
-	return before
 }
 
 // checkPresent returns errdefs.ErrUnavailable unless group g is still present: staged bytes may have been

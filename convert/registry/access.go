@@ -292,6 +292,21 @@ func (h *Handler) image(ctx context.Context, d digest.Digest) (store.Image, erro
 	return im, nil
 }
 
+// mayKnow reports whether the documents of im were read by the name n, or are public by another one. Those of any other image
+// are not given by n, not even to who can read the manifest of the origin there: the repository must have them, too.
+func mayKnow(im store.Image, n name) bool {
+	return resolvedFrom(im, n) || slices.ContainsFunc(Names(im), func(n string) bool { return !slices.Contains(im.PrivateNames, n) })
+}
+
+// imageOf is image for the digest of ref, if the name of ref may know it.
+func (h *Handler) imageOf(ctx context.Context, ref remote.Ref) (store.Image, error) {
+	im, err := h.image(ctx, ref.Digest)
+	if err == nil && !mayKnow(im, nameOf(ref)) {
+		return store.Image{}, errdefs.ErrNotFound
+	}
+	return im, err
+}
+
 // complete reports whether the documents of im are here. They are kept with the image, but damaged ones may have been
 // moved away.
 func (h *Handler) complete(im store.Image) bool { return h.Store.Has(im.Documents()...) }

@@ -5,7 +5,6 @@ import (
 
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
-	"github.com/containerd/errdefs"
 )
 
 // adopt records an image that was converted before it was pushed, by the name that it was resolved
@@ -15,20 +14,17 @@ import (
 // Its Origin is the manifest that was pushed, not the origin in its table: a request for that origin gets what
 // this node makes of it, whatever others claim to have made.
 func (h *Handler) adopt(ctx context.Context, o *origin, as caller) (store.Image, error) {
-	im, err := h.image(ctx, o.Served.Digest) // also one that was made here, with the same bytes
-	for _, a := range h.Store.ImagesByOrigin(o.Served.Digest) {
-		if errdefs.IsNotFound(err) && a.Ahead && a.Table != "" && h.complete(a) {
-			im, err = a, nil
+	known := h.Store.ImagesByOrigin(o.Served.Digest)
+	if im, err := h.Store.Image(o.Served.Digest); err == nil { // also one that was made here, with the same bytes
+		known = append(known, im)
+	}
+	for _, im := range known {
+		if im.Table != "" && h.complete(im) && mayKnow(im, nameOf(o.Ref)) {
+			return h.used(ctx, im, o.source())
 		}
 	}
-	if err == nil {
-		return h.used(ctx, im, o.source())
-	}
-	if !errdefs.IsNotFound(err) {
-		return store.Image{}, err
-	}
 	key := filetable.Origin{Format: "ahead", Digest: o.Served.Digest}
-	im, err = h.alone(ctx, o.flight(key, as), nil, func(ctx context.Context) (store.Image, error) { return h.readPreconverted(ctx, o) })
+	im, err := h.alone(ctx, o.flight(key, as), nil, func(ctx context.Context) (store.Image, error) { return h.readPreconverted(ctx, o) })
 	if err != nil {
 		return store.Image{}, err
 	}
@@ -43,6 +39,9 @@ func (h *Handler) readPreconverted(ctx context.Context, o *origin) (store.Image,
 	p, err := o.Preconverted(ctx)
 	if err != nil {
 		return store.Image{}, err
+	}
+	if im, err := h.image(ctx, p.Digest); err == nil { // others can have other bytes for it, and do not change what it is
+		return h.record(ctx, im, o.source())
 	}
 	t := &p.Model.Table
 	im := store.Image{

@@ -113,7 +113,7 @@ func (h *Handler) convertAs(ctx context.Context, ref remote.Ref, as caller) (sto
 		return store.Image{}, err
 	}
 	defer done()
-	if im, err := h.image(ctx, ref.Digest); err == nil {
+	if im, err := h.imageOf(ctx, ref); err == nil {
 		return im, h.authorize(ctx, im, ref, as)
 	}
 	if f, address := h.Archive(ref); f != nil {
@@ -272,7 +272,8 @@ func (h *Handler) madeFrom(key filetable.Origin) []store.Image {
 }
 
 // known returns the image to which a model was converted before, or errdefs.ErrNotFound. Headers of tars that are not
-// verified count only for the name that they were read by: another registry can have lied.
+// verified count only for the name that they were read by: another registry can have lied. So do private images: another
+// repository must have the documents, and not only the manifest.
 func (h *Handler) known(ctx context.Context, o *origin) (store.Image, filetable.Origin, error) {
 	key, err := h.Key(o.Origin)
 	if err != nil {
@@ -283,7 +284,7 @@ func (h *Handler) known(ctx context.Context, o *origin) (store.Image, filetable.
 			continue
 		}
 		verified, err := h.Store.HeadersVerified(ctx, im.Table)
-		if err == nil && (verified || resolvedFrom(im, nameOf(o.Ref))) {
+		if err == nil && (verified && mayKnow(im, nameOf(o.Ref)) || resolvedFrom(im, nameOf(o.Ref))) {
 			im, err = h.used(ctx, im, o.source())
 			return im, key, err
 		}

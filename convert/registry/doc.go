@@ -90,7 +90,8 @@
 //
 // Each image records the names (host/repository) by which its origin needed credentials. By these
 // names, and by names it was never resolved from, its manifest and blobs are served only to callers
-// that can read the origin there; the result is cached for a minute. By its other names they are public.
+// that can read the origin there; the result is cached for a minute. By its other names they are public. If there is no such
+// name, a name it was never resolved from does not know it: its repository must have the documents, and not only the manifest.
 // A registry that serves the same bytes publicly therefore makes only its own name public. For the same
 // reason Handler.Sources uses only the names by which the caller pulls, not all recorded ones.
 //

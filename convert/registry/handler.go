@@ -49,7 +49,8 @@ type Handler struct {
 	children budget // the same for entries of indexes, whose index holds memory of requests
 
 	mu       sync.Mutex
-	flights  map[flightKey]*flight // guarded by mu
+	flights  map[flightKey]*flight  // guarded by mu
+	searched map[name]*rate.Limiter // guarded by mu: searches of repositories, and of all of a host, whose name has no repository
 	archives archives
 
 	own pullsecret.Secrets // used if Secrets is nil
@@ -60,8 +61,6 @@ type Handler struct {
 	recent   cache[accessKey, remote.Manifest] // manifests that passed unchanged
 	missing  cache[accessKey, bool]            // digests that were not found
 	walked   cache[accessKey, bool]            // repositories whose tags were searched, and whether some could not be read; without a digest
-	searched cache[name, *rate.Limiter]        // searches of repositories
-	hosts    cache[name, *rate.Limiter]        // of those of a host
 }
 
 // HeaderNext is a request header of clients that can ask the registry themselves for blobs that the

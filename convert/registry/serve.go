@@ -88,7 +88,7 @@ func (h *Handler) byTag(ctx context.Context, ref remote.Ref, as caller) (answer,
 // byDigest answers a digest: a manifest converted here, or an upstream manifest that is not a model
 // or can be mounted in its original form.
 func (h *Handler) byDigest(ctx context.Context, ref remote.Ref, as caller) (answer, error) {
-	im, err := h.image(ctx, ref.Digest)
+	im, err := h.imageOf(ctx, ref)
 	if err == nil {
 		if err := h.authorize(ctx, im, ref, as); err != nil {
 			return answer{}, err
@@ -143,7 +143,7 @@ func (h *Handler) asItCame(ctx context.Context, o *origin, im store.Image, as ca
 			return answer{}, err
 		}
 	}
-	pending, err := h.admit(ctx, o.Ref, im, h.givers)
+	pending, err := h.admit(ctx, o.Ref, im, h.givers, o.Served.Digest)
 	if err == nil {
 		err = h.notShown(ctx, pending)
 	}
@@ -215,7 +215,7 @@ func (h *Handler) serveBlob(w http.ResponseWriter, r *http.Request, ref remote.R
 	tries := maxOwners
 	for _, im := range h.nearest(h.Store.ImagesWith(ref.Digest), ref, as) {
 		ours := im.Config == ref.Digest || im.Table == ref.Digest
-		if !ours && !hasMembers(im) {
+		if !ours && !hasMembers(im) || !mayKnow(im, nameOf(ref)) {
 			continue
 		}
 		if tries--; tries < 0 {

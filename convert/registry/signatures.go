@@ -17,13 +17,15 @@ import (
 )
 
 // admit returns a *signature.Refusal if a rule for ref refuses an image, and otherwise the table
-// that must be checked again when its model is complete; empty means none.
-func (h *Handler) admit(ctx context.Context, ref remote.Ref, im store.Image, viewers func(name) []viewer) (pending digest.Digest, err error) {
+// that must be checked again when its model is complete; empty means none. Signatures of manifests count as well: those from
+// which the image follows.
+func (h *Handler) admit(ctx context.Context, ref remote.Ref, im store.Image, viewers func(name) []viewer, manifests ...digest.Digest) (pending digest.Digest, err error) {
 	if h.Signatures == nil {
 		return "", nil
 	}
 	_, all, err := h.subjects(ctx, ref, im, viewers)
 	for _, s := range all {
+		s.Manifests = append(s.Manifests, manifests...)
 		again, err := h.Signatures.Allow(ctx, s)
 		if err != nil {
 			return "", err
@@ -154,7 +156,7 @@ func (h *Handler) signers(refs []remote.Ref, viewers func(name) []viewer) (repos
 	return repos
 }
 
-// maxManifests limits the images of a table whose signatures are checked.
+// maxManifests limits the images of a table that are checked.
 const maxManifests = 4
 
 // A Candidate is a model that is about to be shown.
@@ -181,30 +183,52 @@ func (h *Handler) Admit(ctx context.Context, c Candidate) (pending bool, err err
 		return false, nil
 	}
 	images := h.Store.ImagesByTable(c.Table)
-	s := signature.Subject{Names: c.Names, Image: store.Image{Table: c.Table}, Complete: c.Complete}
+	if len(images) == 0 {
+		pending, err = h.admitImage(ctx, c, store.Image{Table: c.Table})
+		if _, refused := errors.AsType[*signature.Refusal](err); refused {
+			err = fmt.Errorf("%w (signatures of its manifest were not checked, because it was not resolved through the facade; pull it by a tag)", err)
+		}
+		return pending, err
+	}
+	// Strangers can make images with the table of others: those of the names count, if there are any.
+	slices.SortStableFunc(images, func(a, b store.Image) int { return cmp.Compare(c.far(a), c.far(b)) })
 	for i, im := range images {
-		if i == maxManifests {
+		if i == maxManifests || c.far(im) > c.far(images[0]) {
 			break
 		}
-		s.Image = im
-		s.Manifests = append(s.Manifests, signable(im)...)
+		if pending, err = h.admitImage(ctx, c, im); err == nil {
+			return pending, nil
+		}
+	}
+	return false, err
+}
+
+// far returns 0 for an image that was resolved from one of the names of c, otherwise 1.
+func (c *Candidate) far(im store.Image) int {
+	if slices.ContainsFunc(Names(im), func(n string) bool { return slices.Contains(c.Names, n) }) {
+		return 0
+	}
+	return 1
+}
+
+// admitImage is Admit for one of the images that a candidate can be of.
+func (h *Handler) admitImage(ctx context.Context, c Candidate, im store.Image) (pending bool, err error) {
+	s := signature.Subject{Names: c.Names, Image: im, Complete: c.Complete}
+	if im.Manifest != "" {
+		s.Manifests = signable(im)
 	}
 	var refs []remote.Ref
 	for _, n := range c.Names {
-		if r, err := refsOf(s.Image, n); err == nil {
+		if r, err := refsOf(im, n); err == nil {
 			refs = append(refs, r...)
 		}
 	}
 	viewers := h.givers
 	if c.AsNode {
-		viewers = h.asNode(s.Image)
+		viewers = h.asNode(im)
 	}
 	s.Repositories = h.signers(refs, viewers)
-	pending, err = h.Signatures.Allow(ctx, s)
-	if _, refused := errors.AsType[*signature.Refusal](err); refused && len(images) == 0 {
-		err = fmt.Errorf("%w (signatures of its manifest were not checked, because it was not resolved through the facade; pull it by a tag)", err)
-	}
-	return pending, err
+	return h.Signatures.Allow(ctx, s)
 }
 
 // Checked checks a reference by its rules, even if it was checked before, and returns the results. If no rule

@@ -92,6 +92,10 @@ func (h *Handler) unconverted(ctx context.Context, o *origin, im store.Image, as
 		return refuse("containerd handles its layers differently")
 	case kind == Bare && !h.Origins:
 		return refuse("facade.origin_digests is off")
+	case kind == Bare:
+		if err := resolve.CheckBare(docs.Config); err != nil {
+			return refuse(err.Error())
+		}
 	}
 	if kind == Layered { // containerd unpacks it by its config, which no signature of the files covers
 		err = h.admitBytes(ctx, o)

@@ -93,7 +93,6 @@ func checkConfig(config []byte, m *convert.Manifest, extends bool) error {
 		return err
 	}
 	ids := o.Object("rootfs").Strings("diff_ids")
-	keys := o.Object("config").Keys()
 	if err := o.Err(); err != nil {
 		return fmt.Errorf("config: %w", err)
 	}
@@ -113,9 +112,26 @@ func checkConfig(config []byte, m *convert.Manifest, extends bool) error {
 			return fmt.Errorf("config: diffID %d is %.100q, that of the layer is %s: %w", i, ids[i], want, errdefs.ErrInvalidArgument)
 		}
 	}
-	for _, k := range keys {
-		// The members that OCI and Docker define for containers begin with a capital letter, those of ModelPack do not.
-		if r, _ := utf8.DecodeRuneInString(k); !extends && !unicode.IsLower(r) {
+	if extends {
+		return nil
+	}
+	return setsNothing(o)
+}
+
+// CheckBare checks the config of a model that containerd has in its original form: it gives containers the environment in it.
+func CheckBare(config []byte) error {
+	o, err := convert.ParseImageConfig(config)
+	if err != nil {
+		return err
+	}
+	return setsNothing(o)
+}
+
+// setsNothing returns an error if the config of a model has members for containers.
+func setsNothing(config *convert.Object) error {
+	for _, k := range config.Object("config").Keys() {
+		// Those that OCI and Docker define begin with a capital letter, those of ModelPack do not.
+		if r, _ := utf8.DecodeRuneInString(k); !unicode.IsLower(r) {
 			return fmt.Errorf("config: a model sets %.100q for containers: %w", k, errdefs.ErrInvalidArgument)
 		}
 	}

@@ -103,9 +103,9 @@ func NewRule(o RuleOptions) (*Rule, error) {
 }
 
 // policy identifies what a verdict about the table of a subject depends on. Licences are in the config, and images with
-// one table can have several.
+// one table can have several; one that was converted ahead has a config that nobody made here.
 func (r *Rule) policy(s Subject) digest.Digest {
-	if len(r.o.Licenses) == 0 {
+	if len(r.o.Licenses) == 0 && !s.Image.Ahead {
 		return r.id
 	}
 	return digest.FromString(string(r.id) + " " + string(s.Image.Config))

@@ -36,7 +36,9 @@ var reading = []Mutant{
 		`if digest.Digest(ids[i]) != want {`, `if want == "" {`,
 		"convert/registry", "TestPreconvertedConfig"},
 	{19, "a config is read in another spelling than containerd's", "convert/resolve/ahead.go",
-		`convert.ParseImageConfig(config)`, `convert.ParseObject(config)`,
+		`extends bool) error {
+	o, err := convert.ParseImageConfig(config)`, `extends bool) error {
+	o, err := convert.ParseObject(config)`,
 		"convert/registry", "TestPreconvertedConfig"},
 	{17, "an image that was converted ahead sets the environment of containers", "convert/resolve/ahead.go",
 		`!unicode.IsLower(r)`, `r == 0`,

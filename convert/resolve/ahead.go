@@ -66,7 +66,7 @@ func (o *Origin) Preconverted(ctx context.Context) (*Preconverted, error) {
 
 // judge checks the documents of p, whose manifest is m, and makes the model and, unless p extends it, the image.
 func (p *Preconverted) judge(m *convert.Manifest) error {
-	t, err := filetable.Decode(p.Table)
+	t, err := filetable.Parse(p.Table)
 	if err != nil {
 		return err
 	}

@@ -375,5 +375,10 @@ func (d *Differ) readTable(ctx context.Context, desc ocispec.Descriptor) (digest
 	if err != nil {
 		return "", err
 	}
+	if !d.o.Store.Has(desc.Digest) { // it is neither made nor judged here
+		if _, err := filetable.Parse(p); err != nil {
+			return "", err
+		}
+	}
 	return d.o.Store.PutTable(ctx, p)
 }

@@ -277,7 +277,7 @@ func FuzzDecodeTable(f *testing.F) {
 		f.Add(p)
 	}
 	f.Fuzz(func(t *testing.T, p []byte) {
-		tab, err := filetable.Decode(p)
+		tab, err := filetable.Parse(p)
 		if err != nil {
 			return
 		}
@@ -287,8 +287,8 @@ func FuzzDecodeTable(f *testing.F) {
 	})
 }
 
-// TestDecodeRefuses refuses tables that another reader, or another version of ballast, would read in another way.
-func TestDecodeRefuses(t *testing.T) {
+// TestParseRefuses refuses tables that another reader, or another version of ballast, would read in another way.
+func TestParseRefuses(t *testing.T) {
 	t.Parallel()
 	p, err := storetest.NewBuilder("a").Raw("w", []byte("x"), 0o644).Table().Encode()
 	if err != nil {
@@ -299,11 +299,11 @@ func TestDecodeRefuses(t *testing.T) {
 		{`"name":"w"`, `"name": "w"`}, {`"name":"w"`, `"name":"\u0077"`}, {`{`, ` {`},
 	} {
 		changed := bytes.Replace(p, []byte(tt[0]), []byte(tt[1]), 1)
-		if _, err := filetable.Decode(changed); bytes.Equal(p, changed) || !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "not in the form that ballast writes") {
+		if _, err := filetable.Parse(changed); bytes.Equal(p, changed) || !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "not in the form that ballast writes") {
 			t.Errorf("%s: %v", changed, err)
 		}
 	}
-	if _, err := filetable.Decode(p); err != nil {
+	if _, err := filetable.Parse(p); err != nil {
 		t.Error(err)
 	}
 }

@@ -202,9 +202,25 @@ func (t *Table) Encode() ([]byte, error) {
 	return json.Marshal(t)
 }
 
-// Decode parses and validates a table. It returns errdefs.ErrInvalidArgument for an invalid table, or one that is not
-// canonical, so that nothing in it is read in another way, or not at all: a key twice, in another spelling or unknown. It
-// returns errdefs.ErrNotImplemented for a later version.
+// Parse is Decode for a table of others. It also returns errdefs.ErrInvalidArgument for one that is not canonical, so that
+// nothing in it is read in another way, or not at all: a key twice, in another spelling or unknown.
+func Parse(p []byte) (*Table, error) {
+	t, err := Decode(p)
+	if err != nil {
+		return nil, err
+	}
+	again, err := t.Encode()
+	if err != nil {
+		return nil, err
+	}
+	if !bytes.Equal(p, again) {
+		return nil, fmt.Errorf("file table: it is not in the form that ballast writes: %w", errdefs.ErrInvalidArgument)
+	}
+	return t, nil
+}
+
+// Decode parses and validates a table. It returns errdefs.ErrInvalidArgument for an invalid table
+// and errdefs.ErrNotImplemented for a later version.
 func Decode(p []byte) (*Table, error) {
 	if len(p) > MaxSize {
 		return nil, fmt.Errorf("file table has %d bytes, more than %d: %w", len(p), MaxSize, errdefs.ErrInvalidArgument)
@@ -216,12 +232,8 @@ func Decode(p []byte) (*Table, error) {
 	if err := json.Unmarshal(p, &t); err != nil {
 		return nil, fmt.Errorf("file table: %w: %w", err, errdefs.ErrInvalidArgument)
 	}
-	again, err := t.Encode()
-	if err != nil {
+	if err := t.Validate(); err != nil {
 		return nil, err
-	}
-	if !bytes.Equal(p, again) {
-		return nil, fmt.Errorf("file table: it is not in the form that ballast writes: %w", errdefs.ErrInvalidArgument)
 	}
 	return &t, nil
 }

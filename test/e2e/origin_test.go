@@ -372,12 +372,12 @@ func TestOriginOfStrangers(t *testing.T) {
 	n.Upstream(t, "stranger.test", stranger.Host)
 	stranger.Push(t, "x/y", "1", artifact(secret))
 	stranger.Wire.Add(node.Fault{Match: node.AnyBlob, Status: 404})
-	for _, user := range []string{"", "mallory"} {
+	for user, word := range map[string]string{"": "stranger.test/x/y", "mallory": "no pull with credentials was seen by a name"} {
 		stranger.User, stranger.Password = user, "m4llory"
 		if _, err := cri.PullAs("stranger.test/x/y@"+secret.Digest().String(), "", &criapi.AuthConfig{Username: "mallory", Password: "m4llory"}); err != nil {
 			t.Fatal(err)
 		}
-		wantRefused("also of a stranger", owned, "stranger.test/x/y")
+		wantRefused("also of a stranger", owned, word)
 		if out := n.Ctr("--namespace", "k8s.io", "images", "rm", "--sync", "stranger.test/x/y@"+secret.Digest().String()); out.Err != nil {
 			t.Fatalf("%v\n%s", out.Err, out.Output())
 		}

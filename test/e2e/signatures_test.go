@@ -278,7 +278,7 @@ func TestSignedLie(t *testing.T) {
 	}
 	wantError(t, n.Ballast("mount", ref, t.TempDir()), "only when it is complete")
 	close(front.end)
-	wantError(t, <-pulled, "damaged")
+	wantError(t, <-pulled, "does not have what its table of contents lists")
 
 	_, honest := signedFiles(t, n, private, weights(79, 24<<20))
 	mustPull(t, n, "ballast", ref)

@@ -66,5 +66,5 @@ var reading = []Mutant{
 		"convert/registry", "TestConfigOfSigned"},
 	{19, "a table has parts that are not read", "store/filetable/table.go",
 		`if !bytes.Equal(p, again) {`, `if again == nil {`,
-		"store/filetable", "TestDecodeRefuses"},
+		"store/filetable", "TestParseRefuses"},
 }

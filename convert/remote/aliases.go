@@ -20,13 +20,16 @@ var defaultPorts = map[string]string{"http": "80", "https": "443"}
 // rules, credentials and records for it cannot be avoided by another. The name is in lower case, without a dot at its
 // end, and no alias; an address is written in its shortest form, an IPv4 address never in IPv6; the port has no zeros
 // before it, and 443 is left out, since registries are asked by https: also by plain HTTP, if hosts.toml of the name
-// says so. What is not a host is returned in lower case.
+// says so. It stays after a name without a dot, which is no host in a reference without it. What is not a host is returned in lower case.
 func NormalHost(host string) string {
-	host = NormalAddress(host, "https")
-	if to, ok := aliases[host]; ok {
+	normal := NormalAddress(host, "https")
+	if to, ok := aliases[normal]; ok {
 		return to
 	}
-	return host
+	if !strings.ContainsAny(normal, ".:") && normal != "localhost" && normal != strings.ToLower(host) {
+		return joinHost(normal, defaultPorts["https"])
+	}
+	return normal
 }
 
 // NormalAddress is NormalHost without aliases, for a host of a URL with a scheme, whose default port is left out.

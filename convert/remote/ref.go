@@ -81,7 +81,7 @@ func parseURL(scheme, s string) (Ref, error) {
 		u.Host = NormalAddress(u.Host, u.Scheme)
 		s = u.String() // escaped, which may be longer
 	}
-	if err != nil || len(s) > maxURL || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || u.User != nil || u.Fragment != "" {
+	if err != nil || len(scheme+"+"+s) > maxURL || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || u.User != nil || u.Fragment != "" {
 		return Ref{}, fmt.Errorf("reference: after %.20s+ comes an http or https URL, of at most %d bytes and without user name and fragment: %w",
 			scheme, maxURL, errdefs.ErrInvalidArgument)
 	}

@@ -45,7 +45,7 @@ func TestParseRef(t *testing.T) {
 }
 
 func FuzzParseRef(f *testing.F) {
-	for _, s := range []string{"ghcr.io/a/b:v1", "oci://localhost/x", "llama3.2", "a.b/c@sha256:00", "[::1]:5000/x"} {
+	for _, s := range []string{"ghcr.io/a/b:v1", "oci://localhost/x", "llama3.2", "a.b/c@sha256:00", "[::1]:5000/x", "xAa./x", "xaa:443/x", "xaa.:0443/x"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

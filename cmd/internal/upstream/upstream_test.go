@@ -22,6 +22,7 @@ func TestSpellings(t *testing.T) {
 		{"registry.example:5001"},
 		{"docker.io", "docker.io:443", "index.docker.io", "Registry-1.Docker.IO:443", "registry-1.docker.io."},
 		{"hf.co", "huggingface.co", "huggingface.co:0443"},
+		{"registry:443", "Registry:0443", "registry."},
 		{"registry.ollama.ai", "ollama.com:443"},
 		{"[::1]:5000", "[0:0:0:0:0:0:0:1]:5000", "[::0001]:05000"},
 		{"[2001:db8::1]", "[2001:DB8:0::1]:443"},

@@ -41,7 +41,7 @@ var reading = []Mutant{
 	o, err := convert.ParseObject(config)`,
 		"convert/registry", "TestPreconvertedConfig"},
 	{17, "an image that was converted ahead sets the environment of containers", "convert/resolve/ahead.go",
-		`!unicode.IsLower(r)`, `r == 0`,
+		`!unicode.IsLower(r)`, `!unicode.IsLower(r) && r == 0`,
 		"convert/registry", "TestPreconvertedConfig"},
 	{17, "a model by the digest of its registry sets the environment of containers", "convert/registry/unconverted.go",
 		`resolve.CheckBare(docs.Config); err != nil`, `resolve.CheckBare(docs.Config); false`,
@@ -65,6 +65,6 @@ var reading = []Mutant{
 		` && !s.Image.Ahead {`, ` {`,
 		"convert/registry", "TestConfigOfSigned"},
 	{19, "a table has parts that are not read", "store/filetable/table.go",
-		`if !bytes.Equal(p, again) {`, `if again == nil {`,
+		`if !bytes.Equal(p, again) {`, `if !bytes.Equal(again, again) {`,
 		"store/filetable", "TestParseRefuses"},
 }

@@ -76,7 +76,7 @@ var signatures = []Mutant{
 		"convert/signature/cosign", "TestVectors"},
 	{19, "a signature of the model covers layers beside it", "convert/registry/signatures.go",
 		`return !resolve.Extends(m), nil`, `return true, nil`,
-		"convert/registry", "TestPreconvertedSigned"},
+		"convert/registry", "TestImageOfModel"},
 	{19, "a signature of the model covers an image beside it", "convert/registry/signatures.go",
 		`			return false, nil
 		}

@@ -5,7 +5,7 @@ SHELL := /bin/bash -eu -o pipefail
 .DEFAULT_GOAL := build
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-LDFLAGS := -s -w -X github.com/ballast-dev/ballast/cmd/internal/api.version=$(VERSION)
+LDFLAGS := -s -w -X github.com/ballast-dev/ballast/cmd/internal/wire.version=$(VERSION)
 
 # All is built in one way, that of a release, but for the race detector, runc and fuzzing: what is built in two ways is compiled
 # twice. Tests are not vetted again, with their dependencies and for each way: "make check" does it once, with all analyzers.

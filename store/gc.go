@@ -25,21 +25,21 @@ type GCOptions struct {
 	DryRun bool
 
 	// Abandoned also cancels, before, hydrations that no caller waits for.
-	Abandoned bool `json:"-"`
+	Abandoned bool
 }
 
 // GCResult reports what was, or would be, removed.
 type GCResult struct {
-	Objects  int   `json:"objects"`
-	Bytes    int64 `json:"bytes"`
-	Partials int   `json:"partials"`
-	Images   int   `json:"images"`
+	Objects  int
+	Bytes    int64
+	Partials int
+	Images   int
 
 	// Downloads is the number of canceled hydrations.
-	Downloads int `json:"downloads"`
+	Downloads int
 
 	// Models are the references, or digests, of models that would lose files. Only in a dry run.
-	Models []string `json:"models,omitempty"`
+	Models []string
 }
 
 // GC removes objects that no reference and no fetch needs, least recently used first, staged files

@@ -75,22 +75,22 @@ func (s *Store) completeRecovered(ctx context.Context) {
 //	table wrong or missing       its references are unresolved until the table is stored again
 type Health struct {
 	// SetAside are the paths of damaged databases that were replaced.
-	SetAside []string `json:"setAside,omitempty"`
+	SetAside []string
 
 	// Rebuilt is the time when the database was last rebuilt. Pins may have been lost.
-	Rebuilt time.Time `json:"rebuilt,omitzero"`
+	Rebuilt time.Time
 
 	// Unresolved are the references whose needed objects are unknown. While there are any, garbage
 	// collection stops.
-	Unresolved []Ref `json:"unresolved,omitempty"`
+	Unresolved []Ref
 
 	// Damaged are the paths of damaged files that were set aside. Unrecorded is the size in bytes of
 	// files that become objects when they have been hashed.
-	Damaged []string `json:"damaged,omitempty"`
+	Damaged []string
 
 	// Scrubbed is when the last Scrub that has compared all objects began; zero if none has.
-	Scrubbed   time.Time `json:"scrubbed,omitzero"`
-	Unrecorded int64     `json:"unrecorded,omitempty"`
+	Scrubbed   time.Time
+	Unrecorded int64
 }
 
 // Health returns the known problems of the store.

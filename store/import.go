@@ -36,8 +36,8 @@ type LinkOptions struct {
 
 // Linked reports the bytes that Link made objects.
 type Linked struct {
-	Cloned int64 `json:"cloned"` // LinkClone
-	Hard   int64 `json:"linked"` // LinkHard
+	Cloned int64 // LinkClone
+	Hard   int64 // LinkHard
 }
 
 // Link makes local files objects for the missing raw blobs of a table, as far as that is possible

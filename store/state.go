@@ -30,9 +30,9 @@ func (s *Store) Awaited(table digest.Digest) bool { return s.engine.Awaited(tabl
 
 // ChunkUse reports how many chunks of a table are shared.
 type ChunkUse struct {
-	Chunks int   `json:"chunks"` // chunks with a digest, without duplicates
-	Bytes  int64 `json:"bytes"`  // their size
-	Shared int64 `json:"shared"` // size of those that other objects on the node contain
+	Chunks int   // chunks with a digest, without duplicates
+	Bytes  int64 // their size
+	Shared int64 // size of those that other objects on the node contain
 }
 
 // ChunkUse looks for the chunks of a table in other objects. It returns errdefs.ErrNotFound for an

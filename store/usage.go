@@ -7,14 +7,14 @@ import (
 
 // Usage is the disk usage of a store, in bytes.
 type Usage struct {
-	Logical     int64 `json:"logical"`     // files of all complete tables, with duplicates
-	Unique      int64 `json:"unique"`      // objects on disk
-	Saved       int64 `json:"saved"`       // additional size of Logical without sharing
-	Reclaimable int64 `json:"reclaimable"` // objects without a reference
-	Partial     int64 `json:"partial"`     // staged files, as allocated
-	Objects     int64 `json:"objects"`     // count
-	Free        int64 `json:"free"`        // on the file system
-	Capacity    int64 `json:"capacity"`    // of the file system
+	Logical     int64 // files of all complete tables, with duplicates
+	Unique      int64 // objects on disk
+	Saved       int64 // additional size of Logical without sharing
+	Reclaimable int64 // objects without a reference
+	Partial     int64 // staged files, as allocated
+	Objects     int64 // count
+	Free        int64 // on the file system
+	Capacity    int64 // of the file system
 }
 
 // Usage returns the disk use.

@@ -82,22 +82,24 @@ cmd/internal/containerdversion :
 cmd/internal/snippet      : cmd/internal/containerdversion convert/mediatype convert/registry
 cmd/internal/dirs         : cmd/internal/config cmd/internal/facadetls snapshotter store
 cmd/internal/upstream     : cmd/internal/config cmd/internal/dirs convert/format convert/formats convert/remote convert/resolve convert/signature
-cmd/internal/api          : cmd/internal/facadetls cmd/internal/portowner convert convert/formats convert/headers convert/image convert/losses convert/mediatype convert/remote convert/resolve convert/signature store store/filetable
-cmd/internal/metrics      : cmd/internal/api convert/formats convert/registry convert/resolve convert/signature snapshotter/lazy store store/filetable
-cmd/internal/jobs         : cmd/internal/api cmd/internal/config cmd/internal/dirs cmd/internal/metrics convert convert/format convert/formats convert/layout convert/local convert/ollama/localstore convert/pullsecret convert/registry convert/remote convert/resolve snapshotter snapshotter/differ snapshotter/lazy store store/filetable store/transfer
+cmd/internal/wire         :
+cmd/internal/modelname    : convert/remote convert/resolve store
+cmd/internal/translate    : cmd/internal/wire convert convert/formats convert/headers convert/image convert/losses convert/signature store store/filetable
+cmd/internal/metrics      : cmd/internal/wire convert/formats convert/registry convert/signature snapshotter/lazy store store/filetable
+cmd/internal/jobs         : cmd/internal/config cmd/internal/dirs cmd/internal/metrics cmd/internal/modelname cmd/internal/translate cmd/internal/wire convert convert/layout convert/local convert/ollama/localstore convert/pullsecret convert/registry convert/remote convert/resolve snapshotter snapshotter/differ snapshotter/lazy store store/filetable store/transfer
 cmd/internal/serve        :
-cmd/internal/facadeport   : cmd/internal/api cmd/internal/config cmd/internal/facadetls cmd/internal/metrics cmd/internal/portowner cmd/internal/serve
-cmd/internal/origins      : cmd/internal/api convert convert/formats convert/mediatype convert/registry convert/resolve store store/verify
-cmd/internal/hostmounts   : cmd/internal/api cmd/internal/jobs convert/registry convert/remote snapshotter snapshotter/differ store
-cmd/internal/admin        : cmd/internal/api cmd/internal/jobs convert convert/formats convert/headers convert/image convert/registry convert/remote convert/resolve convert/signature store store/filetable store/transfer
+cmd/internal/facadeport   : cmd/internal/config cmd/internal/facadetls cmd/internal/metrics cmd/internal/portowner cmd/internal/serve cmd/internal/wire
+cmd/internal/origins      : cmd/internal/modelname convert convert/formats convert/mediatype convert/registry convert/resolve store store/verify
+cmd/internal/hostmounts   : cmd/internal/jobs cmd/internal/modelname cmd/internal/wire convert/registry convert/remote snapshotter snapshotter/differ store
+cmd/internal/admin        : cmd/internal/jobs cmd/internal/modelname cmd/internal/translate cmd/internal/wire convert convert/headers convert/image convert/registry convert/remote convert/resolve convert/signature store store/filetable store/transfer
 cmd/internal/localgrpc    :
 cmd/internal/node         : cmd/internal/config cmd/internal/containerdversion cmd/internal/localgrpc cmd/internal/snippet
-cmd/internal/setup        : cmd/internal/api cmd/internal/config cmd/internal/containerdversion cmd/internal/dirs cmd/internal/facadetls cmd/internal/node cmd/internal/snippet contrib/systemd convert/mediatype store store/durable store/filetable
+cmd/internal/setup        : cmd/internal/config cmd/internal/containerdversion cmd/internal/dirs cmd/internal/facadetls cmd/internal/node cmd/internal/snippet cmd/internal/wire contrib/systemd convert/mediatype store store/durable store/filetable
 contrib/systemd           :
-cmd/internal/doctor       : cmd/internal/api cmd/internal/config cmd/internal/containerdversion cmd/internal/node cmd/internal/portowner cmd/internal/setup cmd/internal/snippet
+cmd/internal/doctor       : cmd/internal/config cmd/internal/containerdversion cmd/internal/node cmd/internal/portowner cmd/internal/setup cmd/internal/snippet cmd/internal/wire
 cmd/internal/ahead        :
 cmd/internal/daemon       : *
-cmd/ballastd              : cmd/internal/ahead cmd/internal/api cmd/internal/config cmd/internal/daemon snapshotter/lazy snapshotter/lazy/fdstore
+cmd/ballastd              : cmd/internal/ahead cmd/internal/config cmd/internal/daemon cmd/internal/wire snapshotter/lazy snapshotter/lazy/fdstore
 cmd/ballast               : *
 `
 
@@ -146,27 +148,55 @@ func TestDeps(t *testing.T) {
 	}
 }
 
-// TestFleetDeps: the daemon links no library of Kubernetes but the types of CRI, and the program that does knows the daemon
-// as a client.
-func TestFleetDeps(t *testing.T) {
-	list := func(dir string, args ...string) []string {
-		cmd := exec.Command("go", append([]string{"list"}, args...)...)
-		cmd.Dir = dir
+// closures are what programs must not link, with the reason. A pattern matches a package and those below it; the one with "!"
+// allows again what an earlier one forbids.
+var closures = []struct {
+	dir, pkg string
+	banned   string
+	why      string
+}{
+	{"..", "./cmd/...", "k8s.io sigs.k8s.io !k8s.io/cri-api", "only ballast-fleet is a program for Kubernetes"},
+	{"../cmd/ballast-fleet", "./...", module + " !" + module + "/cmd/ballast-fleet !" + module + "/cmd/internal/wire", "it is a client of the daemon"},
+	{"..", "./cmd/internal/wire", module + " !" + module + "/cmd/internal/wire", "clients link the contract, not the engine"},
+}
+
+// TestClosures looks at all that programs link, not only at what they import themselves.
+func TestClosures(t *testing.T) {
+	for _, c := range closures {
+		cmd := exec.Command("go", "list", "-deps", c.pkg)
+		cmd.Dir = c.dir
 		out, err := cmd.Output()
 		if err != nil {
 			t.Fatal(err)
 		}
-		return strings.Fields(string(out))
-	}
-	for _, pkg := range list("..", "-deps", "./cmd/...") {
-		if (strings.HasPrefix(pkg, "k8s.io/") || strings.HasPrefix(pkg, "sigs.k8s.io/")) && !strings.HasPrefix(pkg, "k8s.io/cri-api/") {
-			t.Errorf("the root module links %s", pkg)
+		for _, pkg := range linked(strings.Fields(string(out)), c.banned) {
+			t.Errorf("%s/%s links %s: %s", c.dir, c.pkg, pkg, c.why)
 		}
 	}
-	for _, pkg := range list("../cmd/ballast-fleet", "-f", `{{join .Imports "\n"}}`, "./...") {
-		if ours, ok := strings.CutPrefix(pkg, module+"/"); ok && !strings.HasPrefix(ours, "cmd/ballast-fleet/") && ours != "cmd/internal/api" {
-			t.Errorf("cmd/ballast-fleet must not import %s", ours)
+}
+
+// linked returns the packages that patterns forbid.
+func linked(pkgs []string, patterns string) (banned []string) {
+	for _, pkg := range pkgs {
+		bad := false
+		for _, p := range strings.Fields(patterns) {
+			p, again := strings.CutPrefix(p, "!")
+			if pkg == p || strings.HasPrefix(pkg, p+"/") {
+				bad = !again
+			}
 		}
+		if bad {
+			banned = append(banned, pkg)
+		}
+	}
+	return banned
+}
+
+// TestLinked finds planted packages.
+func TestLinked(t *testing.T) {
+	got := linked([]string{"os", "a", "a/b", "a/b/c", "ab"}, "a !a/b")
+	if d := cmp.Diff([]string{"a"}, got); d != "" {
+		t.Errorf("-want +got:\n%s", d)
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/agent"
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/labels"
@@ -32,7 +32,7 @@ func main() {
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process
 	if err := root(os.Stdout).ExecuteContext(ctx); err != nil && !errors.Is(err, context.Canceled) {
-		fmt.Fprintln(os.Stderr, "ballast-fleet:", api.Text(err))
+		fmt.Fprintln(os.Stderr, "ballast-fleet:", wire.Text(err))
 		os.Exit(1)
 	}
 }
@@ -48,7 +48,7 @@ func root(out io.Writer) *cobra.Command {
 	a := &app{log: slog.New(slog.NewTextHandler(out, nil)), out: out}
 	c := &cobra.Command{
 		Use: "ballast-fleet COMMAND", Short: "models on the nodes of a Kubernetes cluster",
-		Version: api.ThisVersion().Version, SilenceErrors: true, SilenceUsage: true,
+		Version: wire.ThisVersion().Version, SilenceErrors: true, SilenceUsage: true,
 	}
 	c.PersistentFlags().StringVar(&a.kubeconfig, "kubeconfig", "", "`file` with the address of the API server (default: that of the pod)")
 	c.AddCommand(a.agentCommand(), a.controllerCommand(), a.leaveCommand(), a.goneCommand())
@@ -68,7 +68,7 @@ func (a *app) config() (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("no API server; outside of a pod, use --kubeconfig: %w", err)
 	}
-	c.UserAgent = "ballast-fleet/" + api.ThisVersion().Version
+	c.UserAgent = "ballast-fleet/" + wire.ThisVersion().Version
 	return c, nil
 }
 

@@ -13,8 +13,9 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/cmd/internal/modelname"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 )
@@ -40,7 +41,7 @@ func (a *app) root() *cobra.Command {
 		Long:          "ballast installs ballast on a node, downloads AI models ahead of their use, shows what is on the node, and\nchecks it. The daemon ballastd does the work.",
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Version:       api.ThisVersion().Version,
+		Version:       wire.ThisVersion().Version,
 		PersistentPreRunE: func(*cobra.Command, []string) error {
 			a.started = true
 			return a.checkConfigFile()
@@ -118,15 +119,15 @@ func (a *app) load() (*config.Config, error) {
 
 // client returns a client of the daemon. A configuration that cannot be read is ignored if the
 // socket is given.
-func (a *app) client() (*api.Client, error) {
+func (a *app) client() (*wire.Client, error) {
 	if addr := config.AdminAddress(a.address, &config.Config{}); addr != "" {
-		return api.NewClient(addr), nil
+		return wire.NewClient(addr), nil
 	}
 	c, err := a.load()
 	if err != nil {
 		return nil, err
 	}
-	return api.NewClient(c.AdminAddress), nil
+	return wire.NewClient(c.AdminAddress), nil
 }
 
 // log returns the logger of parts that run in this process.
@@ -139,7 +140,7 @@ func (a *app) log() *slog.Logger {
 }
 
 // asks returns the RunE of a command that sends requests to the daemon.
-func (a *app) asks(f func(cmd *cobra.Command, c *api.Client, args []string) error) func(*cobra.Command, []string) error {
+func (a *app) asks(f func(cmd *cobra.Command, c *wire.Client, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		c, err := a.client()
 		if err != nil {
@@ -210,7 +211,7 @@ func modelNames(least, most int) cobra.PositionalArgs {
 // names checks that arguments are references or digests.
 func names(args []string) error {
 	for _, s := range args {
-		if _, err := api.ParseName(s); err != nil {
+		if _, err := modelname.Parse(s); err != nil {
 			return &usageError{err}
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/spf13/cobra"
 )
 
@@ -15,7 +15,7 @@ const completeTimeout = time.Second
 // completes returns the ValidArgsFunction of a command with up to most arguments (0: any number),
 // whose values ask requests from the daemon. If the daemon does not answer, there are no
 // completions.
-func (a *app) completes(most int, ask func(context.Context, *api.Client) []string) cobra.CompletionFunc {
+func (a *app) completes(most int, ask func(context.Context, *wire.Client) []string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if most > 0 && len(args) >= most {
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -35,7 +35,7 @@ func (a *app) completes(most int, ask func(context.Context, *api.Client) []strin
 }
 
 // modelRefs returns the references of models.
-func modelRefs(ctx context.Context, cl *api.Client) []string {
+func modelRefs(ctx context.Context, cl *wire.Client) []string {
 	images, err := cl.Images(ctx)
 	if err != nil {
 		return nil
@@ -48,7 +48,7 @@ func modelRefs(ctx context.Context, cl *api.Client) []string {
 }
 
 // pinnedRefs returns the references of pins.
-func pinnedRefs(ctx context.Context, cl *api.Client) []string {
+func pinnedRefs(ctx context.Context, cl *wire.Client) []string {
 	pins, err := cl.Pins(ctx)
 	if err != nil {
 		return nil

@@ -3,10 +3,10 @@ package main
 import (
 	"cmp"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
 	"github.com/ballast-dev/ballast/cmd/internal/node"
 	"github.com/ballast-dev/ballast/cmd/internal/snippet"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 )
@@ -103,20 +103,20 @@ func (a *app) versionCommand() *cobra.Command {
 	out := outputFlag(c)
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		v := struct {
-			Client api.Version  `json:"client"`
-			Server *api.Version `json:"server,omitempty"`
-			Error  string       `json:"error,omitempty"`
-		}{Client: api.ThisVersion()}
+			Client wire.Version  `json:"client"`
+			Server *wire.Version `json:"server,omitempty"`
+			Error  string        `json:"error,omitempty"`
+		}{Client: wire.ThisVersion()}
 		cl, err := a.client()
 		if err == nil {
 			defer cl.Close()
-			var s api.Version
+			var s wire.Version
 			if s, err = cl.Version(cmd.Context()); err == nil {
 				v.Server = &s
 			}
 		}
 		if err != nil {
-			v.Error = api.Text(err)
+			v.Error = wire.Text(err)
 		}
 		rows := [][]string{append([]string{"ballast"}, v.Client.Fields()...)}
 		if v.Server != nil {

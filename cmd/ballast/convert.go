@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/upstream"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/export"
 	"github.com/ballast-dev/ballast/convert/format"
@@ -256,7 +256,7 @@ func (a *app) converted(c conversion, out output, elapsed time.Duration) error {
 		c.Status = export.StatePlanned
 		return a.printJSON(c)
 	case out == outJSON:
-		c.Status = string(api.StatusSuccess)
+		c.Status = string(wire.StatusSuccess)
 		return json.NewEncoder(a.stdout).Encode(c)
 	case a.quiet:
 		_, err := fmt.Fprintln(a.stdout, res.Digest)
@@ -317,11 +317,11 @@ func follow(p progress) func([]store.Progress) {
 			if s == last[s.Blob] {
 				continue
 			}
-			if s.State != last[s.Blob].State && s.State != string(api.StatusWaiting) {
+			if s.State != last[s.Blob].State && s.State != string(wire.StatusWaiting) {
 				began[s.Blob] = mark{now, s.Done}
 			}
 			last[s.Blob] = s
-			e := api.Event{Status: api.EventStatus(s.State), Digest: s.Blob, Total: s.Total, Completed: s.Done, File: s.Name}
+			e := wire.Event{Status: wire.EventStatus(s.State), Digest: s.Blob, Total: s.Total, Completed: s.Done, File: s.Name}
 			if b, ok := began[s.Blob]; ok && now.Sub(b.at) > time.Second {
 				e.Rate = int64(float64(s.Done-b.done) / now.Sub(b.at).Seconds())
 			}
@@ -338,7 +338,7 @@ func (a *app) resolver(name string) (*resolve.Resolver, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := upstream.Options(cfg, api.ThisVersion().Agent(), a.log())
+	o := upstream.Options(cfg, wire.ThisVersion().Agent(), a.log())
 	o.Shared = remote.AnyHost
 	if f, address := formats.All().OfURL(name); f != nil {
 		if _, err := remote.ParseRef(string(f.Name) + "+" + address); err != nil {

@@ -5,15 +5,14 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
-	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 )
 
 // fromHeader marks a value that comes from the header of a file, and not from the origin.
 const fromHeader = " (from the header of the file)"
 
 // descriptionRows returns the rows that describe a model.
-func descriptionRows(d *api.Description) [][]string {
+func descriptionRows(d *wire.Description) [][]string {
 	if d == nil {
 		return nil
 	}
@@ -48,7 +47,7 @@ func descriptionRows(d *api.Description) [][]string {
 }
 
 // runnerText describes the runner of a model.
-func runnerText(r convert.Runner) string {
+func runnerText(r wire.Runner) string {
 	s := r.Name
 	if r.FrameworkVersion != "" {
 		s += ", framework " + r.FrameworkVersion
@@ -67,7 +66,7 @@ func tokens(n int64) string {
 }
 
 // capabilities describes capabilities.
-func capabilities(c *convert.Capabilities) string {
+func capabilities(c *wire.Capabilities) string {
 	if c == nil {
 		return ""
 	}
@@ -93,7 +92,7 @@ func capabilities(c *convert.Capabilities) string {
 }
 
 // originRows returns the rows about the documents of the origin.
-func originRows(d api.Detail) [][]string {
+func originRows(d wire.Detail) [][]string {
 	var rows [][]string
 	if docs := d.Documents; docs != nil {
 		kept := []string{"manifest"}

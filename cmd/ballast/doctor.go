@@ -7,11 +7,11 @@ import (
 	"os/exec"
 	"strings"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/doctor"
 	"github.com/ballast-dev/ballast/cmd/internal/node"
 	"github.com/ballast-dev/ballast/cmd/internal/setup"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/snapshotter"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
@@ -52,7 +52,7 @@ func (a *app) doctorCommand() *cobra.Command {
 		if unread != nil {
 			cfg = config.Default()
 		}
-		cl := api.NewClient(config.AdminAddress(a.address, cfg))
+		cl := wire.NewClient(config.AdminAddress(a.address, cfg))
 		defer cl.Close()
 		if err := log.SetLevel("panic"); err != nil { // the findings have what containerd's readers log
 			return err
@@ -62,7 +62,7 @@ func (a *app) doctorCommand() *cobra.Command {
 			return asUsage(err)
 		}
 		d := &doctor.Doctor{
-			Config: cfg, ConfigError: unread, Client: cl, Version: api.ThisVersion().Version,
+			Config: cfg, ConfigError: unread, Client: cl, Version: wire.ThisVersion().Version,
 			Node: view, NodeError: err, HostsDirs: hostsDirs, Fresh: setup.Fresh("/"),
 			Touch:      func(dir string) error { return exec.Command("/proc/self/exe", "node", "touch", dir).Run() },
 			Probe:      func(dir string) error { return snapshotter.Probe(dir, dir).Stubs },

@@ -9,10 +9,10 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/setup"
 	"github.com/ballast-dev/ballast/cmd/internal/snippet"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/store/durable"
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
@@ -119,7 +119,7 @@ func (a *app) configRotateCommand() *cobra.Command {
 may have leaked. Normal renewal needs no command. hosts.toml files stay as they are. A running pull can
 fail once; the kubelet tries it again.`,
 		Args: cobra.NoArgs,
-		RunE: a.asks(func(cmd *cobra.Command, cl *api.Client, _ []string) error {
+		RunE: a.asks(func(cmd *cobra.Command, cl *wire.Client, _ []string) error {
 			if err := cl.RotateCA(cmd.Context()); err != nil {
 				return err
 			}

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 )
@@ -37,7 +37,7 @@ prefetches and pulls continue.`,
 	detachFlag(c, &h.detach)
 	f.BoolVar(&h.pause, "pause", false, "pause background downloads")
 	f.BoolVar(&h.resume, "resume", false, "resume background downloads")
-	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *wire.Client, args []string) error {
 		h.names, h.out = args, *out
 		if err := h.check(); err != nil {
 			return err
@@ -66,13 +66,13 @@ func (h *hydration) check() error {
 }
 
 // pause pauses or resumes background downloads.
-func (a *app) pause(ctx context.Context, cl *api.Client, h hydration) error {
+func (a *app) pause(ctx context.Context, cl *wire.Client, h hydration) error {
 	paused, err := cl.Pause(ctx, h.pause)
 	switch {
 	case err != nil:
 		return err
 	case h.out == outJSON:
-		return a.printJSON(api.PauseRequest{Paused: paused})
+		return a.printJSON(wire.PauseRequest{Paused: paused})
 	case a.quiet:
 	case paused:
 		fmt.Fprintln(a.stdout, "paused: no background downloads; reads continue")
@@ -83,13 +83,13 @@ func (a *app) pause(ctx context.Context, cl *api.Client, h hydration) error {
 }
 
 // hydrate downloads the rest of one model.
-func (a *app) hydrate(ctx context.Context, cl *api.Client, name string, h hydration) error {
+func (a *app) hydrate(ctx context.Context, cl *wire.Client, name string, h hydration) error {
 	var p progress = noProgress{}
 	if !h.detach || h.out == outJSON {
 		p = a.progress(h.out, name)
 	}
 	start := time.Now()
-	last, err := cl.Hydrate(ctx, api.HydrateRequest{Name: name, Wait: !h.detach}, p.event)
+	last, err := cl.Hydrate(ctx, wire.HydrateRequest{Name: name, Wait: !h.detach}, p.event)
 	p.end()
 	if ctx.Err() != nil {
 		a.detached(name)
@@ -97,18 +97,18 @@ func (a *app) hydrate(ctx context.Context, cl *api.Client, name string, h hydrat
 	}
 	if err != nil {
 		if h.out == outJSON {
-			p.event(api.Event{Status: api.StatusError, Ref: name, Error: api.Wrap(err)})
+			p.event(wire.Event{Status: wire.StatusError, Ref: name, Error: wire.Wrap(err)})
 		}
-		return api.About(name, err)
+		return wire.About(name, err)
 	}
 	switch {
 	case h.out == outJSON:
 		p.event(last)
 	case a.quiet:
 		fmt.Fprintln(a.stdout, known(last))
-	case last.Status == api.StatusStarted:
+	case last.Status == wire.StatusStarted:
 		fmt.Fprintf(a.stdout, "%s  %s  started; \"ballast ls\" shows the progress\n", printable(last.Ref), known(last))
-	case last.Status == api.StatusPaused:
+	case last.Status == wire.StatusPaused:
 		fmt.Fprintf(a.stdout, "%s  %s  paused; starts after \"ballast hydrate --resume\"\n", printable(last.Ref), known(last))
 	default:
 		fmt.Fprintf(a.stdout, "%s  %s  %s  %s\n", printable(last.Ref), shortDigest(known(last).String()), size(last.Image.Size), took(time.Since(start)))
@@ -117,7 +117,6 @@ func (a *app) hydrate(ctx context.Context, cl *api.Client, name string, h hydrat
 }
 
 // known returns the digest by which the image of an event is known.
-func known(e api.Event) digest.Digest {
-	im := api.Image{Image: *e.Image}
-	return im.ID()
+func known(e wire.Event) digest.Digest {
+	return e.Image.ID()
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"golang.org/x/sys/unix"
 )
 
@@ -71,8 +71,8 @@ func TestHydrate(t *testing.T) {
 	}
 	s.awaitState(t, "pulling 0%, paused")
 	lines := strings.Split(strings.TrimSpace(s.ok(t, "hydrate", "-o", "json", ref)), "\n")
-	last := parse[api.Event](t, lines[len(lines)-1])
-	if last.Status != api.StatusSuccess || last.Image == nil || last.Ref != ref || len(lines) < 3 {
+	last := parse[wire.Event](t, lines[len(lines)-1])
+	if last.Status != wire.StatusSuccess || last.Image == nil || last.Ref != ref || len(lines) < 3 {
 		t.Errorf("%d lines, last %+v", len(lines), last)
 	}
 	if s.bytes()-sent < 9<<20 {
@@ -84,7 +84,7 @@ func TestHydrate(t *testing.T) {
 	if out := s.ok(t, "hydrate", ref); !strings.Contains(out, "9.4 MB") {
 		t.Errorf("a model that is complete: %q", out)
 	}
-	if p := parse[api.PauseRequest](t, s.ok(t, "hydrate", "--resume", "-o", "json")); p.Paused {
+	if p := parse[wire.PauseRequest](t, s.ok(t, "hydrate", "--resume", "-o", "json")); p.Paused {
 		t.Error("still paused")
 	}
 }
@@ -93,8 +93,8 @@ func TestHydrate(t *testing.T) {
 func TestHydrateStarts(t *testing.T) {
 	s := newSite(t)
 	ref := interrupted(t, s)
-	e := parse[api.Event](t, s.ok(t, "hydrate", "--detach", "-o", "json", ref))
-	if e.Status != api.StatusStarted || e.Image == nil {
+	e := parse[wire.Event](t, s.ok(t, "hydrate", "--detach", "-o", "json", ref))
+	if e.Status != wire.StatusStarted || e.Image == nil {
 		t.Errorf("got %+v", e)
 	}
 	s.awaitState(t, "complete")
@@ -114,7 +114,7 @@ func (s *site) awaitState(t *testing.T, words string) {
 func TestLazyUnmounted(t *testing.T) {
 	s := newSite(t)
 	dir := filepath.Join(s.dir, "root", "lazy")
-	cl := api.NewClient(s.address)
+	cl := wire.NewClient(s.address)
 	defer cl.Close()
 	h, err := cl.Health(t.Context())
 	if err != nil || h.Lazy.Dir != dir || !h.Lazy.Mounted || h.Lazy.Keeper != "none" || h.Lazy.Kept {

@@ -12,12 +12,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert/layout"
 	"github.com/ballast-dev/ballast/convert/ollama/localstore"
 	"github.com/ballast-dev/ballast/convert/registry"
-	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 )
@@ -38,13 +37,13 @@ registry, which must answer.`,
 		Example: "  ballast import model.tar.zst\n  ballast import oci:./model:v1 --name ghcr.io/team/model:v1\n  docker save ghcr.io/team/model:v1 | ballast import -",
 		Args:    cobra.ArbitraryArgs,
 	}
-	var r api.ArchiveRequest
+	var r wire.ArchiveRequest
 	out := outputFlag(c)
 	f := c.Flags()
 	f.StringVar(&r.Name, "name", "", "reference of the only model, such as ghcr.io/team/model:v1 (default: the names in the archive)")
 	f.BoolVar(&r.Private, "private", false, "only for users who can read the model in its registry")
 	ttlFlag(c, &r.TTL)
-	archive := a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
+	archive := a.asks(func(cmd *cobra.Command, cl *wire.Client, args []string) error {
 		return a.importArchive(cmd, cl, args[0], r, *out)
 	})
 	c.RunE = func(cmd *cobra.Command, args []string) error {
@@ -66,7 +65,7 @@ registry, which must answer.`,
 }
 
 // importArchive imports the models of an archive.
-func (a *app) importArchive(cmd *cobra.Command, cl *api.Client, name string, r api.ArchiveRequest, out output) (err error) {
+func (a *app) importArchive(cmd *cobra.Command, cl *wire.Client, name string, r wire.ArchiveRequest, out output) (err error) {
 	path, isLayout := strings.CutPrefix(name, layout.Scheme)
 	if isLayout {
 		path, r.Tag = layout.Split(path)
@@ -82,13 +81,13 @@ func (a *app) importArchive(cmd *cobra.Command, cl *api.Client, name string, r a
 	} else if r.Path, err = filepath.Abs(path); err != nil {
 		return err
 	}
-	return a.imported(cmd.Context(), name, out, stream == nil, func(event func(api.Event)) ([]api.Imported, error) {
+	return a.imported(cmd.Context(), name, out, stream == nil, func(event func(wire.Event)) ([]wire.Imported, error) {
 		return cl.ImportArchive(cmd.Context(), r, stream, event)
 	})
 }
 
 // imported shows an import of what is called name, and prints its models. With lasting, ballastd continues after Ctrl-C.
-func (a *app) imported(ctx context.Context, name string, out output, lasting bool, run func(event func(api.Event)) ([]api.Imported, error)) error {
+func (a *app) imported(ctx context.Context, name string, out output, lasting bool, run func(event func(wire.Event)) ([]wire.Imported, error)) error {
 	p, start := a.progress(out, name), time.Now()
 	imported, err := run(p.event)
 	p.end()
@@ -99,14 +98,14 @@ func (a *app) imported(ctx context.Context, name string, out output, lasting boo
 		return ctx.Err()
 	}
 	if err != nil {
-		err = api.About(name, err)
+		err = wire.About(name, err)
 		if out == outJSON {
-			p.event(api.Event{Status: api.StatusError, Error: api.Wrap(err)})
+			p.event(wire.Event{Status: wire.StatusError, Error: wire.Wrap(err)})
 		}
 		return err
 	}
 	if out == outJSON {
-		return json.NewEncoder(a.stdout).Encode(api.ImportEvent{Event: api.Event{Status: api.StatusSuccess}, Imported: imported})
+		return json.NewEncoder(a.stdout).Encode(wire.ImportEvent{Event: wire.Event{Status: wire.StatusSuccess}, Imported: imported})
 	}
 	for _, m := range imported {
 		line := m.Image.Manifest.String()
@@ -124,7 +123,7 @@ func (a *app) imported(ctx context.Context, name string, out output, lasting boo
 type importing struct {
 	models []string
 	dir    string
-	r      api.ImportRequest
+	r      wire.ImportRequest
 	out    output
 }
 
@@ -147,7 +146,7 @@ ballastd does the work, and continues if you interrupt this command.`,
 	f := c.Flags()
 	f.StringVar(&i.dir, "dir", "", "directory of Ollama's models (default: $OLLAMA_MODELS, ~/.ollama/models, that of the service)")
 	pinFlags(c, &i.r.TTL, &i.r.NoPin)
-	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *wire.Client, args []string) error {
 		for _, s := range args {
 			if _, err := localstore.ParseName(s); err != nil {
 				return &usageError{err}
@@ -161,7 +160,7 @@ ballastd does the work, and continues if you interrupt this command.`,
 
 // importOllama imports models one after the other. It continues after an error and returns the
 // first.
-func (a *app) importOllama(ctx context.Context, cl *api.Client, i importing) (err error) {
+func (a *app) importOllama(ctx context.Context, cl *wire.Client, i importing) (err error) {
 	if i.r.Dir, err = localstore.Dir(config.Getenv, i.dir, "--dir"); err != nil {
 		return err
 	}
@@ -175,12 +174,12 @@ func (a *app) importOllama(ctx context.Context, cl *api.Client, i importing) (er
 	}
 	return each(a, i.models, func(model string) error {
 		i.r.Model = model
-		return a.imported(ctx, model, i.out, true, func(event func(api.Event)) ([]api.Imported, error) { return cl.Import(ctx, i.r, event) })
+		return a.imported(ctx, model, i.out, true, func(event func(wire.Event)) ([]wire.Imported, error) { return cl.Import(ctx, i.r, event) })
 	})
 }
 
 // sharedText describes which bytes were not copied.
-func sharedText(l store.Linked) string {
+func sharedText(l wire.Linked) string {
 	var parts []string
 	if l.Cloned > 0 {
 		parts = append(parts, size(l.Cloned)+" reflinked")

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/storetest"
@@ -58,7 +58,7 @@ func snapshotOf(t *testing.T, dir string) map[string][6]int64 {
 func (s *site) inspected(t *testing.T, ref string) map[string]digest.Digest {
 	t.Helper()
 	got := map[string]digest.Digest{}
-	for _, f := range parse[api.Detail](t, s.ok(t, "inspect", "-o", "json", ref)).Files {
+	for _, f := range parse[wire.Detail](t, s.ok(t, "inspect", "-o", "json", ref)).Files {
 		got[f.Path] = f.Digest
 	}
 	return got
@@ -83,8 +83,8 @@ func TestImport(t *testing.T) {
 			before, sent := snapshotOf(t, dir), s.bytes()
 
 			lines := strings.Split(strings.TrimSpace(s.ok(t, "import", "ollama", name, "--dir", dir, "-o", "json")), "\n")
-			last := parse[api.ImportEvent](t, lines[len(lines)-1])
-			if last.Status != api.StatusSuccess || len(last.Imported) != 1 || last.Imported[0].Ref != ref || last.Imported[0].Image.Manifest.String() != seen {
+			last := parse[wire.ImportEvent](t, lines[len(lines)-1])
+			if last.Status != wire.StatusSuccess || len(last.Imported) != 1 || last.Imported[0].Ref != ref || last.Imported[0].Image.Manifest.String() != seen {
 				t.Fatalf("last line: %+v, want the image %s", last, seen)
 			}
 			if linked := last.Imported[0].Linked; (linked.Hard >= 5<<20) != (tt.uid == 0) {
@@ -141,7 +141,7 @@ func importRewritten(t *testing.T, manifest []byte) {
 	if sent := s.bytes() - before; imported == pulled || sent > 64<<10 {
 		t.Errorf("imported %s, pulled %s, %d bytes of blobs", imported, pulled, sent)
 	}
-	if d := parse[api.Detail](t, s.ok(t, "inspect", "-o", "json", ref)); d.Manifest.String() != pulled || d.State != api.StateComplete {
+	if d := parse[wire.Detail](t, s.ok(t, "inspect", "-o", "json", ref)); d.Manifest.String() != pulled || d.State != wire.StateComplete {
 		t.Errorf("%s is %s and %s", ref, d.Manifest, d.State)
 	}
 	if out := s.ok(t, "pin", "ls"); !strings.Contains(out, "(moved: the name now is ") {
@@ -165,17 +165,17 @@ func TestImportAll(t *testing.T) {
 	if out := s.ok(t, "import", "ollama", "--no-pin"); strings.Count(out, "\n") != 3 || strings.Count(out, " linked)") != 3 {
 		t.Errorf("got\n%s", out)
 	}
-	if pins := parse[[]store.Ref](t, s.ok(t, "pin", "ls", "-o", "json")); len(pins) != 0 {
+	if pins := parse[[]wire.Ref](t, s.ok(t, "pin", "ls", "-o", "json")); len(pins) != 0 {
 		t.Errorf("pins: %+v", pins)
 	}
 	if out := s.ok(t, "import", "ollama", "--ttl", "1h", "-q"); strings.Count(out, "sha256:") != 3 {
 		t.Errorf("once more: %q", out)
 	}
-	if pins := parse[[]store.Ref](t, s.ok(t, "pin", "ls", "-o", "json")); len(pins) != 3 || pins[0].Expires.IsZero() {
+	if pins := parse[[]wire.Ref](t, s.ok(t, "pin", "ls", "-o", "json")); len(pins) != 3 || pins[0].Expires.IsZero() {
 		t.Errorf("pins: %+v", pins)
 	}
 	for _, ref := range refs {
-		if d := parse[api.Detail](t, s.ok(t, "inspect", "-o", "json", ref)); d.State != api.StateComplete {
+		if d := parse[wire.Detail](t, s.ok(t, "inspect", "-o", "json", ref)); d.State != wire.StateComplete {
 			t.Errorf("%s is %s", ref, d.State)
 		}
 	}
@@ -238,13 +238,13 @@ func TestImportFails(t *testing.T) {
 			}
 			code, stdout, _ = s.ballast(t.Context(), "import", "ollama", model, "--dir", dir, "-o", "json")
 			lines := strings.Split(strings.TrimSpace(stdout), "\n")
-			if last := parse[api.Event](t, lines[len(lines)-1]); code != tt.code || last.Status != api.StatusError || last.Error == nil {
+			if last := parse[wire.Event](t, lines[len(lines)-1]); code != tt.code || last.Status != wire.StatusError || last.Error == nil {
 				t.Errorf("json: code %d, last line %+v", code, last)
 			}
 		})
 	}
 	for _, dir := range []string{"relative", ""} {
-		c := api.NewClient(s.address)
+		c := wire.NewClient(s.address)
 		if _, err := c.ImportModels(t.Context(), dir); err == nil || !strings.Contains(err.Error(), "not absolute") {
 			t.Errorf("directory %q: %v", dir, err)
 		}

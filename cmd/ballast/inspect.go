@@ -8,11 +8,10 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/translate"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/headers"
-	"github.com/ballast-dev/ballast/store"
-	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 )
@@ -39,7 +38,7 @@ func (a *app) inspectCommand() *cobra.Command {
 	c.Flags().Lookup("origin").NoOptDefVal = "manifest"
 	c.ValidArgsFunction = a.completes(1, modelRefs)
 	c.RunE = func(cmd *cobra.Command, args []string) error {
-		var d api.Detail
+		var d wire.Detail
 		var err error
 		if !fromRegistry && len(choice.Include)+len(choice.Exclude) > 0 {
 			return usage("--include and --exclude go with --remote")
@@ -67,10 +66,10 @@ func (a *app) inspectCommand() *cobra.Command {
 // isDocument reports whether a word is a value of --origin.
 func isDocument(s string) bool { return slices.Contains([]string{"manifest", "config", "child"}, s) }
 
-func (a *app) localDetail(ctx context.Context, name string) (api.Detail, error) {
+func (a *app) localDetail(ctx context.Context, name string) (wire.Detail, error) {
 	cl, err := a.client()
 	if err != nil {
-		return api.Detail{}, err
+		return wire.Detail{}, err
 	}
 	defer cl.Close()
 	d, err := cl.Image(ctx, name)
@@ -81,7 +80,7 @@ func (a *app) localDetail(ctx context.Context, name string) (api.Detail, error) 
 }
 
 // originDocument prints a document of the origin unchanged.
-func (a *app) originDocument(d api.Detail, which string) error {
+func (a *app) originDocument(d wire.Detail, which string) error {
 	p, err := d.OriginDocument(which)
 	if errdefs.IsInvalidArgument(err) {
 		return &usageError{err}
@@ -94,35 +93,33 @@ func (a *app) originDocument(d api.Detail, which string) error {
 }
 
 // remoteDetail converts a model in this process, and returns what the daemon would return.
-func (a *app) remoteDetail(ctx context.Context, name string, choice convert.Choice) (_ api.Detail, err error) {
+func (a *app) remoteDetail(ctx context.Context, name string, choice convert.Choice) (_ wire.Detail, err error) {
 	_, src, closeSrc, err := a.source(ctx, name, "", choice)
 	if err != nil {
-		return api.Detail{}, err
+		return wire.Detail{}, err
 	}
 	defer func() { err = errors.Join(err, closeSrc()) }()
 	im, err := src.Image()
 	if err != nil {
-		return api.Detail{}, err
+		return wire.Detail{}, err
 	}
 	model := src.Model
-	d := api.Detail{
-		Image: api.Image{State: "remote", Image: store.Image{
-			Origin: model.Table.Origin, Refs: []string{src.Name}, Manifest: im.Digest,
+	d := wire.Detail{
+		Image: wire.Image{State: wire.StateRemote, Record: wire.Record{
+			Origin: wire.Origin(model.Table.Origin), Refs: []string{src.Name}, Manifest: im.Digest,
 		}},
-		Files: append([]filetable.File{}, model.Table.Seen()...), Blobs: append([]filetable.Blob{}, model.Table.Blobs...), ConfigJSON: im.Config,
+		Files: translate.Files(model.Table.Seen()), Blobs: translate.Blobs(model.Table.Blobs), ConfigJSON: im.Config,
+		Description: translate.Describe(model.Config, model.ContextLength, model.Runner, headers.Report{}),
 	}
-	for i, f := range d.Files {
+	for _, f := range d.Files {
 		d.Size += f.Size
-		d.Files[i].Source = nil
 	}
-	d.Description = api.Describe(model.Config, model.ContextLength, headers.Report{})
-	d.Description.Runner = model.Runner
-	d.Explain(&model.Table)
+	translate.Explain(&d, &model.Table)
 	return d, nil
 }
 
 // detail prints d as text.
-func (a *app) detail(d api.Detail) error {
+func (a *app) detail(d wire.Detail) error {
 	converted := d.Manifest.String()
 	if converted == "" {
 		converted = "elsewhere; table " + d.Table.String()
@@ -164,9 +161,9 @@ func (a *app) detail(d api.Detail) error {
 	for _, f := range d.Files {
 		digest := f.Digest.String()
 		switch f.Type {
-		case filetable.TypeDir:
+		case wire.TypeDir:
 			continue
-		case filetable.TypeSymlink:
+		case wire.TypeSymlink:
 			digest = "→ " + f.Target
 		}
 		rows = append(rows, []string{f.Path, size(f.Size), fmt.Sprintf("%04o", f.Mode), digest})

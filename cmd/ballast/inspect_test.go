@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/google/go-cmp/cmp"
@@ -39,12 +39,12 @@ func TestInspectHeaders(t *testing.T) {
 		"a/kitops":    {"llama", "8.3K", "Q8_0"},
 	} {
 		ref := s.host + "/" + name + ":v1"
-		remote := parse[api.Detail](t, s.ok(t, "inspect", "--remote", "-o", "json", ref))
+		remote := parse[wire.Detail](t, s.ok(t, "inspect", "--remote", "-o", "json", ref))
 		if d := remote.Description; d == nil || len(d.FromHeaders) != 0 || d.ContextLength != 0 {
 			t.Errorf("%s: before the fetch: %+v", name, d)
 		}
 		s.ok(t, "prefetch", ref)
-		d := parse[api.Detail](t, s.ok(t, "inspect", "-o", "json", ref)).Description
+		d := parse[wire.Detail](t, s.ok(t, "inspect", "-o", "json", ref)).Description
 		if d == nil {
 			t.Fatalf("%s: no description", name)
 		}
@@ -76,8 +76,8 @@ func TestInspectBadHeader(t *testing.T) {
 	s.models["a/bad"] = converttest.ModelPackRaw(converttest.Files(weights[:100]))
 	ref := s.host + "/a/bad:v1"
 	s.ok(t, "prefetch", ref)
-	d := parse[api.Detail](t, s.ok(t, "inspect", "-o", "json", ref))
-	if d.State != api.StateComplete || d.Description == nil || len(d.Description.Unreadable) != 1 || d.Description.Unreadable[0].Path != "model.gguf" {
+	d := parse[wire.Detail](t, s.ok(t, "inspect", "-o", "json", ref))
+	if d.State != wire.StateComplete || d.Description == nil || len(d.Description.Unreadable) != 1 || d.Description.Unreadable[0].Path != "model.gguf" {
 		t.Errorf("got %+v", d.Description)
 	}
 	if out := s.ok(t, "inspect", ref); !strings.Contains(out, "not readable: model.gguf: ") {
@@ -130,8 +130,8 @@ func TestInspectOrigin(t *testing.T) {
 		}
 	}
 	ref := s.host + "/a/docker-ai-gguf:v1"
-	local := parse[api.Detail](t, s.ok(t, "inspect", "-o", "json", ref))
-	remote := parse[api.Detail](t, s.ok(t, "inspect", "--remote", "-o", "json", ref))
+	local := parse[wire.Detail](t, s.ok(t, "inspect", "-o", "json", ref))
+	remote := parse[wire.Detail](t, s.ok(t, "inspect", "--remote", "-o", "json", ref))
 	if diff := cmp.Diff(local.Losses, remote.Losses); diff != "" || len(local.Losses) == 0 || local.Documents != nil {
 		t.Errorf("losses (-local +remote):\n%s", diff)
 	}

@@ -17,9 +17,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/daemon"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -216,7 +216,7 @@ func TestJourney(t *testing.T) {
 	if code != exitNotFound {
 		t.Errorf("inspect before the fetch: code %d, want %d", code, exitNotFound)
 	}
-	remote := parse[api.Detail](t, s.ok(t, "inspect", "--remote", "-o", "json", ref))
+	remote := parse[wire.Detail](t, s.ok(t, "inspect", "--remote", "-o", "json", ref))
 	if s.bytes() > 64<<10 {
 		t.Errorf("inspect --remote: %d bytes of blobs were downloaded", s.bytes())
 	}
@@ -228,15 +228,15 @@ func TestJourney(t *testing.T) {
 		t.Errorf("pull --dry-run: %d bytes of blobs were downloaded", s.bytes())
 	}
 	s.ok(t, "pull", ref)
-	if pins := parse[[]api.Pin](t, s.ok(t, "pin", "ls", "-o", "json")); len(pins) != 0 {
+	if pins := parse[[]wire.Pin](t, s.ok(t, "pin", "ls", "-o", "json")); len(pins) != 0 {
 		t.Errorf("pins after a pull: %+v", pins)
 	}
 	s.ok(t, "rm", ref)
 	s.ok(t, "gc", "--yes")
 
 	lines := strings.Split(strings.TrimSpace(s.ok(t, "prefetch", "-o", "json", ref)), "\n")
-	last := parse[api.Event](t, lines[len(lines)-1])
-	if last.Status != api.StatusSuccess || last.Ref != ref || last.Image == nil || last.Image.Manifest != remote.Manifest {
+	last := parse[wire.Event](t, lines[len(lines)-1])
+	if last.Status != wire.StatusSuccess || last.Ref != ref || last.Image == nil || last.Image.Manifest != remote.Manifest {
 		t.Errorf("last line: %+v, want the image %s", last, remote.Manifest)
 	}
 	sent := s.bytes()
@@ -244,8 +244,8 @@ func TestJourney(t *testing.T) {
 		t.Errorf("second prefetch: %d bytes, %q", s.bytes()-sent, out)
 	}
 
-	images := parse[[]api.Image](t, s.ok(t, "ls", "-o", "json"))
-	if len(images) != 1 || images[0].State != api.StateComplete || len(images[0].Pins) != 1 {
+	images := parse[[]wire.Image](t, s.ok(t, "ls", "-o", "json"))
+	if len(images) != 1 || images[0].State != wire.StateComplete || len(images[0].Pins) != 1 {
 		t.Errorf("ls: %+v", images)
 	}
 	if out := s.ok(t, "ls"); !strings.Contains(out, ref) || !strings.Contains(out, "complete, pinned") {
@@ -254,7 +254,7 @@ func TestJourney(t *testing.T) {
 	if out := s.ok(t, "-q", "ls"); strings.TrimSpace(out) != remote.Manifest.String() {
 		t.Errorf("ls -q: %q", out)
 	}
-	detail := parse[api.Detail](t, s.ok(t, "inspect", "-o", "json", ref))
+	detail := parse[wire.Detail](t, s.ok(t, "inspect", "-o", "json", ref))
 	want := map[string]digest.Digest{}
 	for p, f := range built.Files {
 		want[p] = digest.FromBytes(f.Data)
@@ -274,13 +274,13 @@ func TestJourney(t *testing.T) {
 
 	s.ok(t, "gc", "--yes")
 	s.ok(t, "verify")
-	u := parse[store.Usage](t, s.ok(t, "df", "-o", "json"))
+	u := parse[wire.Usage](t, s.ok(t, "df", "-o", "json"))
 	if u.Unique < size || u.Reclaimable != 0 || u.Partial != 0 {
 		t.Errorf("df: %+v", u)
 	}
 	v := parse[struct {
-		store.Usage
-		Models []api.Image `json:"models"`
+		wire.Usage
+		Models []wire.Image `json:"models"`
 	}](t, s.ok(t, "df", "-v", "-o", "json"))
 	if v.Unique != u.Unique || len(v.Models) != 1 || v.Models[0].Share == nil || v.Models[0].Own != u.Unique || v.Models[0].Shared != 0 {
 		t.Errorf("df -v: %+v, want one model that takes everything of %+v", v, u)
@@ -307,7 +307,7 @@ func TestJourney(t *testing.T) {
 	}
 	s.ok(t, "rm", ref)
 	s.ok(t, "gc", "--yes")
-	if u = parse[store.Usage](t, s.ok(t, "df", "-o", "json")); u.Unique != 0 {
+	if u = parse[wire.Usage](t, s.ok(t, "df", "-o", "json")); u.Unique != 0 {
 		t.Errorf("df after rm and gc: %+v", u)
 	}
 }
@@ -396,10 +396,10 @@ func TestPrefetchFails(t *testing.T) {
 			}
 			code, stdout, _ = s.ballast(t.Context(), "prefetch", "-o", "json", ref)
 			lines := strings.Split(strings.TrimSpace(stdout), "\n")
-			if last := parse[api.Event](t, lines[len(lines)-1]); code != tt.want || last.Status != api.StatusError || last.Error == nil {
+			if last := parse[wire.Event](t, lines[len(lines)-1]); code != tt.want || last.Status != wire.StatusError || last.Error == nil {
 				t.Errorf("json: code %d, last line %+v", code, last)
 			}
-			if pins := parse[[]store.Ref](t, s.ok(t, "pin", "ls", "-o", "json")); len(pins) != 0 {
+			if pins := parse[[]wire.Ref](t, s.ok(t, "pin", "ls", "-o", "json")); len(pins) != 0 {
 				t.Errorf("pins: %+v", pins)
 			}
 		})

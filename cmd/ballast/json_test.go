@@ -9,11 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/manualtest"
 	"github.com/ballast-dev/ballast/cmd/internal/node"
 	"github.com/ballast-dev/ballast/cmd/internal/setup"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 )
 
 // results are what the commands print with -o json.
@@ -22,22 +21,22 @@ var results = []struct {
 	is       string
 	value    any
 }{
-	{"ls", "a list", []api.Image{}},
-	{"inspect", "an object: the fields of ls, and", api.Detail{}},
-	{"why", "an object: the fields of ls, and", api.Why{}},
-	{"resolve", "an object", api.Resolved{}},
-	{"prefetch, pull, hydrate", "a line for each event, the last with status success, started, paused or error", api.Event{}},
+	{"ls", "a list", []wire.Image{}},
+	{"inspect", "an object: the fields of ls, and", wire.Detail{}},
+	{"why", "an object: the fields of ls, and", wire.Why{}},
+	{"resolve", "an object", wire.Resolved{}},
+	{"prefetch, pull, hydrate", "a line for each event, the last with status success, started, paused or error", wire.Event{}},
 	{"prefetch --dry-run, pull --dry-run", "a list", []fetchPlan{}},
-	{"import, import ollama", "events as for prefetch, a line each, the last with", api.ImportEvent{}},
-	{"status", "an object", api.Status{}},
-	{"df", "an object", store.Usage{}},
-	{"pin, pin ls", "a list", []api.Pin{}},
-	{"gc", "an object", store.GCResult{}},
-	{"verify", "an object", api.VerifyResult{}},
-	{"verify --signatures", "an object", api.Signatures{}},
-	{"mount, path", "an object", api.Mount{}},
-	{"mount ls", "a list", []api.Mount{}},
-	{"hydrate --pause, hydrate --resume", "an object", api.PauseRequest{}},
+	{"import, import ollama", "events as for prefetch, a line each, the last with", wire.ImportEvent{}},
+	{"status", "an object", wire.Status{}},
+	{"df", "an object", wire.Usage{}},
+	{"pin, pin ls", "a list", []wire.Pin{}},
+	{"gc", "an object", wire.GCResult{}},
+	{"verify", "an object", wire.VerifyResult{}},
+	{"verify --signatures", "an object", wire.Signatures{}},
+	{"mount, path", "an object", wire.Mount{}},
+	{"mount ls", "a list", []wire.Mount{}},
+	{"hydrate --pause, hydrate --resume", "an object", wire.PauseRequest{}},
 	{"convert", "lines of progress, then an object", conversion{}},
 	{"digest", "an object", seen{}},
 	{"setup, doctor --fix --dry-run", "an object", setup.Plan{}},
@@ -117,17 +116,17 @@ func kindOf(t reflect.Type) (text string, inner reflect.Type) {
 func TestJSON(t *testing.T) {
 	var b strings.Builder
 	var image []string
-	for _, line := range shape(reflect.TypeFor[api.Image](), "", nil) {
+	for _, line := range shape(reflect.TypeFor[wire.Image](), "", nil) {
 		name, _, _ := strings.Cut(line, ":")
 		image = append(image, name)
 	}
 	for _, r := range results {
 		var skip []string
 		switch r.value.(type) {
-		case api.Detail, api.Why:
+		case wire.Detail, wire.Why:
 			skip = image
-		case api.ImportEvent:
-			for f := range reflect.TypeFor[api.Event]().Fields() {
+		case wire.ImportEvent:
+			for f := range reflect.TypeFor[wire.Event]().Fields() {
 				name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 				skip = append(skip, name)
 			}

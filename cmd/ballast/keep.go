@@ -11,9 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 )
@@ -28,7 +27,7 @@ func (a *app) rmCommand() *cobra.Command {
 		ValidArgsFunction: a.completes(0, modelRefs),
 	}
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "show what would be removed")
-	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *wire.Client, args []string) error {
 		remove := cl.RemoveImage
 		if dryRun {
 			remove = cl.Removal
@@ -85,10 +84,10 @@ or "ballast pin REF" moves the pin.`,
 	}
 	out := outputFlag(c)
 	c.Flags().Var((*ttl)(&t), "ttl", "remove the pin after this time, such as 12h, 3d or 2w (default: keep it)")
-	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
-		var all []api.Pin
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *wire.Client, args []string) error {
+		var all []wire.Pin
 		err := each(a, args, func(name string) error {
-			pins, err := cl.Pin(cmd.Context(), api.PinRequest{Name: name, TTL: t})
+			pins, err := cl.Pin(cmd.Context(), wire.PinRequest{Name: name, TTL: t})
 			all = append(all, pins...)
 			return err
 		})
@@ -106,7 +105,7 @@ or "ballast pin REF" moves the pin.`,
 func (a *app) pinLsCommand() *cobra.Command {
 	c := &cobra.Command{Use: "ls", Aliases: []string{"list"}, Short: "list pins", Args: cobra.NoArgs}
 	out := outputFlag(c)
-	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, _ []string) error {
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *wire.Client, _ []string) error {
 		pins, err := cl.Pins(cmd.Context())
 		if err != nil {
 			return err
@@ -116,7 +115,7 @@ func (a *app) pinLsCommand() *cobra.Command {
 	return c
 }
 
-func (a *app) pins(pins []api.Pin, out output) error {
+func (a *app) pins(pins []wire.Pin, out output) error {
 	refs, rows := []string{}, [][]string{{"PIN", "DIGEST", "SIZE", "EXPIRES"}}
 	for _, p := range pins {
 		refs = append(refs, p.Name)
@@ -144,7 +143,7 @@ func (a *app) unpinCommand() *cobra.Command {
 		Long:              "Remove the pin of a reference, or with a digest all pins of a model. The model is then removed when space is\nneeded, unless other pins, images or containers use it.",
 		Args:              modelNames(1, 0),
 		ValidArgsFunction: a.completes(0, pinnedRefs),
-		RunE: a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
+		RunE: a.asks(func(cmd *cobra.Command, cl *wire.Client, args []string) error {
 			return each(a, args, func(name string) error {
 				pins, err := cl.Unpin(cmd.Context(), name)
 				for _, p := range pins {
@@ -157,7 +156,7 @@ func (a *app) unpinCommand() *cobra.Command {
 }
 
 // collected prints the result of a garbage collection.
-func (a *app) collected(r store.GCResult, dryRun bool) {
+func (a *app) collected(r wire.GCResult, dryRun bool) {
 	verbs := map[bool][]string{false: {"removed", "stopped"}, true: {"would remove", "would stop"}}[dryRun]
 	fmt.Fprintf(a.stdout, "%s %s (%s), %s, %s\n", verbs[0], plural(r.Objects, "object"), size(r.Bytes), plural(r.Partials, "unfinished download"), plural(r.Images, "image"))
 	for _, m := range r.Models {
@@ -194,7 +193,7 @@ func isTerminal(r io.Reader) bool {
 }
 
 func (a *app) gcCommand() *cobra.Command {
-	var o store.GCOptions
+	var o wire.GCOptions
 	var keep string
 	var yes bool
 	c := &cobra.Command{
@@ -208,7 +207,7 @@ asks before, if it can; in a script, --yes is needed.`,
 	c.Flags().BoolVar(&o.DryRun, "dry-run", false, "show what would be removed")
 	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	c.Flags().StringVar(&keep, "keep", "0", "keep this much of it, such as 50GB; the least recently used goes first")
-	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, _ []string) error {
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *wire.Client, _ []string) error {
 		n, err := config.ParseUnitSize(keep)
 		if err != nil {
 			return usage("--keep: %w", err)
@@ -218,7 +217,7 @@ asks before, if it can; in a script, --yes is needed.`,
 			if err := askable(a.stderr, cmd.InOrStdin()); err != nil {
 				return err
 			}
-			plan, err := cl.GC(cmd.Context(), store.GCOptions{Keep: o.Keep, DryRun: true})
+			plan, err := cl.GC(cmd.Context(), wire.GCOptions{Keep: o.Keep, DryRun: true})
 			if err != nil {
 				return err
 			}

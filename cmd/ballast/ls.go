@@ -7,10 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert/formats"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/store"
 	"github.com/spf13/cobra"
 )
 
@@ -36,7 +35,7 @@ and it is collected. SHARED is the rest of what is on the disk. Unfinished files
 	sized := c.Flags().BoolP("size", "s", false, "show what each model takes alone, and what it shares")
 	filters := c.Flags().StringArrayP("filter", "f", nil, "show only models with KEY=VALUE; can be repeated")
 	flagValues(c, "filter", "state=", "format=", "ref=", "pinned=", "used=")
-	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, _ []string) error {
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *wire.Client, _ []string) error {
 		keep, err := parseFilters(*filters)
 		if err != nil {
 			return err
@@ -50,14 +49,14 @@ and it is collected. SHARED is the rest of what is on the disk. Unfinished files
 			if err != nil {
 				return err
 			}
-			return a.list(slices.DeleteFunc(images, func(im api.Image) bool { return !keep(im) }), *out)
+			return a.list(slices.DeleteFunc(images, func(im wire.Image) bool { return !keep(im) }), *out)
 		})
 	})
 	return c
 }
 
 // list prints models.
-func (a *app) list(images []api.Image, out output) error {
+func (a *app) list(images []wire.Image, out output) error {
 	ids, rows := []string{}, [][]string{{"REFERENCE", "DIGEST", "FORMAT", "SIZE", "STATE", "LAST USED"}}
 	if len(images) > 0 && images[0].Share != nil {
 		rows[0] = slices.Insert(rows[0], 4, "OWN", "SHARED")
@@ -81,9 +80,9 @@ func (a *app) list(images []api.Image, out output) error {
 		}
 		what := "%s stalls, ballastd tries again: %s"
 		switch im.State {
-		case api.StateInvalid:
+		case wire.StateInvalid:
 			what = "%s is invalid: %s"
-		case api.StatePartial, api.StateAbsent:
+		case wire.StatePartial, wire.StateAbsent:
 			what = "%s is damaged: %s; \"ballast verify --repair\" downloads them again"
 		}
 		fmt.Fprintf(a.stdout, "\n"+what+"\n", shortDigest(im.ID().String()), printable(im.Error.Message))
@@ -94,8 +93,8 @@ func (a *app) list(images []api.Image, out output) error {
 // filterValues are the values of keys of filters that have no others.
 var filterValues = map[string][]string{
 	"state": {
-		string(api.StateComplete), string(api.StateLazy), string(api.StatePulling), string(api.StatePartial), string(api.StateAbsent),
-		string(api.StateInvalid), string(api.StateIndex),
+		string(wire.StateComplete), string(wire.StateLazy), string(wire.StatePulling), string(wire.StatePartial), string(wire.StateAbsent),
+		string(wire.StateInvalid), string(wire.StateIndex),
 	},
 	"format": formatNames(),
 	"pinned": {"true", "false"},
@@ -113,8 +112,8 @@ func formatNames() (names []string) {
 }
 
 // parseFilters returns the filter of a list of KEY=VALUE.
-func parseFilters(filters []string) (func(api.Image) bool, error) {
-	var all []func(api.Image) bool
+func parseFilters(filters []string) (func(wire.Image) bool, error) {
+	var all []func(wire.Image) bool
 	for _, f := range filters {
 		key, value, ok := strings.Cut(f, "=")
 		if !ok || value == "" {
@@ -127,28 +126,28 @@ func parseFilters(filters []string) (func(api.Image) bool, error) {
 		}
 		switch key {
 		case "state":
-			all = append(all, func(im api.Image) bool { return im.State == api.ImageState(value) })
+			all = append(all, func(im wire.Image) bool { return im.State == wire.ImageState(value) })
 		case "format":
-			all = append(all, func(im api.Image) bool { return strings.HasPrefix(im.Origin.Format+"/", value+"/") })
+			all = append(all, func(im wire.Image) bool { return strings.HasPrefix(im.Origin.Format+"/", value+"/") })
 		case "ref":
-			all = append(all, func(im api.Image) bool {
+			all = append(all, func(im wire.Image) bool {
 				return slices.ContainsFunc(orNone(im), func(ref string) bool { return strings.Contains(ref, value) })
 			})
 		case "pinned":
-			all = append(all, func(im api.Image) bool { return (len(im.Pins) > 0) == yes })
+			all = append(all, func(im wire.Image) bool { return (len(im.Pins) > 0) == yes })
 		case "used":
-			all = append(all, func(im api.Image) bool { return (im.Snapshots > 0) == yes })
+			all = append(all, func(im wire.Image) bool { return (im.Snapshots > 0) == yes })
 		default:
 			return nil, usage("--filter has no key %q; its keys are state, format, ref, pinned, used", key)
 		}
 	}
-	return func(im api.Image) bool {
-		return !slices.ContainsFunc(all, func(f func(api.Image) bool) bool { return !f(im) })
+	return func(im wire.Image) bool {
+		return !slices.ContainsFunc(all, func(f func(wire.Image) bool) bool { return !f(im) })
 	}, nil
 }
 
 // orNone returns the references of an image, or a substitute.
-func orNone(im api.Image) []string {
+func orNone(im wire.Image) []string {
 	switch {
 	case len(im.Refs) > 0:
 		return im.Refs
@@ -159,10 +158,10 @@ func orNone(im api.Image) []string {
 }
 
 // state describes the state of a model and what protects it, for one of its references.
-func state(im api.Image, ref string) string {
+func state(im wire.Image, ref string) string {
 	words := []string{string(im.State)}
-	if im.State == api.StatePulling || im.State == api.StateLazy {
-		words[0] += fmt.Sprintf(" %d%%", percent(api.Event{Total: im.Total, Completed: im.Completed}))
+	if im.State == wire.StatePulling || im.State == wire.StateLazy {
+		words[0] += fmt.Sprintf(" %d%%", percent(wire.Event{Total: im.Total, Completed: im.Completed}))
 		if left := im.Total - im.Completed; im.Rate > 0 && left > 0 && !im.Paused {
 			words[0] += " (" + timeLeft(left, im.Rate) + " left)"
 		}
@@ -170,9 +169,9 @@ func state(im api.Image, ref string) string {
 	switch {
 	case im.Paused:
 		words = append(words, "paused")
-	case im.Error != nil && (im.State == api.StatePartial || im.State == api.StateAbsent):
+	case im.Error != nil && (im.State == wire.StatePartial || im.State == wire.StateAbsent):
 		words = append(words, "damaged")
-	case im.Error != nil && im.State != api.StateInvalid && im.Rate == 0:
+	case im.Error != nil && im.State != wire.StateInvalid && im.Rate == 0:
 		words = append(words, "stalled")
 	}
 	if !im.Ends.IsZero() {
@@ -192,8 +191,8 @@ func state(im api.Image, ref string) string {
 
 // pinned describes until when a model is pinned, and under which name if that is not the reference:
 // a pin protects the model that its name referred to.
-func pinned(im api.Image, ref string) string {
-	var other *store.Ref
+func pinned(im wire.Image, ref string) string {
+	var other *wire.Ref
 	for i, p := range im.Pins {
 		switch name := p.Name; {
 		case name == ref:
@@ -226,7 +225,7 @@ other model of the node needs (what removing it gives back), SHARED is the rest.
 	}
 	out := outputFlag(c)
 	verbose := c.Flags().BoolP("verbose", "v", false, "also show what each model takes")
-	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, _ []string) error {
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *wire.Client, _ []string) error {
 		u, err := cl.Usage(cmd.Context())
 		if err != nil {
 			return err
@@ -240,8 +239,8 @@ other model of the node needs (what removing it gives back), SHARED is the rest.
 		}
 		if *out == outJSON {
 			return a.printJSON(struct {
-				store.Usage
-				Models []api.Image `json:"models"`
+				wire.Usage
+				Models []wire.Image `json:"models"`
 			}{u, images})
 		}
 		if err := a.table(usageRows(u)); err != nil {
@@ -253,7 +252,7 @@ other model of the node needs (what removing it gives back), SHARED is the rest.
 	return c
 }
 
-func usageRows(u store.Usage) [][]string {
+func usageRows(u wire.Usage) [][]string {
 	return [][]string{
 		{"LOGICAL", size(u.Logical), "all files of all models"},
 		{"SAVED", size(u.Saved), "by storing the same file once"},
@@ -266,8 +265,8 @@ func usageRows(u store.Usage) [][]string {
 }
 
 // shareRows returns the table of what models take, the ones with most own bytes first. A model has one row.
-func shareRows(images []api.Image) [][]string {
-	slices.SortStableFunc(images, func(a, b api.Image) int { return cmp.Compare(b.Own, a.Own) })
+func shareRows(images []wire.Image) [][]string {
+	slices.SortStableFunc(images, func(a, b wire.Image) int { return cmp.Compare(b.Own, a.Own) })
 	rows := [][]string{{"MODEL", "DIGEST", "OWN", "SHARED", "STATE"}}
 	for _, im := range images {
 		ref := orNone(im)[0]

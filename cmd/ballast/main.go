@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert/format"
 	"github.com/spf13/cobra"
 )
@@ -96,7 +96,7 @@ func (a *app) say(ctx context.Context, cmd *cobra.Command, err error) {
 
 // complain prints an error.
 func (a *app) complain(err error) {
-	fmt.Fprintf(a.stderr, "ballast: %s\n", printableText(strings.TrimRight(api.Text(err), "\n")))
+	fmt.Fprintf(a.stderr, "ballast: %s\n", printableText(strings.TrimRight(wire.Text(err), "\n")))
 }
 
 // warn prints an unexpected side effect of a success.
@@ -155,7 +155,7 @@ const (
 	exitInterrupted  = 128 + int(syscall.SIGINT)
 )
 
-// exits are the exit codes of the categories in api.Error.Code; other errors have exitError.
+// exits are the exit codes of the categories in wire.Error.Code; other errors have exitError.
 var exits = map[string]int{
 	"data_loss":           exitVerify,
 	"resource_exhausted":  exitSpace,
@@ -184,7 +184,7 @@ func exitCode(ctx context.Context, err error) int {
 	case ctx.Err() != nil:
 		return exitInterrupted
 	}
-	if code, ok := exits[api.Wrap(err).Code]; ok {
+	if code, ok := exits[wire.Wrap(err).Code]; ok {
 		return code
 	}
 	return exitError

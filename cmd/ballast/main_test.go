@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 )
@@ -108,7 +108,7 @@ func TestExitCodes(t *testing.T) {
 		if err == nil || tt.want == 2 || tt.want == 130 {
 			continue
 		}
-		if got := exitCode(tt.ctx, api.Wrap(err)); got != tt.want {
+		if got := exitCode(tt.ctx, wire.Wrap(err)); got != tt.want {
 			t.Errorf("%v over the socket: got %d, want %d", tt.err, got, tt.want)
 		}
 	}

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/manualtest"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 )
 
 var (
@@ -27,7 +27,7 @@ func TestManual(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := manualtest.Check("../../contrib/docs/commands.md", root, *update, *manDir, api.ThisVersion().Version, sections...); err != nil {
+	if err := manualtest.Check("../../contrib/docs/commands.md", root, *update, *manDir, wire.ThisVersion().Version, sections...); err != nil {
 		t.Error(err)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
 	"github.com/moby/sys/mountinfo"
@@ -44,12 +44,12 @@ user who can enter the directory can read the files. "ballast mount ls" lists th
 		},
 	}
 	out := outputFlag(c)
-	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *wire.Client, args []string) error {
 		dir, err := mountPoint(args[1])
 		if err != nil {
 			return err
 		}
-		return a.mount(cmd.Context(), cl, api.MountRequest{Name: args[0], Dir: dir}, *out)
+		return a.mount(cmd.Context(), cl, wire.MountRequest{Name: args[0], Dir: dir}, *out)
 	})
 	c.AddCommand(a.mountLsCommand())
 	return c
@@ -67,8 +67,8 @@ until "ballast unmount $(ballast path REF)".`,
 		ValidArgsFunction: a.completes(1, modelRefs),
 	}
 	out := outputFlag(c)
-	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
-		return a.mount(cmd.Context(), cl, api.MountRequest{Name: args[0]}, *out)
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *wire.Client, args []string) error {
+		return a.mount(cmd.Context(), cl, wire.MountRequest{Name: args[0]}, *out)
 	})
 	return c
 }
@@ -82,14 +82,14 @@ func (a *app) unmountCommand() *cobra.Command {
 uses stays: the error is "device or resource busy". If a mount ends in another way, ballastd notices within a
 minute.`,
 		Args: cobra.MinimumNArgs(1),
-		ValidArgsFunction: a.completes(0, func(ctx context.Context, cl *api.Client) (dirs []string) {
+		ValidArgsFunction: a.completes(0, func(ctx context.Context, cl *wire.Client) (dirs []string) {
 			mounts, _ := cl.Mounts(ctx)
 			for _, m := range mounts {
 				dirs = append(dirs, m.Dir)
 			}
 			return dirs
 		}),
-		RunE: a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
+		RunE: a.asks(func(cmd *cobra.Command, cl *wire.Client, args []string) error {
 			return each(a, args, func(dir string) error { return unmountModel(cmd.Context(), cl, dir) })
 		}),
 	}
@@ -138,7 +138,7 @@ func mountedAt(dir string) (*mountinfo.Info, error) {
 }
 
 // mountModel requests a mount from the daemon and makes it, unless it exists.
-func mountModel(ctx context.Context, cl *api.Client, r api.MountRequest) (api.Mount, error) {
+func mountModel(ctx context.Context, cl *wire.Client, r wire.MountRequest) (wire.Mount, error) {
 	m, err := cl.Mount(ctx, r)
 	if err != nil {
 		return m, err
@@ -164,7 +164,7 @@ func mountModel(ctx context.Context, cl *api.Client, r api.MountRequest) (api.Mo
 	}
 	// If the mount took too long, the daemon has released the model.
 	all, err := cl.Mounts(ctx)
-	if err == nil && !slices.ContainsFunc(all, func(o api.Mount) bool { return o.Snapshot == m.Snapshot }) {
+	if err == nil && !slices.ContainsFunc(all, func(o wire.Mount) bool { return o.Snapshot == m.Snapshot }) {
 		err = fmt.Errorf("ballastd has released the model meanwhile, try again: %w", errdefs.ErrUnavailable)
 	}
 	if errdefs.IsUnavailable(err) {
@@ -188,7 +188,7 @@ func lockDir(dir string) (unlock func(), err error) {
 }
 
 // shows reports whether a mount is made of the snapshot of m.
-func shows(at *mountinfo.Info, m api.Mount) bool {
+func shows(at *mountinfo.Info, m wire.Mount) bool {
 	if m.Type == "overlay" {
 		return at.FSType == m.Type && at.Source == m.Source
 	}
@@ -196,7 +196,7 @@ func shows(at *mountinfo.Info, m api.Mount) bool {
 }
 
 // unmountModel removes the mount at a directory and reports it to the daemon.
-func unmountModel(ctx context.Context, cl *api.Client, dir string) error {
+func unmountModel(ctx context.Context, cl *wire.Client, dir string) error {
 	path, err := realPath(dir)
 	if err != nil {
 		path = filepath.Clean(dir) // a mount without a server, or a directory that is gone
@@ -205,7 +205,7 @@ func unmountModel(ctx context.Context, cl *api.Client, dir string) error {
 	if err != nil {
 		return err
 	}
-	if !slices.ContainsFunc(all, func(m api.Mount) bool { return m.Dir == path }) {
+	if !slices.ContainsFunc(all, func(m wire.Mount) bool { return m.Dir == path }) {
 		return fmt.Errorf("no model is mounted at %s: %w", path, errdefs.ErrNotFound)
 	}
 	if err := unix.Unmount(path, unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
@@ -215,7 +215,7 @@ func unmountModel(ctx context.Context, cl *api.Client, dir string) error {
 }
 
 // mount mounts a model and prints its directory.
-func (a *app) mount(ctx context.Context, cl *api.Client, r api.MountRequest, out output) error {
+func (a *app) mount(ctx context.Context, cl *wire.Client, r wire.MountRequest, out output) error {
 	m, err := mountModel(ctx, cl, r)
 	if err != nil {
 		return err
@@ -230,7 +230,7 @@ func (a *app) mount(ctx context.Context, cl *api.Client, r api.MountRequest, out
 func (a *app) mountLsCommand() *cobra.Command {
 	c := &cobra.Command{Use: "ls", Aliases: []string{"list"}, Short: "list mounts", Args: cobra.NoArgs}
 	out := outputFlag(c)
-	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, _ []string) error {
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *wire.Client, _ []string) error {
 		all, err := cl.Mounts(cmd.Context())
 		if err != nil {
 			return err

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/store/durable"
 	"github.com/spf13/cobra"
 )
@@ -16,7 +16,7 @@ func (a *app) nodeCommand() *cobra.Command {
 		Use:   "ready",
 		Short: "check that the daemon of this version serves models; for probes",
 		Args:  cobra.NoArgs,
-		RunE: a.asks(func(cmd *cobra.Command, cl *api.Client, _ []string) error {
+		RunE: a.asks(func(cmd *cobra.Command, cl *wire.Client, _ []string) error {
 			return cl.Ready(cmd.Context())
 		}),
 	})

@@ -13,15 +13,15 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/cmd/internal/translate"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/export"
 	"github.com/ballast-dev/ballast/convert/layout"
 	"github.com/ballast-dev/ballast/convert/ollama/localstore"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/resolve"
-	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
@@ -58,10 +58,10 @@ func (a *app) pullCommand() *cobra.Command {
 }
 
 // fetchCommand completes a command that downloads models as r says.
-func (a *app) fetchCommand(c *cobra.Command) (_ *cobra.Command, r *api.PrefetchRequest) {
+func (a *app) fetchCommand(c *cobra.Command) (_ *cobra.Command, r *wire.PrefetchRequest) {
 	var list, order string
 	var refer, detach, dryRun bool
-	r = &api.PrefetchRequest{}
+	r = &wire.PrefetchRequest{}
 	c.ValidArgsFunction = a.completes(0, modelRefs)
 	out := outputFlag(c)
 	listFlag(c, &list)
@@ -74,7 +74,7 @@ func (a *app) fetchCommand(c *cobra.Command) (_ *cobra.Command, r *api.PrefetchR
 	})
 	c.Flags().StringVar(&order, "order", "", "download in the order of a `file` of \"ballast record\"; for one model")
 	c.Flags().BoolVar(&refer, "referrer", false, "then write the converted image of each model beside it, as \"ballast convert REF --referrer\" does")
-	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *wire.Client, args []string) error {
 		parsed, err := a.references(cmd, args, list)
 		if err != nil {
 			return err
@@ -88,7 +88,7 @@ func (a *app) fetchCommand(c *cobra.Command) (_ *cobra.Command, r *api.PrefetchR
 			if err != nil {
 				return err
 			}
-			r.Order = &o
+			r.Order = new(translate.Order(o))
 		}
 		switch {
 		case order != "" && len(refs) > 1:
@@ -105,7 +105,7 @@ func (a *app) fetchCommand(c *cobra.Command) (_ *cobra.Command, r *api.PrefetchR
 		for _, ref := range refs {
 			o := export.Options{Form: export.FormBallast, NoChunks: true, Referrer: true}
 			if r.Order != nil {
-				o.Order = *r.Order
+				o.Order = translate.OrderOf(*r.Order)
 			}
 			if err := a.refer(cmd.Context(), []string{ref}, o, *out); err != nil {
 				return err
@@ -128,21 +128,21 @@ func detachFlag(c *cobra.Command, detach *bool) {
 
 // A fetchPlan is what a download would do, in JSON.
 type fetchPlan struct {
-	Ref    string         `json:"ref"`
-	Digest digest.Digest  `json:"digest"`
-	Size   int64          `json:"size"`
-	State  api.ImageState `json:"state"` // on this node; absent if it is not known
+	Ref    string          `json:"ref"`
+	Digest digest.Digest   `json:"digest"`
+	Size   int64           `json:"size"`
+	State  wire.ImageState `json:"state"` // on this node; absent if it is not known
 }
 
 // planFetches prints what downloads would do.
-func (a *app) planFetches(ctx context.Context, cl *api.Client, refs []string, out output) error {
+func (a *app) planFetches(ctx context.Context, cl *wire.Client, refs []string, out output) error {
 	plans, digests, rows := []fetchPlan{}, []string{}, [][]string{{"REFERENCE", "DIGEST", "SIZE", "STATE"}}
 	failed := each(a, refs, func(ref string) error {
 		d, err := a.remoteDetail(ctx, ref, convert.Choice{})
 		if err != nil {
-			return api.About(ref, err)
+			return wire.About(ref, err)
 		}
-		p := fetchPlan{Ref: ref, Digest: d.Manifest, Size: d.Size, State: api.StateAbsent}
+		p := fetchPlan{Ref: ref, Digest: d.Manifest, Size: d.Size, State: wire.StateAbsent}
 		switch here, err := cl.Image(ctx, d.Manifest.String()); {
 		case err == nil:
 			p.State = here.State
@@ -229,8 +229,8 @@ func parseRemote(s string) (remote.Ref, error) {
 // A prefetching is one run of "prefetch".
 type prefetching struct {
 	*app
-	client *api.Client
-	r      api.PrefetchRequest // except Ref
+	client *wire.Client
+	r      wire.PrefetchRequest // except Ref
 	out    output
 	detach bool
 
@@ -285,7 +285,7 @@ func (p *prefetching) one(ctx context.Context, ref string) error {
 	r := p.r
 	r.Ref = ref
 	start := time.Now()
-	im, err := p.client.Prefetch(following, r, func(e api.Event) {
+	im, err := p.client.Prefetch(following, r, func(e wire.Event) {
 		e.Ref = ref
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -307,11 +307,11 @@ func (p *prefetching) one(ctx context.Context, ref string) error {
 		p.shown.done(ref, func() { p.begun(ref) })
 		return nil
 	case err != nil:
-		err = api.About(ref, err)
+		err = wire.About(ref, err)
 		p.shown.done(ref, func() {
 			p.complain(err)
 			if p.out == outJSON {
-				p.shown.event(api.Event{Status: api.StatusError, Ref: ref, Error: api.Wrap(err)})
+				p.shown.event(wire.Event{Status: wire.StatusError, Ref: ref, Error: wire.Wrap(err)})
 			}
 		})
 		return &saidError{err}
@@ -324,7 +324,7 @@ func (p *prefetching) one(ctx context.Context, ref string) error {
 func (p *prefetching) begun(ref string) {
 	switch {
 	case p.out == outJSON:
-		p.shown.event(api.Event{Status: api.StatusStarted, Ref: ref})
+		p.shown.event(wire.Event{Status: wire.StatusStarted, Ref: ref})
 	case p.quiet:
 	default:
 		fmt.Fprintf(p.stdout, "%s  started; \"ballast status\" shows its progress\n", ref)
@@ -332,11 +332,11 @@ func (p *prefetching) begun(ref string) {
 }
 
 // fetched prints that a model is complete.
-func (p *prefetching) fetched(ref string, im store.Image, dur time.Duration) {
+func (p *prefetching) fetched(ref string, im wire.Record, dur time.Duration) {
 	p.noteOrigin(ref, im)
 	switch {
 	case p.out == outJSON:
-		p.shown.event(api.Event{Status: api.StatusSuccess, Ref: ref, Image: &im})
+		p.shown.event(wire.Event{Status: wire.StatusSuccess, Ref: ref, Image: &im})
 	case p.quiet:
 		fmt.Fprintln(p.stdout, im.Manifest)
 	default:
@@ -346,7 +346,7 @@ func (p *prefetching) fetched(ref string, im store.Image, dur time.Duration) {
 
 // noteOrigin prints a note if ref has the digest of a model in its registry: the model is now on
 // the node, but only pods can use that digest, and not for every model.
-func (a *app) noteOrigin(ref string, im store.Image) {
+func (a *app) noteOrigin(ref string, im wire.Record) {
 	name, d, ok := strings.Cut(ref, "@")
 	if !ok || d != im.Origin.Digest.String() || d == im.Manifest.String() {
 		return

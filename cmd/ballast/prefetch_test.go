@@ -7,8 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 )
 
 // TestPrefetchDetached starts two prefetches and waits for neither; the one that fails is found in
@@ -39,7 +38,7 @@ func TestPrefetchDetached(t *testing.T) {
 	}
 	close(open)
 	s.ok(t, "prefetch", one, two)
-	if pins := parse[[]store.Ref](t, s.ok(t, "pin", "ls", "-o", "json")); len(pins) != 2 {
+	if pins := parse[[]wire.Ref](t, s.ok(t, "pin", "ls", "-o", "json")); len(pins) != 2 {
 		t.Errorf("pins: %+v", pins)
 	}
 	if code, _, stderr := ballast(t, "prefetch", "--detach", "--referrer", one); code != exitUsage || !strings.Contains(stderr, "--referrer") {
@@ -68,7 +67,7 @@ func TestPrefetchListInterrupted(t *testing.T) {
 		ended <- result{code, stderr}
 	}()
 	status := func() (running, queued, waiting int) {
-		for _, j := range parse[api.Status](t, s.ok(t, "status", "-o", "json")).Jobs {
+		for _, j := range parse[wire.Status](t, s.ok(t, "status", "-o", "json")).Jobs {
 			if j.Ended.IsZero() {
 				running++
 				waiting += j.Waiting
@@ -96,7 +95,7 @@ func TestPrefetchListInterrupted(t *testing.T) {
 		}
 	}
 	close(open)
-	waitUntil(t, "all models", func() bool { return len(parse[[]store.Ref](t, s.ok(t, "pin", "ls", "-o", "json"))) == 6 })
+	waitUntil(t, "all models", func() bool { return len(parse[[]wire.Ref](t, s.ok(t, "pin", "ls", "-o", "json"))) == 6 })
 	if running, _, _ := status(); running != 0 {
 		t.Errorf("%d jobs", running)
 	}
@@ -115,7 +114,7 @@ func TestStopOfQueuedPrefetch(t *testing.T) {
 	var queued []string
 	waitUntil(t, "four jobs and a queued one, which nobody waits for", func() bool {
 		queued = nil
-		jobs := parse[api.Status](t, s.ok(t, "status", "-o", "json")).Jobs
+		jobs := parse[wire.Status](t, s.ok(t, "status", "-o", "json")).Jobs
 		for _, j := range jobs {
 			if j.Queued && j.Waiting == 0 {
 				queued = append(queued, j.Ref)
@@ -127,7 +126,7 @@ func TestStopOfQueuedPrefetch(t *testing.T) {
 		t.Errorf("rm: code %d, %q", code, stderr)
 	}
 	close(open)
-	waitUntil(t, "the other models", func() bool { return len(parse[[]store.Ref](t, s.ok(t, "pin", "ls", "-o", "json"))) == 4 })
+	waitUntil(t, "the other models", func() bool { return len(parse[[]wire.Ref](t, s.ok(t, "pin", "ls", "-o", "json"))) == 4 })
 	if out := s.ok(t, "ls"); strings.Contains(out, queued[0]) {
 		t.Errorf("the model is there:\n%s", out)
 	}

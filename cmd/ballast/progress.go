@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
 )
@@ -20,7 +20,7 @@ const plainEvery = 10 * time.Second
 
 // A progress displays prefetches.
 type progress interface {
-	event(api.Event)
+	event(wire.Event)
 	done(ref string, say func()) // no more events of a reference; say prints its result
 	end()                        // no more events of files
 }
@@ -59,7 +59,7 @@ func terminalSize(w io.Writer) (columns, rows int, ok bool) {
 
 type noProgress struct{}
 
-func (noProgress) event(api.Event)         {}
+func (noProgress) event(wire.Event)        {}
 func (noProgress) done(_ string, f func()) { f() }
 func (noProgress) end()                    {}
 
@@ -69,7 +69,7 @@ type jsonProgress struct {
 	enc *json.Encoder
 }
 
-func (p *jsonProgress) event(e api.Event) { _ = p.enc.Encode(e) }
+func (p *jsonProgress) event(e wire.Event) { _ = p.enc.Encode(e) }
 
 // A plainProgress writes a line about a file when its status changes, and every plainEvery while it
 // grows, and then one for all files. Files that were present before have one line, the last.
@@ -90,11 +90,11 @@ func newPlainProgress(w io.Writer, ref string, now func() time.Time) *plainProgr
 // shown is the last line about a file.
 type shown struct {
 	at     time.Time
-	status api.EventStatus
+	status wire.EventStatus
 	done   int64
 }
 
-func (p *plainProgress) event(e api.Event) {
+func (p *plainProgress) event(e wire.Event) {
 	ref := cmp.Or(e.Ref, p.ref)
 	if e.Digest == "" {
 		fmt.Fprintf(p.w, "%s: %s\n", ref, e.Status)
@@ -103,7 +103,7 @@ func (p *plainProgress) event(e api.Event) {
 	p.files[e.Digest] = e
 	now, last := p.now(), p.last[e.Digest]
 	switch {
-	case e.Status == api.StatusPresent, e.Status == api.StatusWaiting:
+	case e.Status == wire.StatusPresent, e.Status == wire.StatusWaiting:
 	case e.Status != last.status, e.Completed != last.done && now.Sub(last.at) >= plainEvery:
 		p.last[e.Digest] = shown{now, e.Status, e.Completed}
 		fmt.Fprintf(p.w, "%s: %s\n", ref, strings.Join(columns(e), "  "))
@@ -121,14 +121,14 @@ func (p *plainProgress) end() {
 }
 
 // fileEvents are the last events of files, by blob.
-type fileEvents map[digest.Digest]api.Event
+type fileEvents map[digest.Digest]wire.Event
 
 // total returns one event for all files that are downloaded; false if there is at most one, or if
 // they are all done.
-func (f fileEvents) total() (api.Event, bool) {
-	all, n, done := api.Event{File: "total", Status: api.StatusDownloading}, 0, true
+func (f fileEvents) total() (wire.Event, bool) {
+	all, n, done := wire.Event{File: "total", Status: wire.StatusDownloading}, 0, true
 	for _, e := range f {
-		if e.Status == api.StatusPresent {
+		if e.Status == wire.StatusPresent {
 			continue
 		}
 		n++
@@ -143,12 +143,12 @@ func (f fileEvents) total() (api.Event, bool) {
 }
 
 // present returns one event for all files that were present before; false if there are none.
-func (f fileEvents) present() (all api.Event, ok bool) {
+func (f fileEvents) present() (all wire.Event, ok bool) {
 	n := 0
 	for _, e := range f {
-		if e.Status == api.StatusPresent {
+		if e.Status == wire.StatusPresent {
 			n++
-			all = api.Event{Status: e.Status, File: e.File, Digest: e.Digest, Total: all.Total + e.Total}
+			all = wire.Event{Status: e.Status, File: e.File, Digest: e.Digest, Total: all.Total + e.Total}
 		}
 	}
 	if n > 1 {
@@ -159,7 +159,7 @@ func (f fileEvents) present() (all api.Event, ok bool) {
 
 // columns returns the columns for a file: name, status, and amounts. If it has no name, its status
 // is printed once.
-func columns(e api.Event) []string {
+func columns(e wire.Event) []string {
 	out := []string{fileName(e)}
 	if string(e.Status) != e.File {
 		out = append(out, string(e.Status))
@@ -171,9 +171,9 @@ func columns(e api.Event) []string {
 }
 
 // amounts returns bytes, rate and time left.
-func amounts(e api.Event) []string {
+func amounts(e wire.Event) []string {
 	out := []string{size(e.Completed) + "/" + size(e.Total)}
-	if e.Rate > 0 && e.Status == api.StatusDownloading {
+	if e.Rate > 0 && e.Status == wire.StatusDownloading {
 		out = append(out, size(e.Rate)+"/s")
 		if left := e.Total - e.Completed; left > 0 {
 			out = append(out, timeLeft(left, e.Rate))
@@ -191,18 +191,18 @@ func timeLeft(n, rate int64) string {
 	return (time.Duration(n/rate+1) * time.Second).String()
 }
 
-func fileName(e api.Event) string {
+func fileName(e wire.Event) string {
 	if e.File == "" {
 		return shortDigest(e.Digest.String())
 	}
 	return printable(e.File)
 }
 
-func finished(e api.Event) bool {
-	return e.Status == api.StatusComplete || e.Status == api.StatusPresent
+func finished(e wire.Event) bool {
+	return e.Status == wire.StatusComplete || e.Status == wire.StatusPresent
 }
 
-func percent(e api.Event) int64 {
+func percent(e wire.Event) int64 {
 	if e.Total <= 0 {
 		return 0
 	}
@@ -220,20 +220,20 @@ type terminalProgress struct {
 
 	files fileEvents
 	order []digest.Digest // files whose last line is not written yet
-	begun []api.Event     // of references without a known file
+	begun []wire.Event    // of references without a known file
 }
 
 func newTerminalProgress(w io.Writer, ref string, size func() (int, int)) *terminalProgress {
 	return &terminalProgress{w: w, ref: ref, size: size, files: fileEvents{}}
 }
 
-func (p *terminalProgress) event(e api.Event) {
+func (p *terminalProgress) event(e wire.Event) {
 	ref := cmp.Or(e.Ref, p.ref)
 	defer p.redraw()
-	at := slices.IndexFunc(p.begun, func(b api.Event) bool { return b.Ref == ref })
+	at := slices.IndexFunc(p.begun, func(b wire.Event) bool { return b.Ref == ref })
 	switch {
 	case e.Digest == "" && at < 0:
-		p.begun = append(p.begun, api.Event{Ref: ref, Status: e.Status})
+		p.begun = append(p.begun, wire.Event{Ref: ref, Status: e.Status})
 		return
 	case e.Digest == "":
 		p.begun[at].Status = e.Status
@@ -252,7 +252,7 @@ func (p *terminalProgress) event(e api.Event) {
 
 // done clears the rewritten lines while something else is printed.
 func (p *terminalProgress) done(ref string, say func()) {
-	p.begun = slices.DeleteFunc(p.begun, func(b api.Event) bool { return b.Ref == ref })
+	p.begun = slices.DeleteFunc(p.begun, func(b wire.Event) bool { return b.Ref == ref })
 	p.draw(nil)
 	say()
 	p.redraw()
@@ -280,7 +280,7 @@ func (p *terminalProgress) redraw() {
 	p.order = slices.DeleteFunc(p.order, func(d digest.Digest) bool {
 		e := p.files[d]
 		switch {
-		case e.Status == api.StatusPresent, e.Status == api.StatusWaiting:
+		case e.Status == wire.StatusPresent, e.Status == wire.StatusWaiting:
 		case finished(e):
 			p.draw([]string{p.line(e)})
 			p.drawn = nil
@@ -347,7 +347,7 @@ const (
 // line returns the line of a file:
 //
 //	model-00001-of-00003.safetensors      42% ▕███████         ▏ 3.1 GB/7.3 GB  98 MB/s  42s
-func (p *terminalProgress) line(e api.Event) string {
+func (p *terminalProgress) line(e wire.Event) string {
 	width, bar := p.widths()
 	name := pad(shorten(fileName(e), width), width)
 	if finished(e) {

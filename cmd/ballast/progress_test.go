@@ -7,14 +7,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
 )
 
-func events() []api.Event {
+func events() []wire.Event {
 	a, b := digest.FromString("a"), digest.FromString("b")
-	return []api.Event{
+	return []wire.Event{
 		{Status: "resolving"},
 		{Status: "waiting", Digest: a, File: "a.gguf", Total: 7_300_000_000},
 		{Status: "present", Digest: b, File: "dir/b.json", Total: 120, Completed: 120},
@@ -87,7 +87,7 @@ func TestTerminalSize(t *testing.T) {
 	var b strings.Builder
 	p := newTerminalProgress(&b, "r", func() (int, int) { return 30, 6 })
 	for i := range 20 {
-		p.event(api.Event{Status: "downloading", Digest: digest.FromString(fmt.Sprint(i)), File: strings.Repeat("x", 50), Total: 10, Completed: 1})
+		p.event(wire.Event{Status: "downloading", Digest: digest.FromString(fmt.Sprint(i)), File: strings.Repeat("x", 50), Total: 10, Completed: 1})
 	}
 	lines := strings.Split(strings.TrimSuffix(screen(t, b.String()), "\n"), "\n")
 	if len(lines) != 4 || lines[2] != "… and 18 more" || !strings.HasPrefix(lines[3], "total ") {
@@ -104,7 +104,7 @@ func TestTerminalSize(t *testing.T) {
 func TestNarrowTerminal(t *testing.T) {
 	var b strings.Builder
 	p := newTerminalProgress(&b, "r", func() (int, int) { return 80, 24 })
-	p.event(api.Event{Status: "downloading", Digest: digest.FromString("a"), File: "model-00001-of-00003-with-a-long-name.safetensors",
+	p.event(wire.Event{Status: "downloading", Digest: digest.FromString("a"), File: "model-00001-of-00003-with-a-long-name.safetensors",
 		Total: 999_000_000_000, Completed: 111_000_000_000, Rate: 2_500_000})
 	got := screen(t, b.String())
 	if want := "model-00001-…ensors "; !strings.HasPrefix(got, want) {
@@ -119,7 +119,7 @@ func TestNarrowTerminal(t *testing.T) {
 func TestVerifyProgress(t *testing.T) {
 	var b strings.Builder
 	p := newPlainProgress(&b, "all models", time.Now)
-	p.event(api.Event{Status: "verifying", Digest: "verifying", File: "verifying", Total: 200, Completed: 100})
+	p.event(wire.Event{Status: "verifying", Digest: "verifying", File: "verifying", Total: 200, Completed: 100})
 	if got, want := b.String(), "all models: verifying  50%  100 B/200 B\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -160,7 +160,7 @@ func screen(t *testing.T, s string) string {
 
 // A file name cannot control the terminal.
 func TestHostileNames(t *testing.T) {
-	e := api.Event{Status: "downloading", Digest: digest.FromString("a"), File: "a\x1b]0;title\x07\u202egpj.exe", Total: 1}
+	e := wire.Event{Status: "downloading", Digest: digest.FromString("a"), File: "a\x1b]0;title\x07\u202egpj.exe", Total: 1}
 	if got := fileName(e); strings.ContainsAny(got, "\x1b\x07\u202e") {
 		t.Errorf("name: %q", got)
 	}
@@ -203,7 +203,7 @@ func TestProgressTotal(t *testing.T) {
 	var b strings.Builder
 	p := newTerminalProgress(&b, "r", func() (int, int) { return 100, 24 })
 	send := func(name, status string, total, done, rate int64) {
-		p.event(api.Event{Status: api.EventStatus(status), Digest: digest.FromString(name), File: name, Total: total, Completed: done, Rate: rate})
+		p.event(wire.Event{Status: wire.EventStatus(status), Digest: digest.FromString(name), File: name, Total: total, Completed: done, Rate: rate})
 	}
 	send("x", "waiting", 300, 0, 0)
 	send("x", "present", 300, 300, 0)
@@ -230,7 +230,7 @@ func TestNarrowedWindowIsOverwritten(t *testing.T) {
 	var b strings.Builder
 	columns := 100
 	p := newTerminalProgress(&b, "r", func() (int, int) { return columns, 24 })
-	e := api.Event{Status: "downloading", Digest: digest.FromString("a"), File: "a", Total: 7_300_000_000, Completed: 3_100_000_000, Rate: 98_000_000}
+	e := wire.Event{Status: "downloading", Digest: digest.FromString("a"), File: "a", Total: 7_300_000_000, Completed: 3_100_000_000, Rate: 98_000_000}
 	p.event(e) // a line of 85 characters
 	b.Reset()
 	columns = 40
@@ -261,7 +261,7 @@ func TestSixtyColumns(t *testing.T) {
 		{1_000_000, 900_000, "model-with-…ensors    0% 1.0 MB/999 GB  900 kB/s  > 99h"},
 		{998_000_000_000, 110_000_000, "model-with-…ensors   99% 998 GB/999 GB  110 MB/s  10s"},
 	} {
-		line := p.line(api.Event{Status: "downloading", File: "model-with-a-long-name.safetensors", Total: 999_000_000_000, Completed: tt.done, Rate: tt.rate})
+		line := p.line(wire.Event{Status: "downloading", File: "model-with-a-long-name.safetensors", Total: 999_000_000_000, Completed: tt.done, Rate: tt.rate})
 		if line != tt.want || len([]rune(line)) > 59 {
 			t.Errorf("got %q, want %q", line, tt.want)
 		}
@@ -275,10 +275,10 @@ func TestProgressOfSeveralModels(t *testing.T) {
 	p := newTerminalProgress(&b, "r", func() (int, int) { return 100, 24 })
 	p.many = true
 	file := func(ref, digestOf string, done int64) {
-		p.event(api.Event{Ref: ref, Status: "downloading", Digest: digest.FromString(digestOf), File: "model.gguf", Total: 1000, Completed: done, Rate: 10})
+		p.event(wire.Event{Ref: ref, Status: "downloading", Digest: digest.FromString(digestOf), File: "model.gguf", Total: 1000, Completed: done, Rate: 10})
 	}
 	for _, ref := range []string{"a.b/one:1", "a.b/two@sha256:00", "a.b/none:1"} {
-		p.event(api.Event{Ref: ref, Status: "resolving"})
+		p.event(wire.Event{Ref: ref, Status: "resolving"})
 	}
 	file("a.b/one:1", "x", 500)
 	file("a.b/two@sha256:00", "y", 0)
@@ -299,7 +299,7 @@ func TestPlainTotal(t *testing.T) {
 	now := time.Unix(0, 0)
 	p := newPlainProgress(&b, "r", func() time.Time { return now })
 	for i, name := range []string{"a", "b", "a"} {
-		p.event(api.Event{Status: "downloading", Digest: digest.FromString(name), File: name, Total: 1000, Completed: int64(i) * 100, Rate: 10})
+		p.event(wire.Event{Status: "downloading", Digest: digest.FromString(name), File: name, Total: 1000, Completed: int64(i) * 100, Rate: 10})
 		now = now.Add(plainEvery / 2)
 	}
 	if !strings.HasSuffix(b.String(), "\ntotal  downloading  15%  300 B/2.0 kB  20 B/s  1m26s\n") || strings.Count(b.String(), "total") != 1 {
@@ -314,7 +314,7 @@ func TestWideNames(t *testing.T) {
 	p := newTerminalProgress(io.Discard, "r", func() (int, int) { return 60, 24 })
 	width, _ := p.widths()
 	for _, name := range names {
-		l := p.line(api.Event{Status: api.StatusDownloading, File: name, Total: 100, Completed: 42})
+		l := p.line(wire.Event{Status: wire.StatusDownloading, File: name, Total: 100, Completed: 42})
 		before, _, ok := strings.Cut(l, "   42%")
 		if !ok || cells(before) != width || cells(l) > 59 {
 			t.Errorf("%q: %d columns before the share, %d in all: %q", name, cells(before), cells(l), l)

@@ -5,7 +5,8 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/translate"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert/export"
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -25,7 +26,7 @@ model, or if they get it from a file, with "ballast prefetch --order" or "ballas
 	}
 	var push bool
 	c.Flags().BoolVar(&push, "push", false, "write the order into the repository of REF")
-	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *wire.Client, args []string) error {
 		r, err := cl.Order(cmd.Context(), args[0])
 		if err != nil {
 			return err
@@ -33,7 +34,7 @@ model, or if they get it from a file, with "ballast prefetch --order" or "ballas
 		if push {
 			return a.pushOrder(cmd.Context(), args[0], r)
 		}
-		p, err := r.Order.Encode()
+		p, err := translate.OrderOf(r.Order).Encode()
 		if err != nil {
 			return err
 		}
@@ -44,7 +45,7 @@ model, or if they get it from a file, with "ballast prefetch --order" or "ballas
 }
 
 // pushOrder writes an order into the repository of a reference.
-func (a *app) pushOrder(ctx context.Context, name string, r api.Recorded) error {
+func (a *app) pushOrder(ctx context.Context, name string, r wire.Recorded) error {
 	ref, err := resolve.ParseRef(name)
 	if err != nil || ref.URL != "" {
 		return usage("%s: --push is for the reference of a model in a registry", name)
@@ -59,7 +60,7 @@ func (a *app) pushOrder(ctx context.Context, name string, r api.Recorded) error 
 		return err
 	}
 	defer closeDst() // of a registry there is nothing to close
-	if err := export.AttachOrder(ctx, dst, r.Image, r.Order); err != nil || a.quiet {
+	if err := export.AttachOrder(ctx, dst, r.Image, translate.OrderOf(r.Order)); err != nil || a.quiet {
 		return err
 	}
 	_, err = fmt.Fprintf(a.stdout, "%s  %d ranges, beside %s\n", ref.Name(), len(r.Order.Ranges), r.Image.Digest)

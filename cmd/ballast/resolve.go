@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"io/fs"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
@@ -38,7 +38,7 @@ and knows only models that everybody can read in their registry.`,
 				return err
 			}
 		}
-		cl := api.NewClient(socket)
+		cl := wire.NewClient(socket)
 		defer cl.Close()
 		m, err := cl.Resolve(cmd.Context(), ref.String())
 		switch {

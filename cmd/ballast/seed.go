@@ -9,8 +9,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/modelname"
+	"github.com/ballast-dev/ballast/cmd/internal/translate"
 	"github.com/ballast-dev/ballast/cmd/internal/upstream"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/signature"
@@ -60,7 +62,7 @@ func (a *app) seed(ctx context.Context, dir string, refs []remote.Ref, out outpu
 	if err := checkSeed(dir); err != nil {
 		return err
 	}
-	client, err := remote.New(upstream.Options(cfg, api.ThisVersion().Agent(), a.log()))
+	client, err := remote.New(upstream.Options(cfg, wire.ThisVersion().Agent(), a.log()))
 	if err != nil {
 		return err
 	}
@@ -83,7 +85,7 @@ func (a *app) seed(ctx context.Context, dir string, refs []remote.Ref, out outpu
 	}
 	return each(a, refs, func(ref remote.Ref) error {
 		if err := a.seedModel(ctx, h, ref, out); err != nil {
-			return api.About(ref.String(), err)
+			return wire.About(ref.String(), err)
 		}
 		return nil
 	})
@@ -119,7 +121,7 @@ func (a *app) seedModel(ctx context.Context, h *registry.Handler, ref remote.Ref
 	if _, err := h.Admit(ctx, registry.Candidate{Table: im.Table, Names: []string{ref.Name()}, Complete: true, AsNode: true}); err != nil {
 		return err
 	}
-	pin := api.PinName(api.Label(im, ref))
+	pin := modelname.Pin(modelname.Label(im, ref))
 	if err := h.Store.AddRef(pin, im.Table, time.Time{}, ref.Name()); err != nil {
 		return err
 	}
@@ -136,7 +138,7 @@ func (a *app) seedModel(ctx context.Context, h *registry.Handler, ref remote.Ref
 	line := im.Manifest.String()
 	switch {
 	case out == outJSON:
-		return a.printJSON(api.Imported{Ref: ref.String(), Image: im})
+		return a.printJSON(wire.Imported{Ref: ref.String(), Image: translate.Image(im)})
 	case !a.quiet:
 		line = fmt.Sprintf("%s  %s  %s  %s", ref, shortDigest(line), size(im.Size), took(time.Since(start)))
 	}

@@ -10,8 +10,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/setup"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 )
 
 // removeWithDaemon removes ballast where the pod of the daemon is gone: containerd removes its images,
@@ -84,7 +84,7 @@ func (a *app) keepRunning(ctx context.Context, stop context.CancelCauseFunc, pro
 }
 
 // answers waits until a daemon answers that was started after a time.
-func answers(ctx context.Context, c *api.Client, since time.Time) error {
+func answers(ctx context.Context, c *wire.Client, since time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	for {

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/spf13/cobra"
 )
 
@@ -27,7 +27,7 @@ by containers.`,
 	}
 	out := outputFlag(c)
 	watch := watchFlag(c)
-	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, _ []string) error {
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *wire.Client, _ []string) error {
 		return a.repeat(cmd.Context(), watch(), func() error {
 			s, err := cl.Status(cmd.Context())
 			if err != nil {
@@ -43,7 +43,7 @@ by containers.`,
 }
 
 // status prints the work of the daemon; with --quiet only what is running.
-func (a *app) status(s api.Status) error {
+func (a *app) status(s wire.Status) error {
 	rows := [][]string{{"KIND", "MODEL", "DONE", "RATE", "LEFT", "LIMIT", "WAITING", "READS", "SINCE"}}
 	failed := failures(s.Jobs)
 	var ends time.Time // of the first abandoned download
@@ -51,14 +51,14 @@ func (a *app) status(s api.Status) error {
 		if !j.Ended.IsZero() {
 			continue
 		}
-		if j.Kind == api.KindAbandoned && (ends.IsZero() || j.Ends.Before(ends)) {
+		if j.Kind == wire.KindAbandoned && (ends.IsZero() || j.Ends.Before(ends)) {
 			ends = j.Ends
 		}
 		if a.quiet {
 			fmt.Fprintln(a.stdout, printable(j.Ref))
 			continue
 		}
-		if s.Paused && j.Kind == api.KindBackground {
+		if s.Paused && j.Kind == wire.KindBackground {
 			j.Limit = "paused"
 		}
 		rows = append(rows, jobRow(j))
@@ -96,11 +96,11 @@ func (a *app) status(s api.Status) error {
 
 // failures returns the newest jobs with errors, without those of models with which the same has
 // succeeded since.
-func failures(jobs []api.Job) (failed []api.Job) {
+func failures(jobs []wire.Job) (failed []wire.Job) {
 	done := map[string]bool{}
 	for _, j := range jobs { // the newest of those that have ended first
 		names := []string{j.Ref, j.Table.String()}
-		if j.Kind == api.KindVerify {
+		if j.Kind == wire.KindVerify {
 			names = []string{"verify " + j.Ref}
 		}
 		switch {
@@ -116,13 +116,13 @@ func failures(jobs []api.Job) (failed []api.Job) {
 }
 
 // jobRow returns the table row of a running job.
-func jobRow(j api.Job) []string {
+func jobRow(j wire.Job) []string {
 	row := []string{string(j.Kind), orAll(j.Ref), "starting", "", "", string(j.Limit), "", "", took(time.Since(j.Started))}
 	if j.Queued {
 		row[2] = "waiting"
 	}
 	if j.Total > 0 {
-		row[2] = fmt.Sprintf("%d%% of %s", percent(api.Event{Total: j.Total, Completed: j.Completed}), size(j.Total))
+		row[2] = fmt.Sprintf("%d%% of %s", percent(wire.Event{Total: j.Total, Completed: j.Completed}), size(j.Total))
 	}
 	if j.Ordered {
 		row[2] += ", in recorded order"

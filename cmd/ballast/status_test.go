@@ -5,8 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 )
@@ -16,13 +15,13 @@ func TestStatusTable(t *testing.T) {
 	var out strings.Builder
 	a := &app{stdout: &out}
 	now := time.Now()
-	err := a.status(api.Status{Paused: true, WaitingReads: 3, Jobs: []api.Job{
+	err := a.status(wire.Status{Paused: true, WaitingReads: 3, Jobs: []wire.Job{
 		{Kind: "prefetch", Ref: "a.b/c:1", Started: now.Add(-20 * time.Second), Total: 1e9, Completed: 25e7, Rate: 5e7, Waiting: 2, Limit: "network"},
-		{Kind: "background", Ref: "a.b/d:1", Started: now.Add(-time.Minute), Total: 100, Completed: 10, Reads: 3, Error: &api.Error{Message: "registry down"}},
+		{Kind: "background", Ref: "a.b/d:1", Started: now.Add(-time.Minute), Total: 100, Completed: 10, Reads: 3, Error: &wire.Error{Message: "registry down"}},
 		{Kind: "verify", Started: now.Add(-time.Second)},
 		{Kind: "prefetch", Ref: "a.b/g:1", Started: now.Add(-time.Second), Queued: true},
 		{Kind: "abandoned", Ref: "a.b/h:1", Started: now.Add(-time.Minute), Total: 100, Completed: 20, Ends: now.Add(4*time.Minute + 10400*time.Millisecond)},
-		{Kind: "import", Ref: "a.b/e:1", Started: now.Add(-time.Hour), Ended: now.Add(-2 * time.Minute), Error: api.Wrap(errdefs.ErrNotFound)},
+		{Kind: "import", Ref: "a.b/e:1", Started: now.Add(-time.Hour), Ended: now.Add(-2 * time.Minute), Error: wire.Wrap(errdefs.ErrNotFound)},
 		{Kind: "prefetch", Ref: "a.b/f:1", Started: now.Add(-time.Hour), Ended: now},
 	}})
 	if err != nil {
@@ -52,9 +51,9 @@ last errors:
 
 // TestErrorsUntilSuccess shows errors of models and verifications that have not succeeded since.
 func TestErrorsUntilSuccess(t *testing.T) {
-	now, failed := time.Now(), api.Wrap(errdefs.ErrUnavailable)
+	now, failed := time.Now(), wire.Wrap(errdefs.ErrUnavailable)
 	var got []string
-	for _, j := range failures([]api.Job{
+	for _, j := range failures([]wire.Job{
 		{Kind: "background", Ref: "a", Table: "sha256:a", Error: failed}, // runs
 		{Kind: "prefetch", Ref: "new", Ended: now, Error: failed},
 		{Kind: "containerd", Ref: "b", Table: "sha256:b", Ended: now},
@@ -75,7 +74,7 @@ func TestErrorsUntilSuccess(t *testing.T) {
 
 // TestFiltersMustAllMatch passes models that match all filters.
 func TestFiltersMustAllMatch(t *testing.T) {
-	im := api.Image{Image: store.Image{Refs: []string{"ghcr.io/team/model:v1"}}, State: api.StateLazy, Snapshots: 1}
+	im := wire.Image{Record: wire.Record{Refs: []string{"ghcr.io/team/model:v1"}}, State: wire.StateLazy, Snapshots: 1}
 	im.Origin.Format = "modelpack"
 	for _, tt := range []struct {
 		filters []string
@@ -103,18 +102,18 @@ func TestFiltersMustAllMatch(t *testing.T) {
 // TestStateText shows how long the rest takes, and how long a pin lasts.
 func TestStateText(t *testing.T) {
 	const ref = "ghcr.io/team/model:v1"
-	im := api.Image{
-		Image: store.Image{Refs: []string{ref}}, State: api.StatePulling, Total: 1000, Completed: 250, Rate: 10,
-		Pins: []store.Ref{{Name: ref, Expires: time.Now().Add(3*time.Hour + time.Minute)}},
+	im := wire.Image{
+		Record: wire.Record{Refs: []string{ref}}, State: wire.StatePulling, Total: 1000, Completed: 250, Rate: 10,
+		Pins: []wire.Ref{{Name: ref, Expires: time.Now().Add(3*time.Hour + time.Minute)}},
 	}
 	if got, want := state(im, ref), "pulling 25% (1m16s left), pinned (3 hours left)"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	im = api.Image{State: api.StateLazy, Total: 1000, Completed: 400, Error: &api.Error{Message: "registry down"}}
+	im = wire.Image{State: wire.StateLazy, Total: 1000, Completed: 400, Error: &wire.Error{Message: "registry down"}}
 	if got, want := state(im, ref), "lazy 40%, stalled"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	im = api.Image{State: api.StatePulling, Total: 1000, Completed: 400, Rate: 600, Ends: time.Now().Add(4 * time.Minute)}
+	im = wire.Image{State: wire.StatePulling, Total: 1000, Completed: 400, Rate: 600, Ends: time.Now().Add(4 * time.Minute)}
 	if got, want := state(im, ref), "pulling 40% (2s left), stops in 4 minutes"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -123,13 +122,13 @@ func TestStateText(t *testing.T) {
 // TestCauseOfStall shows why the rest of a model does not arrive, in "ls" and in "why".
 func TestCauseOfStall(t *testing.T) {
 	const cause = "layer 0 (\"w\"): unpack zstd archive: a window of more than 128 MiB"
-	im := api.Image{
-		Image: store.Image{Refs: []string{"ghcr.io/team/model:v1"}}, State: api.StateLazy, Total: 1000, Completed: 400,
-		Error: &api.Error{Message: cause}, Share: &store.Share{},
+	im := wire.Image{
+		Record: wire.Record{Refs: []string{"ghcr.io/team/model:v1"}}, State: wire.StateLazy, Total: 1000, Completed: 400,
+		Error: &wire.Error{Message: cause}, Share: &wire.Share{},
 	}
 	for name, print := range map[string]func(a *app) error{
-		"ls":  func(a *app) error { return a.list([]api.Image{im}, outTable) },
-		"why": func(a *app) error { return a.why(api.Why{Image: im}) },
+		"ls":  func(a *app) error { return a.list([]wire.Image{im}, outTable) },
+		"why": func(a *app) error { return a.why(wire.Why{Image: im}) },
 	} {
 		var out strings.Builder
 		if err := print(&app{stdout: &out}); err != nil {

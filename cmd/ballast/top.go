@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 )
@@ -23,7 +23,7 @@ them. It goes on after a restart of ballastd, until Ctrl-C. With -o json, it sho
 	}
 	out := outputFlag(c)
 	times := c.Flags().IntP("iterations", "n", 0, "end after `N` outputs, which stay on the terminal (default: until Ctrl-C)")
-	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, _ []string) error {
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *wire.Client, _ []string) error {
 		if *out == outJSON {
 			*times = cmp.Or(*times, 1)
 		}
@@ -49,15 +49,15 @@ them. It goes on after a restart of ballastd, until Ctrl-C. With -o json, it sho
 }
 
 // registryRows returns the table of the registries of running jobs. Jobs that wait for the same download count once.
-func registryRows(jobs []api.Job) [][]string {
-	models := map[string]map[digest.Digest]api.Job{} // by registry and table
+func registryRows(jobs []wire.Job) [][]string {
+	models := map[string]map[digest.Digest]wire.Job{} // by registry and table
 	for _, j := range jobs {
 		host, _, ok := strings.Cut(j.Ref, "/")
 		if !ok || !j.Ended.IsZero() || j.Table == "" {
 			continue
 		}
 		if models[host] == nil {
-			models[host] = map[digest.Digest]api.Job{}
+			models[host] = map[digest.Digest]wire.Job{}
 		}
 		if old, ok := models[host][j.Table]; !ok || j.Rate > old.Rate {
 			models[host][j.Table] = j
@@ -65,7 +65,7 @@ func registryRows(jobs []api.Job) [][]string {
 	}
 	rows := [][]string{{"REGISTRY", "MODELS", "DONE", "RATE", "READS"}}
 	for _, host := range slices.Sorted(maps.Keys(models)) {
-		var all api.Job
+		var all wire.Job
 		for _, j := range models[host] {
 			all.Total, all.Completed, all.Rate, all.Reads = all.Total+j.Total, all.Completed+j.Completed, all.Rate+j.Rate, all.Reads+j.Reads
 		}

@@ -5,16 +5,15 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert/resolve"
-	"github.com/ballast-dev/ballast/convert/signature"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 )
 
 func (a *app) verifyCommand() *cobra.Command {
-	var r api.VerifyRequest
+	var r wire.VerifyRequest
 	var signatures bool
 	c := &cobra.Command{
 		Use:   "verify [REF|DIGEST]",
@@ -34,7 +33,7 @@ are read.`,
 	out := outputFlag(c)
 	c.Flags().BoolVar(&r.Repair, "repair", false, "download damaged and missing files again")
 	c.Flags().BoolVar(&signatures, "signatures", false, "check the signatures of REF")
-	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *wire.Client, args []string) error {
 		if signatures {
 			if len(args) == 0 || r.Repair {
 				return usage("--signatures needs a reference, and cannot be used with --repair")
@@ -46,8 +45,8 @@ are read.`,
 			r.Name, about = args[0], args[0]
 		}
 		p := a.progress(outTable, about)
-		res, failed := cl.Verify(cmd.Context(), r, func(e api.VerifyEvent) {
-			p.event(api.Event{Status: e.Status, Digest: digest.Digest(e.Status), File: string(e.Status), Total: e.Total, Completed: e.Completed})
+		res, failed := cl.Verify(cmd.Context(), r, func(e wire.VerifyEvent) {
+			p.event(wire.Event{Status: e.Status, Digest: digest.Digest(e.Status), File: string(e.Status), Total: e.Total, Completed: e.Completed})
 		})
 		p.end()
 		if failed != nil && len(res.Bad)+len(res.Snapshots) == 0 {
@@ -98,7 +97,7 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-func (a *app) verified(res api.VerifyResult, out output) error {
+func (a *app) verified(res wire.VerifyResult, out output) error {
 	if len(res.Repaired) > 0 {
 		a.warn("containers that have files of repaired models open keep the old files until they are restarted")
 	}
@@ -126,7 +125,7 @@ func (a *app) verified(res api.VerifyResult, out output) error {
 
 // signatures looks for the signatures of references and prints the results of the rules. It returns
 // an error if one is refused, or has no rule.
-func (a *app) signatures(ctx context.Context, cl *api.Client, ref string, out output) error {
+func (a *app) signatures(ctx context.Context, cl *wire.Client, ref string, out output) error {
 	if _, err := resolve.ParseRef(ref); err != nil {
 		return &usageError{err}
 	}
@@ -146,9 +145,9 @@ func (a *app) signatures(ctx context.Context, cl *api.Client, ref string, out ou
 	}
 	for _, r := range res.Results {
 		switch r.State {
-		case signature.Refused:
+		case wire.SignatureRefused:
 			return fmt.Errorf("%s: refused by rule %q: %w", ref, r.Rule, errdefs.ErrFailedPrecondition)
-		case signature.Failed:
+		case wire.SignatureFailed:
 			return fmt.Errorf("%s: the search for its signatures failed: %w", ref, errdefs.ErrUnavailable)
 		}
 	}
@@ -156,17 +155,17 @@ func (a *app) signatures(ctx context.Context, cl *api.Client, ref string, out ou
 }
 
 // signatureRows returns table rows about signers.
-func signatureRows(results []signature.Result) (rows [][]string) {
+func signatureRows(results []wire.SignatureResult) (rows [][]string) {
 	for _, r := range results {
 		about := r.Signers
-		if r.State != signature.Accepted {
+		if r.State != wire.SignatureAccepted {
 			about = r.Reasons
 		}
 		text := strings.Join(about, "; ")
 		if !r.Kept.IsZero() {
 			text += " (found " + ago(r.Kept) + ")"
 		}
-		rows = append(rows, []string{string(r.State), "rule " + r.Rule + ", " + string(r.Mode), text})
+		rows = append(rows, []string{string(r.State), "rule " + r.Rule + ", " + r.Mode, text})
 	}
 	return rows
 }

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/spf13/cobra"
 )
 
@@ -91,7 +91,7 @@ func (a *app) repeat(ctx context.Context, times int, show func() error) error {
 			return err
 		case err != nil && lost.IsZero():
 			if lost = time.Now(); !terminal {
-				a.note("trying again: %s", api.Text(err))
+				a.note("trying again: %s", wire.Text(err))
 			}
 		case err == nil && !lost.IsZero():
 			if lost = (time.Time{}); !terminal {
@@ -103,7 +103,7 @@ func (a *app) repeat(ctx context.Context, times int, show func() error) error {
 			last = b.String()
 		case terminal:
 			b.Reset()
-			fmt.Fprintf(&b, "trying again for %s: %s\n\n%s", took(time.Since(lost)), printable(api.Text(err)), last)
+			fmt.Fprintf(&b, "trying again for %s: %s\n\n%s", took(time.Since(lost)), printable(wire.Text(err)), last)
 		default:
 			b.Reset()
 		}

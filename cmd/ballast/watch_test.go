@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 )
@@ -155,20 +155,20 @@ func TestTop(t *testing.T) {
 	if out := s.ok(t, "top", "-n", "2"); strings.Count(out, "REGISTRY") != 2 {
 		t.Errorf("top -n 2:\n%s", out)
 	}
-	if st := parse[api.Status](t, s.ok(t, "top", "-o", "json")); len(st.Jobs) == 0 || st.Jobs[0].Limit != "network" {
+	if st := parse[wire.Status](t, s.ok(t, "top", "-o", "json")); len(st.Jobs) == 0 || st.Jobs[0].Limit != "network" {
 		t.Errorf("top -o json: %+v", st)
 	}
 }
 
 // TestRegistryRows counts a download once, however many wait for it.
 func TestRegistryRows(t *testing.T) {
-	got := registryRows([]api.Job{
-		{Kind: api.KindPrefetch, Ref: "a.b/c:1", Table: "sha256:1", Total: 100e6, Completed: 10e6, Rate: 5e6, Reads: 1},
-		{Kind: api.KindContainerd, Ref: "a.b/c:2", Table: "sha256:1", Total: 100e6, Completed: 10e6, Rate: 4e6, Reads: 1},
-		{Kind: api.KindBackground, Ref: "a.b/d:1", Table: "sha256:2", Total: 100e6, Completed: 20e6, Rate: 2e6, Reads: 2},
-		{Kind: api.KindAbandoned, Ref: "x.y/d:1", Table: "sha256:3", Total: 100e6},
-		{Kind: api.KindVerify, Ref: "v.w/d:1", Total: 100e6},
-		{Kind: api.KindHydrate, Ref: "sha256:4", Table: "sha256:4", Total: 100e6},
+	got := registryRows([]wire.Job{
+		{Kind: wire.KindPrefetch, Ref: "a.b/c:1", Table: "sha256:1", Total: 100e6, Completed: 10e6, Rate: 5e6, Reads: 1},
+		{Kind: wire.KindContainerd, Ref: "a.b/c:2", Table: "sha256:1", Total: 100e6, Completed: 10e6, Rate: 4e6, Reads: 1},
+		{Kind: wire.KindBackground, Ref: "a.b/d:1", Table: "sha256:2", Total: 100e6, Completed: 20e6, Rate: 2e6, Reads: 2},
+		{Kind: wire.KindAbandoned, Ref: "x.y/d:1", Table: "sha256:3", Total: 100e6},
+		{Kind: wire.KindVerify, Ref: "v.w/d:1", Total: 100e6},
+		{Kind: wire.KindHydrate, Ref: "sha256:4", Table: "sha256:4", Total: 100e6},
 	})
 	want := [][]string{
 		{"REGISTRY", "MODELS", "DONE", "RATE", "READS"}, {"a.b", "2", "30 MB of 200 MB", "7.0 MB/s", "3"}, {"x.y", "1", "0 B of 100 MB", "0 B/s", "0"},

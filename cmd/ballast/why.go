@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/spf13/cobra"
 )
 
@@ -19,7 +19,7 @@ that ends that.`,
 		ValidArgsFunction: a.completes(1, modelRefs),
 	}
 	out := outputFlag(c)
-	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *wire.Client, args []string) error {
 		w, err := cl.Why(cmd.Context(), args[0])
 		if err != nil {
 			return err
@@ -33,7 +33,7 @@ that ends that.`,
 }
 
 // why prints an explanation.
-func (a *app) why(w api.Why) error {
+func (a *app) why(w wire.Why) error {
 	ref := orNone(w.Image)[0]
 	rows := [][]string{
 		{"Model:", strings.Join(orNone(w.Image), " ")}, {"Digest:", w.ID().String()},

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
@@ -148,7 +148,7 @@ func TestHelpAndVersion(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"--version"}, "ballast version " + api.ThisVersion().Version},
+		{[]string{"--version"}, "ballast version " + wire.ThisVersion().Version},
 		{[]string{"help"}, "prefetch"},
 		{[]string{"help", "config", "hosts"}, "ballast config hosts REGISTRY"},
 		{[]string{"help", "ls"}, "--output"},
@@ -273,7 +273,7 @@ func TestOriginDigest(t *testing.T) {
 	}
 	s.setSpoil(spoil)
 	code, stdout, stderr := s.ballast(t.Context(), "prefetch", origin)
-	converted := parse[[]api.Image](t, s.ok(t, "ls", "-o", "json"))[0].Manifest
+	converted := parse[[]wire.Image](t, s.ok(t, "ls", "-o", "json"))[0].Manifest
 	if code != 0 || !strings.Contains(stdout, shortDigest(converted.String())) || !strings.Contains(stderr, "the digest in "+origin+" is that of the model as its registry has it") ||
 		!strings.Contains(stderr, name+converted.String()) {
 		t.Errorf("code %d, stdout %q, stderr %q", code, stdout, stderr)
@@ -290,10 +290,10 @@ func TestMovedPin(t *testing.T) {
 	ref, other := s.add("team/model", 41, 1<<20), s.add("team/other", 42, 2<<20)
 	s.ok(t, "prefetch", ref, other)
 	s.ok(t, "unpin", other)
-	old := parse[[]api.Pin](t, s.ok(t, "pin", "ls", "-o", "json"))
+	old := parse[[]wire.Pin](t, s.ok(t, "pin", "ls", "-o", "json"))
 	s.models["team/model"] = s.models["team/other"]
 	s.ok(t, "prefetch", "--no-pin", ref)
-	pins := parse[[]api.Pin](t, s.ok(t, "pin", "ls", "-o", "json"))
+	pins := parse[[]wire.Pin](t, s.ok(t, "pin", "ls", "-o", "json"))
 	if len(pins) != 1 || pins[0].Digest != old[0].Digest || old[0].Moved != "" || pins[0].Moved == "" || pins[0].Moved == pins[0].Digest {
 		t.Fatalf("pins %+v, before %+v", pins, old)
 	}
@@ -316,7 +316,7 @@ func TestMovedPin(t *testing.T) {
 
 // The saved space is what separate files of the models would use in addition.
 func TestSavedSpace(t *testing.T) {
-	rows := usageRows(store.Usage{Logical: 5e9, Unique: 3_100_000_000, Saved: 2e9, Objects: 7})
+	rows := usageRows(wire.Usage{Logical: 5e9, Unique: 3_100_000_000, Saved: 2e9, Objects: 7})
 	var got []string
 	for _, r := range rows[:4] {
 		got = append(got, r[0]+" "+r[1])
@@ -364,7 +364,7 @@ func TestInvalidModel(t *testing.T) {
 	bad, good := s.add("bad", 25, 1<<20), s.add("good", 26, 1<<20)
 	s.ok(t, "prefetch", bad, good)
 	var table digest.Digest
-	for _, im := range parse[[]api.Image](t, s.ok(t, "ls", "-o", "json")) {
+	for _, im := range parse[[]wire.Image](t, s.ok(t, "ls", "-o", "json")) {
 		if im.Refs[0] == bad {
 			table = im.Table
 		}
@@ -374,14 +374,14 @@ func TestInvalidModel(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.start(t, 1)
-	states := map[string]api.ImageState{}
-	for _, im := range parse[[]api.Image](t, s.ok(t, "ls", "-o", "json")) {
+	states := map[string]wire.ImageState{}
+	for _, im := range parse[[]wire.Image](t, s.ok(t, "ls", "-o", "json")) {
 		states[im.Refs[0]] = im.State
 		if (im.Error != nil) != (im.Refs[0] == bad) {
 			t.Errorf("%v: error %v", im.Refs, im.Error)
 		}
 	}
-	if states[bad] != api.StateInvalid || states[good] != api.StateComplete {
+	if states[bad] != wire.StateInvalid || states[good] != wire.StateComplete {
 		t.Errorf("states: %v", states)
 	}
 	if out := s.ok(t, "ls"); !strings.Contains(out, "invalid, pinned") || !strings.Contains(out, " is invalid: ") || !strings.Contains(out, "complete, pinned") {
@@ -390,7 +390,7 @@ func TestInvalidModel(t *testing.T) {
 	if out := s.ok(t, "inspect", bad); !strings.Contains(out, "invalid, pinned") || !strings.Contains(out, "Error: ") || !strings.Contains(out, bad) {
 		t.Errorf("inspect:\n%s", out)
 	}
-	if d := parse[api.Detail](t, s.ok(t, "inspect", "-o", "json", bad)); d.Error == nil || d.Error.Code == "" || d.Files == nil || d.Blobs == nil {
+	if d := parse[wire.Detail](t, s.ok(t, "inspect", "-o", "json", bad)); d.Error == nil || d.Error.Code == "" || d.Files == nil || d.Blobs == nil {
 		t.Errorf("inspect -o json: %+v", d)
 	}
 	s.ok(t, "prefetch", bad) // as the error advises

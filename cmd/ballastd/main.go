@@ -30,9 +30,9 @@ import (
 	"syscall"
 
 	"github.com/ballast-dev/ballast/cmd/internal/ahead"
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/daemon"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/snapshotter/lazy"
 	"github.com/ballast-dev/ballast/snapshotter/lazy/fdstore"
 	"github.com/containerd/log"
@@ -56,7 +56,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintf(stderr, "ballastd: %s\n", api.Text(err))
+	fmt.Fprintf(stderr, "ballastd: %s\n", wire.Text(err))
 	if failed := (*runError)(nil); errors.As(err, &failed) {
 		return 1
 	}
@@ -113,7 +113,7 @@ func root(stdout, stderr io.Writer) *cobra.Command {
 		}},
 	)
 	c.AddCommand(conf, unmount(&file, stdout, stderr), holder(stderr), readAhead(), &cobra.Command{Use: "version", Short: "print the version", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
-		_, err := fmt.Fprintln(stdout, strings.Join(strings.Fields("ballastd "+strings.Join(api.ThisVersion().Fields(), " ")), " "))
+		_, err := fmt.Fprintln(stdout, strings.Join(strings.Fields("ballastd "+strings.Join(wire.ThisVersion().Fields(), " ")), " "))
 		return err
 	}})
 	return c

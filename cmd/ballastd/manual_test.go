@@ -5,8 +5,8 @@ import (
 	"io"
 	"testing"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/manualtest"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 )
 
 var (
@@ -21,7 +21,7 @@ func TestManual(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := manualtest.Check("../../contrib/docs/commands.md", c, *update, *manDir, api.ThisVersion().Version, sections...); err != nil {
+	if err := manualtest.Check("../../contrib/docs/commands.md", c, *update, *manDir, wire.ThisVersion().Version, sections...); err != nil {
 		t.Error(err)
 	}
 }

@@ -147,8 +147,8 @@ type Report struct {
 
 // A Problem is a header that cannot be read.
 type Problem struct {
-	Path string `json:"path"`
-	Text string `json:"text"`
+	Path string
+	Text string
 }
 
 // Describe combines the headers of the files of a model.

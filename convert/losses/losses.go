@@ -14,8 +14,8 @@ import (
 
 // A Loss is information in an origin that has no place in a converted image.
 type Loss struct {
-	What string `json:"what"`
-	Kept string `json:"kept,omitempty"` // where it is kept; empty if it is lost
+	What string
+	Kept string // where it is kept; empty if it is lost
 }
 
 // Limits of the report for one origin.

@@ -99,14 +99,14 @@ const (
 
 // A Result is the result of a Check by one rule.
 type Result struct {
-	Rule    string   `json:"rule"`
-	Mode    Mode     `json:"mode"`
-	State   State    `json:"state"`
-	Signers []string `json:"signers,omitempty"` // the signers, if Accepted
-	Reasons []string `json:"reasons,omitempty"` // the reasons, otherwise
+	Rule    string
+	Mode    Mode
+	State   State
+	Signers []string // the signers, if Accepted
+	Reasons []string // the reasons, otherwise
 
 	// Kept is the time of the check if the result is stored from before.
-	Kept time.Time `json:"kept,omitzero"`
+	Kept time.Time
 
 	err error // of Failed
 }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/plan"
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"github.com/prometheus/client_golang/prometheus"
@@ -54,7 +54,7 @@ type Agent struct {
 	Socket    string        // of ballastd
 	Log       *slog.Logger
 
-	daemon *api.Client
+	daemon *wire.Client
 
 	client client.Client // reads nodes and sets from the watches
 	direct client.Reader // reads the rest
@@ -63,14 +63,14 @@ type Agent struct {
 	loaded  types.UID // of the node whose ModelNode is known; what follows is that
 	written v1alpha1.ModelNodeStatus
 	at      time.Time // of the last write
-	pinned  []api.FleetPin
+	pinned  []wire.FleetPin
 	usage   v1alpha1.ModelNodeStatus // Disk and Received
 	looked  time.Time                // when usage was had
 	omitted int                      // models
 
 	mu    sync.Mutex        // guards the fields below
 	ready bool              // the daemon
-	pulls []api.Pull        // of containerd
+	pulls []wire.Pull       // of containerd
 	stale bool              // the daemon may lack pins, also pinned ones
 	work  map[string]*model // by reference
 }
@@ -82,7 +82,7 @@ type model struct {
 	due      time.Time // of the next attempt
 	failures int
 	stop     context.CancelFunc // of the attempt that runs; nil: none
-	events   map[digest.Digest]api.Event
+	events   map[digest.Digest]wire.Event
 }
 
 // cacheOptions are the two watches of an agent.
@@ -102,7 +102,7 @@ func slim(o any) (any, error) {
 
 // Run does the work of the agent until ctx ends. newManager returns a manager with options besides these.
 func (a *Agent) Run(ctx context.Context, newManager func(manager.Options) (manager.Manager, error)) error {
-	a.daemon = api.NewClient(a.Socket)
+	a.daemon = wire.NewClient(a.Socket)
 	defer a.daemon.Close()
 	if a.Node == "" {
 		return a.watchDaemon(ctx)
@@ -249,7 +249,7 @@ func (a *Agent) start(ctx context.Context, wishes map[string]plan.Wish) time.Dur
 			continue
 		}
 		attempt, stop := context.WithCancel(context.WithoutCancel(ctx))
-		m.stop, m.events = stop, map[digest.Digest]api.Event{}
+		m.stop, m.events = stop, map[digest.Digest]wire.Event{}
 		go a.attempt(attempt, ref, w, m)
 	}
 	return next
@@ -257,12 +257,12 @@ func (a *Agent) start(ctx context.Context, wishes map[string]plan.Wish) time.Dur
 
 // attempt has the daemon fetch a model.
 func (a *Agent) attempt(ctx context.Context, ref string, w plan.Wish, m *model) {
-	req := api.FleetPullRequest{Ref: ref, Handler: a.Handler, Rate: w.Rate, Set: w.Set}
+	req := wire.FleetPullRequest{Ref: ref, Handler: a.Handler, Rate: w.Rate, Set: w.Set}
 	err := a.credentials(ctx, w.Secret, &req)
 	var digest string
 	if err == nil {
-		im, perr := a.daemon.FleetPull(ctx, req, func(e api.Event) { a.progress(m, e) })
-		digest, err = (&api.Image{Image: im}).ID().String(), perr
+		im, perr := a.daemon.FleetPull(ctx, req, func(e wire.Event) { a.progress(m, e) })
+		digest, err = im.ID().String(), perr
 		if refused := errdefs.IsUnauthorized(err) || errdefs.IsPermissionDenied(err); refused && w.Secret != "" && req.Username == "" {
 			err = fmt.Errorf("pull secret %s has no entry for it: %w", w.Secret, err)
 		}
@@ -281,7 +281,7 @@ func (a *Agent) attempt(ctx context.Context, ref string, w plan.Wish, m *model) 
 	case err != nil:
 		m.failures++
 		m.due = time.Now().Add(plan.Retry(m.failures))
-		m.state.Error = truncated(api.Text(err))
+		m.state.Error = truncated(wire.Text(err))
 		if m.state.Phase != v1alpha1.PhaseReady {
 			m.enter(v1alpha1.PhaseFailed)
 		}
@@ -312,7 +312,7 @@ func truncated(s string) string {
 }
 
 // progress adds a line of a download.
-func (a *Agent) progress(m *model, e api.Event) {
+func (a *Agent) progress(m *model, e wire.Event) {
 	if e.Digest == "" {
 		return
 	}
@@ -322,7 +322,7 @@ func (a *Agent) progress(m *model, e api.Event) {
 	var total, completed, rate, registries, mirrors int64
 	for _, e := range m.events {
 		total, completed, registries, mirrors = total+e.Total, completed+e.Completed, registries+e.Registries, mirrors+e.Mirrors
-		if e.Status == api.StatusDownloading {
+		if e.Status == wire.StatusDownloading {
 			rate += e.Rate
 		}
 	}

@@ -9,13 +9,13 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/plan"
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
 )
 
 // daemon serves the pins of a daemon, which has what has returns.
-func daemon(t *testing.T, has func(api.FleetPin) bool) (c *api.Client, calls *int) {
+func daemon(t *testing.T, has func(wire.FleetPin) bool) (c *wire.Client, calls *int) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
@@ -25,7 +25,7 @@ func daemon(t *testing.T, has func(api.FleetPin) bool) (c *api.Client, calls *in
 	calls = new(int)
 	mux := http.NewServeMux()
 	mux.HandleFunc("PUT /v1/fleet/pins", func(w http.ResponseWriter, r *http.Request) {
-		var all, set api.FleetPins
+		var all, set wire.FleetPins
 		if err := json.NewDecoder(r.Body).Decode(&all); err != nil {
 			t.Error(err)
 		}
@@ -40,7 +40,7 @@ func daemon(t *testing.T, has func(api.FleetPin) bool) (c *api.Client, calls *in
 	})
 	s := &http.Server{Handler: mux}
 	go s.Serve(l)
-	c = api.NewClient(path)
+	c = wire.NewClient(path)
 	t.Cleanup(func() { c.Close(); s.Close() })
 	return c, calls
 }
@@ -51,7 +51,7 @@ func ready(ref string, pinned ...string) *model {
 
 // TestPinsAreSetAgain after each attempt, as somebody may have removed them, and otherwise only if they change.
 func TestPinsAreSetAgain(t *testing.T) {
-	c, calls := daemon(t, func(api.FleetPin) bool { return true })
+	c, calls := daemon(t, func(wire.FleetPin) bool { return true })
 	a := &Agent{daemon: c, ready: true, stale: true, work: map[string]*model{"r/a:1": ready("r/a:1", string(digest.FromString("1")))}}
 	for _, want := range []int{1, 1} {
 		if err := a.setPins(t.Context()); err != nil || *calls != want {
@@ -69,7 +69,7 @@ func TestLaterVersionStays(t *testing.T) {
 	old, later := string(digest.FromString("1")), string(digest.FromString("2"))
 	m := ready("r/a:1", old)
 	a := &Agent{ready: true, stale: true, work: map[string]*model{"r/a:1": m}, poke: nil}
-	a.daemon, _ = daemon(t, func(api.FleetPin) bool {
+	a.daemon, _ = daemon(t, func(wire.FleetPin) bool {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		m.state.Pinned = []string{later, old}
@@ -86,8 +86,8 @@ func TestLaterVersionStays(t *testing.T) {
 // TestReadyStaysReady while another version of a model is downloaded.
 func TestReadyStaysReady(t *testing.T) {
 	for want, m := range map[v1alpha1.Phase]*model{v1alpha1.PhaseReady: ready("r/a:1", "sha256:x"), v1alpha1.PhaseDownloading: {state: v1alpha1.ModelState{Phase: v1alpha1.PhasePending}}} {
-		m.events = map[digest.Digest]api.Event{}
-		(&Agent{}).progress(m, api.Event{Status: api.StatusDownloading, Digest: "sha256:y", Total: 10})
+		m.events = map[digest.Digest]wire.Event{}
+		(&Agent{}).progress(m, wire.Event{Status: wire.StatusDownloading, Digest: "sha256:y", Total: 10})
 		if m.state.Phase != want {
 			t.Errorf("got %s, want %s", m.state.Phase, want)
 		}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/plan"
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -18,7 +18,7 @@ func (a *Agent) watchDaemon(ctx context.Context) error {
 		pulls, err := a.check(ctx)
 		state := "ballastd is ready"
 		if err != nil {
-			state = "ballastd is not ready: " + api.Text(err)
+			state = "ballastd is not ready: " + wire.Text(err)
 		}
 		if ctx.Err() != nil {
 			return nil
@@ -39,7 +39,7 @@ func (a *Agent) watchDaemon(ctx context.Context) error {
 }
 
 // check returns the pulls of containerd, or why the daemon is not ready, and waits for the answer only so long.
-func (a *Agent) check(ctx context.Context) (pulls []api.Pull, err error) {
+func (a *Agent) check(ctx context.Context) (pulls []wire.Pull, err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
 	if err = a.daemon.Ready(ctx); err == nil && a.Models {
@@ -49,7 +49,7 @@ func (a *Agent) check(ctx context.Context) (pulls []api.Pull, err error) {
 }
 
 // saw records how the daemon is, and reports whether there is something to do or to write.
-func (a *Agent) saw(changed, ready bool, pulls []api.Pull) bool {
+func (a *Agent) saw(changed, ready bool, pulls []wire.Pull) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if changed {
@@ -62,11 +62,11 @@ func (a *Agent) saw(changed, ready bool, pulls []api.Pull) bool {
 
 // setPins has the daemon pin the versions of all models, and nothing else. A model that is no longer there is fetched again.
 func (a *Agent) setPins(ctx context.Context) error {
-	var want []api.FleetPin
+	var want []wire.FleetPin
 	states, ready := a.states()
 	for _, m := range states {
 		for _, d := range m.Pinned {
-			want = append(want, api.FleetPin{Ref: m.Ref, Digest: digest.Digest(d)})
+			want = append(want, wire.FleetPin{Ref: m.Ref, Digest: digest.Digest(d)})
 		}
 	}
 	a.mu.Lock()
@@ -78,7 +78,7 @@ func (a *Agent) setPins(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
-	set, err := a.daemon.SetFleetPins(ctx, api.FleetPins{Pins: want})
+	set, err := a.daemon.SetFleetPins(ctx, wire.FleetPins{Pins: want})
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err != nil {
@@ -91,7 +91,7 @@ func (a *Agent) setPins(ctx context.Context) error {
 	}
 	for ref, m := range a.work { // a version since then is not in want
 		m.state.Pinned = slices.DeleteFunc(slices.Clone(m.state.Pinned), func(d string) bool {
-			pin := api.FleetPin{Ref: ref, Digest: digest.Digest(d)}
+			pin := wire.FleetPin{Ref: ref, Digest: digest.Digest(d)}
 			return slices.Contains(want, pin) && !slices.Contains(set.Pins, pin)
 		})
 		if len(m.state.Pinned) == 0 && m.state.Phase == v1alpha1.PhaseReady {
@@ -113,7 +113,7 @@ func (a *Agent) look(ctx context.Context) time.Duration {
 	defer cancel()
 	n, err := a.daemon.FleetNode(ctx)
 	if err != nil {
-		a.Log.Warn("the disk of the node is not known", "err", api.Text(err))
+		a.Log.Warn("the disk of the node is not known", "err", wire.Text(err))
 		return lookUsage
 	}
 	a.usage = plan.Usage(n)

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/containerd/errdefs"
 	core "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,7 +17,7 @@ import (
 )
 
 // credentials reads a pull secret. A model whose registry has no entry in it is public, as to a kubelet.
-func (a *Agent) credentials(ctx context.Context, secret string, req *api.FleetPullRequest) error {
+func (a *Agent) credentials(ctx context.Context, secret string, req *wire.FleetPullRequest) error {
 	if secret == "" {
 		return nil
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/labels"
 )
@@ -151,7 +151,7 @@ func Sum(a, b int64) int64 {
 }
 
 // Pulls returns what a ModelNode says about pulls.
-func Pulls(all []api.Pull) (out []v1alpha1.PullState) {
+func Pulls(all []wire.Pull) (out []v1alpha1.PullState) {
 	const maxPulls, maxRefs, maxRef = 16, 16, 512 // of the schema
 	for _, p := range all[:min(len(all), maxPulls)] {
 		s := v1alpha1.PullState{Total: Bounded(p.Total), Completed: Bounded(min(p.Completed, p.Total)), Rate: Bounded(p.Rate)}
@@ -167,10 +167,10 @@ func Pulls(all []api.Pull) (out []v1alpha1.PullState) {
 
 // Usage returns what a ModelNode says about the disk and the sources of a node: of its mirrors those with the most bytes, and
 // gigabytes of the free disk, which otherwise changes all the time.
-func Usage(n api.FleetNode) v1alpha1.ModelNodeStatus {
+func Usage(n wire.FleetNode) v1alpha1.ModelNodeStatus {
 	const maxMirrors, maxAddress = 16, 512 // of the schema
 	r := &v1alpha1.ReceivedState{Registries: Bounded(n.Direct)}
-	for _, m := range slices.SortedFunc(slices.Values(n.Mirrors), func(a, b api.Mirror) int { return cmp.Compare(b.Bytes, a.Bytes) }) {
+	for _, m := range slices.SortedFunc(slices.Values(n.Mirrors), func(a, b wire.Mirror) int { return cmp.Compare(b.Bytes, a.Bytes) }) {
 		if len(r.Mirrors) < maxMirrors && len(m.Address) <= maxAddress {
 			r.Mirrors = append(r.Mirrors, v1alpha1.MirrorState{Address: m.Address, Bytes: Bounded(m.Bytes), Wrong: Bounded(m.Wrong)})
 		}

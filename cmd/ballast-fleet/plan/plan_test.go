@@ -8,8 +8,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
-	"github.com/ballast-dev/ballast/cmd/internal/api"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/google/go-cmp/cmp"
 	core "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -289,11 +288,11 @@ func TestWarning(t *testing.T) {
 
 // TestUsage has the mirrors with the most bytes, at most as many as the schema, and whole gigabytes of the free disk.
 func TestUsage(t *testing.T) {
-	n := api.FleetNode{Usage: store.Usage{Unique: 3, Saved: 2, Free: 7_999_999_999}, Direct: 5}
+	n := wire.FleetNode{Usage: wire.Usage{Unique: 3, Saved: 2, Free: 7_999_999_999}, Direct: 5}
 	for i := range 20 {
-		n.Mirrors = append(n.Mirrors, api.Mirror{Address: fmt.Sprint(i), Bytes: int64(i), Wrong: 1})
+		n.Mirrors = append(n.Mirrors, wire.Mirror{Address: fmt.Sprint(i), Bytes: int64(i), Wrong: 1})
 	}
-	n.Mirrors = append(n.Mirrors, api.Mirror{Address: strings.Repeat("x", 513), Bytes: 100})
+	n.Mirrors = append(n.Mirrors, wire.Mirror{Address: strings.Repeat("x", 513), Bytes: 100})
 	got := Usage(n)
 	if d := cmp.Diff(&v1alpha1.DiskState{Models: 3, Saved: 2, Free: 7e9}, got.Disk); d != "" {
 		t.Errorf("(-want +got):\n%s", d)

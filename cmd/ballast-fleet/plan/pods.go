@@ -3,10 +3,11 @@ package plan
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/distribution/reference"
 	"github.com/dustin/go-humanize"
 	core "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -61,12 +62,14 @@ func waitsFor(p *core.Pod, pulls []v1alpha1.PullState) (ref string, s v1alpha1.P
 		if v.Image == nil {
 			continue
 		}
-		want, err := api.ParseName(v.Image.Reference)
-		if err != nil || !want.IsRef() {
+		want, err := reference.ParseDockerRef(v.Image.Reference) // as the kubelet and containerd read it
+		if err != nil {
 			continue
 		}
+		host, rest, _ := strings.Cut(want.String(), "/")
+		name := strings.ToLower(host) + "/" + rest
 		for _, pull := range pulls {
-			if pull.Total > 0 && slices.Contains(pull.Refs, want.Ref.String()) && (ref == "" || pull.Total-pull.Completed > s.Total-s.Completed) {
+			if pull.Total > 0 && slices.Contains(pull.Refs, name) && (ref == "" || pull.Total-pull.Completed > s.Total-s.Completed) {
 				ref, s = v.Image.Reference, pull
 			}
 		}

@@ -18,8 +18,9 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/jobs"
+	"github.com/ballast-dev/ballast/cmd/internal/modelname"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -38,13 +39,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type rig struct {
 	store    *store.Store
 	handler  *admin.Handler
-	client   *api.Client
+	client   *wire.Client
 	image    store.Image
 	fetcher  *storetest.Fetcher
 	weights  []byte
 	repaired []digest.Digest
-	problems []api.SnapshotProblem // of snapshots, until repaired
-	status   api.Status
+	problems []wire.SnapshotProblem // of snapshots, until repaired
+	status   wire.Status
 }
 
 const testRef = "reg.example/team/model:v1"
@@ -55,15 +56,17 @@ func newRig(t *testing.T) *rig {
 	r := &rig{store: s, weights: storetest.Random(1, 3<<20)}
 	r.fetcher = storetest.NewFetcher(r.weights)
 	r.handler = &admin.Handler{
-		Store: s, Version: api.Version{Version: "1.2.3"},
-		Status: func(context.Context) api.Status { return r.status },
+		Store: s, Version: wire.Version{Version: "1.2.3"},
+		Status: func(context.Context) wire.Status { return r.status },
 		Stop: func(ctx context.Context, table digest.Digest, _ ...string) (int, error) {
 			if table == "" {
 				return 0, nil
 			}
 			return s.Abandon(ctx, table)
 		},
-		Verifying: func(api.Kind, string) (func(int64, int64), func(error)) { return func(int64, int64) {}, func(error) {} },
+		Verifying: func(wire.Kind, string) (func(int64, int64), func(error)) {
+			return func(int64, int64) {}, func(error) {}
+		},
 		Sources: func(context.Context, digest.Digest, remote.Ref) ([]transfer.Source, error) {
 			return storetest.From(r.fetcher), nil
 		},
@@ -76,10 +79,10 @@ func newRig(t *testing.T) *rig {
 		Forget: func(context.Context) error { return nil },
 		Repaired: func(_ context.Context, d digest.Digest) error {
 			r.repaired = append(r.repaired, d)
-			r.problems = slices.DeleteFunc(r.problems, func(p api.SnapshotProblem) bool { return p.Table == d })
+			r.problems = slices.DeleteFunc(r.problems, func(p wire.SnapshotProblem) bool { return p.Table == d })
 			return nil
 		},
-		Snapshots: func(context.Context, digest.Digest) ([]api.SnapshotProblem, error) { return r.problems, nil },
+		Snapshots: func(context.Context, digest.Digest) ([]wire.SnapshotProblem, error) { return r.problems, nil },
 		Metrics:   http.NotFoundHandler(),
 	}
 	r.client = serve(t, r.handler.Routes())
@@ -88,7 +91,7 @@ func newRig(t *testing.T) *rig {
 }
 
 // serve serves h over a unix socket and returns a client of it.
-func serve(t *testing.T, h http.Handler) *api.Client {
+func serve(t *testing.T, h http.Handler) *wire.Client {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
@@ -101,7 +104,7 @@ func serve(t *testing.T, h http.Handler) *api.Client {
 		defer close(done)
 		_ = server.Serve(l) // until Close
 	}()
-	c := api.NewClient(path)
+	c := wire.NewClient(path)
 	t.Cleanup(func() {
 		c.Close()
 		server.Close()
@@ -145,7 +148,7 @@ func (r *rig) hydrate(t *testing.T) {
 // TestStatusRoutes: who only watches the daemon sees its health and can do nothing else.
 func TestStatusRoutes(t *testing.T) {
 	r := newRig(t)
-	r.handler.Health = func(context.Context) (api.Health, error) { return api.Health{}, nil }
+	r.handler.Health = func(context.Context) (wire.Health, error) { return wire.Health{}, nil }
 	status := serve(t, r.handler.StatusRoutes())
 	if _, err := status.Health(t.Context()); err != nil {
 		t.Errorf("health: %v", err)
@@ -166,8 +169,8 @@ func TestFleetRoutes(t *testing.T) {
 	r := newRig(t)
 	r.hydrate(t)
 	ctx := t.Context()
-	var pulled []api.FleetPullRequest
-	r.handler.CRIPull = func(_ context.Context, q api.FleetPullRequest) error {
+	var pulled []wire.FleetPullRequest
+	r.handler.CRIPull = func(_ context.Context, q wire.FleetPullRequest) error {
 		pulled = append(pulled, q)
 		return nil
 	}
@@ -180,39 +183,39 @@ func TestFleetRoutes(t *testing.T) {
 	}
 	var asked jobs.Request
 	var refusal error
-	r.handler.Prefetch = func(_ context.Context, _ remote.Ref, req jobs.Request, _ func([]api.Event) error) (store.Image, error) {
+	r.handler.Prefetch = func(_ context.Context, _ remote.Ref, req jobs.Request, _ func([]wire.Event) error) (store.Image, error) {
 		asked = req
 		return r.image, refusal
 	}
-	q := api.FleetPullRequest{Ref: testRef, Handler: "ballast", Username: "u", Password: "p", Rate: 7, Set: "chat"}
-	im, err := fleet.FleetPull(ctx, q, func(api.Event) {})
+	q := wire.FleetPullRequest{Ref: testRef, Handler: "ballast", Username: "u", Password: "p", Rate: 7, Set: "chat"}
+	im, err := fleet.FleetPull(ctx, q, func(wire.Event) {})
 	if err != nil || im.Manifest != r.image.Manifest {
 		t.Fatalf("pull: %v, %v", im.Manifest, err)
 	}
-	if d := cmp.Diff([]api.FleetPullRequest{q}, pulled); d != "" {
+	if d := cmp.Diff([]wire.FleetPullRequest{q}, pulled); d != "" {
 		t.Errorf("pulls by containerd (-want +got):\n%s", d)
 	}
-	want := jobs.Request{PrefetchRequest: api.PrefetchRequest{Ref: testRef, NoPin: true, Rate: 7, List: "fleet/chat"}, ForPods: true, Credentials: &remote.Credentials{Username: "u", Secret: "p"}}
+	want := jobs.Request{PrefetchRequest: wire.PrefetchRequest{Ref: testRef, NoPin: true, Rate: 7, List: "fleet/chat"}, ForPods: true, Credentials: &remote.Credentials{Username: "u", Secret: "p"}}
 	if d := cmp.Diff(want, asked); d != "" {
 		t.Errorf("download (-want +got):\n%s", d)
 	}
 	refusal = fmt.Errorf("%w: %w", jobs.ErrNodeOnly, errdefs.ErrUnauthenticated)
-	if _, err := fleet.FleetPull(ctx, api.FleetPullRequest{Ref: testRef}, func(api.Event) {}); err != nil || len(pulled) != 2 {
+	if _, err := fleet.FleetPull(ctx, wire.FleetPullRequest{Ref: testRef}, func(wire.Event) {}); err != nil || len(pulled) != 2 {
 		t.Errorf("a model for which containerd has credentials of its own: %v, %d pulls", err, len(pulled))
 	}
 	cri := r.handler.CRIPull
-	r.handler.CRIPull = func(context.Context, api.FleetPullRequest) error { return errors.New("401") }
-	if _, err := fleet.FleetPull(ctx, api.FleetPullRequest{Ref: testRef}, func(api.Event) {}); !errdefs.IsUnauthorized(err) || !strings.Contains(err.Error(), jobs.ErrNodeOnly.Error()) {
+	r.handler.CRIPull = func(context.Context, wire.FleetPullRequest) error { return errors.New("401") }
+	if _, err := fleet.FleetPull(ctx, wire.FleetPullRequest{Ref: testRef}, func(wire.Event) {}); !errdefs.IsUnauthorized(err) || !strings.Contains(err.Error(), jobs.ErrNodeOnly.Error()) {
 		t.Errorf("a model for which only the node has credentials: %v", err)
 	}
 	r.handler.CRIPull, refusal = cri, errdefs.ErrNotFound
-	if _, err := fleet.FleetPull(ctx, api.FleetPullRequest{Ref: testRef}, func(api.Event) {}); !errdefs.IsNotFound(err) || len(pulled) != 2 {
+	if _, err := fleet.FleetPull(ctx, wire.FleetPullRequest{Ref: testRef}, func(wire.Event) {}); !errdefs.IsNotFound(err) || len(pulled) != 2 {
 		t.Errorf("a model that is not there: %v, %d pulls", err, len(pulled))
 	}
-	if _, err := fleet.FleetPull(ctx, api.FleetPullRequest{Ref: testRef, Rate: -1}, func(api.Event) {}); !errdefs.IsInvalidArgument(err) {
+	if _, err := fleet.FleetPull(ctx, wire.FleetPullRequest{Ref: testRef, Rate: -1}, func(wire.Event) {}); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("a negative rate: %v", err)
 	}
-	if _, err := r.client.Pin(ctx, api.PinRequest{Name: testRef}); err != nil {
+	if _, err := r.client.Pin(ctx, wire.PinRequest{Name: testRef}); err != nil {
 		t.Fatal(err)
 	}
 	pins := func() (names []string) {
@@ -226,32 +229,32 @@ func TestFleetRoutes(t *testing.T) {
 		slices.Sort(names)
 		return names
 	}
-	mine := api.FleetPin{Ref: testRef, Digest: im.Manifest}
-	gone := api.FleetPin{Ref: testRef, Digest: digest.FromString("gone")}
-	set, err := fleet.SetFleetPins(ctx, api.FleetPins{Pins: []api.FleetPin{mine, gone}})
-	if d := cmp.Diff(api.FleetPins{Pins: []api.FleetPin{mine}}, set); d != "" || err != nil {
+	mine := wire.FleetPin{Ref: testRef, Digest: im.Manifest}
+	gone := wire.FleetPin{Ref: testRef, Digest: digest.FromString("gone")}
+	set, err := fleet.SetFleetPins(ctx, wire.FleetPins{Pins: []wire.FleetPin{mine, gone}})
+	if d := cmp.Diff(wire.FleetPins{Pins: []wire.FleetPin{mine}}, set); d != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, d)
 	}
 	if d := cmp.Diff([]string{"fleet/" + testRef + "@" + im.Manifest.String(), testRef}, pins()); d != "" {
 		t.Errorf("pins (-want +got):\n%s", d)
 	}
-	if _, err := fleet.SetFleetPins(ctx, api.FleetPins{}); err != nil {
+	if _, err := fleet.SetFleetPins(ctx, wire.FleetPins{}); err != nil {
 		t.Error(err)
 	}
 	if d := cmp.Diff([]string{testRef}, pins()); d != "" {
 		t.Errorf("the pin of the operator (-want +got):\n%s", d)
 	}
-	if _, err := fleet.SetFleetPins(ctx, api.FleetPins{Pins: slices.Repeat([]api.FleetPin{gone}, 1<<10+1)}); !errdefs.IsInvalidArgument(err) {
+	if _, err := fleet.SetFleetPins(ctx, wire.FleetPins{Pins: slices.Repeat([]wire.FleetPin{gone}, 1<<10+1)}); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("too many pins: %v", err)
 	}
-	running := api.Job{Kind: api.KindContainerd, Table: r.image.Table, Total: 9, Completed: 4, Rate: 2}
+	running := wire.Job{Kind: wire.KindContainerd, Table: r.image.Table, Total: 9, Completed: 4, Rate: 2}
 	ended, resolving, prefetch := running, running, running
-	ended.Ended, resolving.Total, prefetch.Kind = time.Now(), 0, api.KindPrefetch
-	r.handler.Status = func(context.Context) api.Status {
-		return api.Status{Jobs: []api.Job{ended, resolving, prefetch, running}}
+	ended.Ended, resolving.Total, prefetch.Kind = time.Now(), 0, wire.KindPrefetch
+	r.handler.Status = func(context.Context) wire.Status {
+		return wire.Status{Jobs: []wire.Job{ended, resolving, prefetch, running}}
 	}
 	waits, err := fleet.FleetPulls(ctx)
-	if d := cmp.Diff([]api.Pull{{Refs: r.image.Refs, Total: 9, Completed: 4, Rate: 2}}, waits); d != "" || err != nil {
+	if d := cmp.Diff([]wire.Pull{{Refs: r.image.Refs, Total: 9, Completed: 4, Rate: 2}}, waits); d != "" || err != nil {
 		t.Errorf("pulls: %v (-want +got):\n%s", err, d)
 	}
 }
@@ -263,7 +266,7 @@ func TestImages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(all) != 1 || all[0].State != api.StateAbsent || all[0].Manifest != r.image.Manifest {
+	if len(all) != 1 || all[0].State != wire.StateAbsent || all[0].Manifest != r.image.Manifest {
 		t.Fatalf("before the fetch: %+v", all)
 	}
 	r.hydrate(t)
@@ -273,7 +276,7 @@ func TestImages(t *testing.T) {
 	if all, err = r.client.Images(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if all[0].State != api.StateComplete || all[0].Snapshots != 1 || len(all[0].Pins) != 0 {
+	if all[0].State != wire.StateComplete || all[0].Snapshots != 1 || len(all[0].Pins) != 0 {
 		t.Errorf("after the fetch: %+v", all[0])
 	}
 	for _, name := range []string{
@@ -314,10 +317,10 @@ func TestUnpinLeavesOtherPin(t *testing.T) {
 	ctx := t.Context()
 	r.hydrate(t)
 	const other = "registry.example/other:v1"
-	if err := jobs.AddPin(ctx, r.store, api.PinName(other), r.image.Table, time.Time{}, remote.Ref{}); err != nil {
+	if err := jobs.AddPin(ctx, r.store, modelname.Pin(other), r.image.Table, time.Time{}, remote.Ref{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.client.Pin(ctx, api.PinRequest{Name: testRef}); err != nil {
+	if _, err := r.client.Pin(ctx, wire.PinRequest{Name: testRef}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []int{1, 0} {
@@ -325,7 +328,7 @@ func TestUnpinLeavesOtherPin(t *testing.T) {
 			t.Errorf("unpin: %+v, %v, want %d", pins, err, want)
 		}
 	}
-	if pins, err := r.client.Pins(ctx); err != nil || len(pins) != 1 || api.PinnedRef(pins[0].Ref) != other {
+	if pins, err := r.client.Pins(ctx); err != nil || len(pins) != 1 || pins[0].Name != other {
 		t.Errorf("pins that are left: %+v, %v", pins, err)
 	}
 	if _, err := r.client.Unpin(ctx, "registry.example/nobody:v1"); !errdefs.IsNotFound(err) {
@@ -340,14 +343,14 @@ func TestPinAndRemove(t *testing.T) {
 	r := newRig(t)
 	ctx := t.Context()
 	r.hydrate(t)
-	pins, err := r.client.Pin(ctx, api.PinRequest{Name: r.image.Manifest.String(), TTL: time.Hour})
+	pins, err := r.client.Pin(ctx, wire.PinRequest{Name: r.image.Manifest.String(), TTL: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(pins) != 1 || api.PinnedRef(pins[0].Ref) != testRef || time.Until(pins[0].Expires) < 59*time.Minute {
+	if len(pins) != 1 || pins[0].Name != testRef || time.Until(pins[0].Expires) < 59*time.Minute {
 		t.Fatalf("pins: %+v", pins)
 	}
-	res, err := r.client.GC(ctx, store.GCOptions{})
+	res, err := r.client.GC(ctx, wire.GCOptions{})
 	if err != nil || res.Objects != 0 {
 		t.Errorf("collector takes what is pinned: %+v, %v", res, err)
 	}
@@ -357,14 +360,14 @@ func TestPinAndRemove(t *testing.T) {
 	if pins, err = r.client.Pins(ctx); err != nil || len(pins) != 0 {
 		t.Errorf("pins that are left: %+v, %v", pins, err)
 	}
-	dry, err := r.client.GC(ctx, store.GCOptions{DryRun: true})
+	dry, err := r.client.GC(ctx, wire.GCOptions{DryRun: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if dry.Bytes < int64(len(r.weights)) {
 		t.Errorf("dry run counts %d bytes, want %d and more", dry.Bytes, len(r.weights))
 	}
-	if _, err := r.client.Pin(ctx, api.PinRequest{Name: testRef}); err != nil {
+	if _, err := r.client.Pin(ctx, wire.PinRequest{Name: testRef}); err != nil {
 		t.Fatal(err)
 	}
 	gone, err := r.client.RemoveImage(ctx, testRef)
@@ -380,14 +383,14 @@ func TestPinAndRemove(t *testing.T) {
 	if pins, err = r.client.Pins(ctx); err != nil || len(pins) != 0 {
 		t.Errorf("pins after the removal: %+v, %v", pins, err)
 	}
-	if _, err := r.client.GC(ctx, store.GCOptions{}); err != nil {
+	if _, err := r.client.GC(ctx, wire.GCOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	u, err := r.client.Usage(ctx)
 	if err != nil || u.Unique != 0 {
 		t.Errorf("after the collector: %+v, %v", u, err)
 	}
-	if _, err := r.client.GC(ctx, store.GCOptions{Keep: -1}); !errdefs.IsInvalidArgument(err) {
+	if _, err := r.client.GC(ctx, wire.GCOptions{Keep: -1}); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("negative keep: got %v", err)
 	}
 }
@@ -399,7 +402,7 @@ func TestRemovedReferenceLeavesModel(t *testing.T) {
 	const other = "reg.example/team/model:v2"
 	r.add(t, other)
 	for _, ref := range []string{testRef, other} {
-		if _, err := r.client.Pin(ctx, api.PinRequest{Name: ref}); err != nil {
+		if _, err := r.client.Pin(ctx, wire.PinRequest{Name: ref}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -407,14 +410,14 @@ func TestRemovedReferenceLeavesModel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(gone, api.Removed{Manifests: []digest.Digest{}, Untagged: []string{testRef}}); diff != "" {
+	if diff := cmp.Diff(gone, wire.Removed{Manifests: []digest.Digest{}, Untagged: []string{testRef}}); diff != "" {
 		t.Errorf("removed (got, want):\n%s", diff)
 	}
 	if _, err := r.client.Image(ctx, testRef); !errdefs.IsNotFound(err) {
 		t.Errorf("removed reference: got %v, want ErrNotFound", err)
 	}
 	d, err := r.client.Image(ctx, other)
-	if err != nil || len(d.Pins) != 1 || api.PinnedRef(d.Pins[0]) != other {
+	if err != nil || len(d.Pins) != 1 || d.Pins[0].Name != other {
 		t.Errorf("other reference: %+v, %v", d.Pins, err)
 	}
 }
@@ -444,18 +447,18 @@ func TestIndexTagNamesItsModel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	states := map[digest.Digest]api.ImageState{}
+	states := map[digest.Digest]wire.ImageState{}
 	for _, im := range all {
 		states[im.Manifest] = im.State
 	}
-	if diff := cmp.Diff(states, map[digest.Digest]api.ImageState{d: api.StateIndex, r.image.Manifest: api.StateAbsent}); diff != "" {
+	if diff := cmp.Diff(states, map[digest.Digest]wire.ImageState{d: wire.StateIndex, r.image.Manifest: wire.StateAbsent}); diff != "" {
 		t.Errorf("states (got, want):\n%s", diff)
 	}
 	if got, err := r.client.Image(ctx, ref); err != nil || got.Manifest != r.image.Manifest {
 		t.Errorf("inspect: %v, %v", got.Manifest, err)
 	}
-	pins, err := r.client.Pin(ctx, api.PinRequest{Name: ref})
-	if err != nil || len(pins) != 1 || api.PinnedRef(pins[0].Ref) != ref || pins[0].Table != r.image.Table {
+	pins, err := r.client.Pin(ctx, wire.PinRequest{Name: ref})
+	if err != nil || len(pins) != 1 || pins[0].Name != ref || pins[0].Table != r.image.Table {
 		t.Errorf("pin: %+v, %v", pins, err)
 	}
 	gone, err := r.client.RemoveImage(ctx, ref)
@@ -474,7 +477,7 @@ func TestVerify(t *testing.T) {
 	r.hydrate(t)
 	d := digest.FromBytes(r.weights)
 	path := filepath.Join(r.store.ObjectsDir(), store.ObjectName(d))
-	res, err := r.client.Verify(ctx, api.VerifyRequest{}, func(api.VerifyEvent) {})
+	res, err := r.client.Verify(ctx, wire.VerifyRequest{}, func(wire.VerifyEvent) {})
 	if err != nil || len(res.Bad) != 0 || res.Bytes < int64(len(r.weights)) {
 		t.Fatalf("healthy: %+v, %v", res, err)
 	}
@@ -487,12 +490,12 @@ func TestVerify(t *testing.T) {
 	}
 	f.Close()
 	for range 2 { // reporting changes nothing
-		res, err = r.client.Verify(ctx, api.VerifyRequest{Name: testRef}, func(api.VerifyEvent) {})
+		res, err = r.client.Verify(ctx, wire.VerifyRequest{Name: testRef}, func(wire.VerifyEvent) {})
 		if err != nil || len(res.Bad) != 1 || res.Bad[0].Digest != d {
 			t.Fatalf("damaged: %+v, %v", res, err)
 		}
 	}
-	res, err = r.client.Verify(ctx, api.VerifyRequest{Repair: true}, func(api.VerifyEvent) {})
+	res, err = r.client.Verify(ctx, wire.VerifyRequest{Repair: true}, func(wire.VerifyEvent) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -506,7 +509,7 @@ func TestVerify(t *testing.T) {
 	if err != nil || string(p) != string(r.weights) {
 		t.Errorf("the object is not repaired: %v", err)
 	}
-	if _, err := r.client.Verify(ctx, api.VerifyRequest{Name: "reg.example/x:y"}, func(api.VerifyEvent) {}); !errdefs.IsNotFound(err) {
+	if _, err := r.client.Verify(ctx, wire.VerifyRequest{Name: "reg.example/x:y"}, func(wire.VerifyEvent) {}); !errdefs.IsNotFound(err) {
 		t.Errorf("unknown model: got %v, want ErrNotFound", err)
 	}
 }
@@ -516,10 +519,10 @@ func TestVerifySnapshots(t *testing.T) {
 	r := newRig(t)
 	r.hydrate(t)
 	sent := r.fetcher.Calls(digest.FromBytes(r.weights))
-	unknown := api.SnapshotProblem{Snapshot: "8", Problem: "nobody knows what it showed"}
-	r.problems = []api.SnapshotProblem{{Snapshot: "7", Table: r.image.Table, Path: "model.gguf", Problem: "reads as zeros"}, unknown}
+	unknown := wire.SnapshotProblem{Snapshot: "8", Problem: "nobody knows what it showed"}
+	r.problems = []wire.SnapshotProblem{{Snapshot: "7", Table: r.image.Table, Path: "model.gguf", Problem: "reads as zeros"}, unknown}
 	for _, repair := range []bool{false, true} {
-		res, err := r.client.Verify(t.Context(), api.VerifyRequest{Repair: repair}, func(api.VerifyEvent) {})
+		res, err := r.client.Verify(t.Context(), wire.VerifyRequest{Repair: repair}, func(wire.VerifyEvent) {})
 		if err != nil || len(res.Bad) != 0 || len(res.Snapshots) != 2 {
 			t.Fatalf("repair %t: got %+v, %v", repair, res, err)
 		}
@@ -573,10 +576,10 @@ func fileErrors(t *testing.T) []error {
 func TestErrorCategories(t *testing.T) {
 	var send error
 	r := newRig(t)
-	r.handler.Prefetch = func(context.Context, remote.Ref, jobs.Request, func([]api.Event) error) (store.Image, error) {
+	r.handler.Prefetch = func(context.Context, remote.Ref, jobs.Request, func([]wire.Event) error) (store.Image, error) {
 		return store.Image{}, fmt.Errorf("prefetch: %w", send)
 	}
-	r.handler.Health = func(context.Context) (api.Health, error) { return api.Health{}, fmt.Errorf("prefetch: %w", send) }
+	r.handler.Health = func(context.Context) (wire.Health, error) { return wire.Health{}, fmt.Errorf("prefetch: %w", send) }
 	tests := []struct{ send, want error }{
 		{errdefs.ErrNotFound, errdefs.ErrNotFound},
 		{errdefs.ErrUnauthenticated, errdefs.ErrUnauthenticated},
@@ -602,13 +605,13 @@ func TestErrorCategories(t *testing.T) {
 	}
 	for _, tt := range tests {
 		send = tt.send
-		_, stream := r.client.Prefetch(t.Context(), api.PrefetchRequest{Ref: testRef}, func(api.Event) {})
+		_, stream := r.client.Prefetch(t.Context(), wire.PrefetchRequest{Ref: testRef}, func(wire.Event) {})
 		_, call := r.client.Health(t.Context())
 		for kind, err := range map[string]error{"stream": stream, "call": call} {
 			if !errors.Is(err, tt.want) {
 				t.Errorf("%s of %v: got %v, want %v", kind, tt.send, err, tt.want)
 			}
-			if got, want := fmt.Sprint(err), api.Text(fmt.Errorf("prefetch: %w", tt.send)); got != want {
+			if got, want := fmt.Sprint(err), wire.Text(fmt.Errorf("prefetch: %w", tt.send)); got != want {
 				t.Errorf("%s of %v: message: got %q, want %q", kind, tt.send, got, want)
 			}
 		}
@@ -619,12 +622,12 @@ func TestPrefetchStream(t *testing.T) {
 	r := newRig(t)
 	var got jobs.Request
 	var parsed remote.Ref
-	r.handler.Prefetch = func(_ context.Context, ref remote.Ref, req jobs.Request, event func([]api.Event) error) (store.Image, error) {
+	r.handler.Prefetch = func(_ context.Context, ref remote.Ref, req jobs.Request, event func([]wire.Event) error) (store.Image, error) {
 		got, parsed = req, ref
-		return r.image, event([]api.Event{{Status: "resolving"}, {Status: "downloading", Total: 10, Completed: 5}})
+		return r.image, event([]wire.Event{{Status: "resolving"}, {Status: "downloading", Total: 10, Completed: 5}})
 	}
 	var statuses []string
-	im, err := r.client.Prefetch(t.Context(), api.PrefetchRequest{Ref: "oci://REG.example/team/model", TTL: time.Minute}, func(e api.Event) {
+	im, err := r.client.Prefetch(t.Context(), wire.PrefetchRequest{Ref: "oci://REG.example/team/model", TTL: time.Minute}, func(e wire.Event) {
 		statuses = append(statuses, fmt.Sprint(e.Status, e.Completed))
 	})
 	if err != nil {
@@ -639,8 +642,8 @@ func TestPrefetchStream(t *testing.T) {
 	if want := "reg.example/team/model:latest"; parsed.String() != want || got.TTL != time.Minute {
 		t.Errorf("request: got %s, %+v, want %s", parsed, got, want)
 	}
-	for _, bad := range []api.PrefetchRequest{{Ref: "model"}, {Ref: ""}, {Ref: testRef, TTL: -1}, {Ref: testRef, Rate: -1}} {
-		if _, err := r.client.Prefetch(t.Context(), bad, func(api.Event) {}); !errdefs.IsInvalidArgument(err) {
+	for _, bad := range []wire.PrefetchRequest{{Ref: "model"}, {Ref: ""}, {Ref: testRef, TTL: -1}, {Ref: testRef, Rate: -1}} {
+		if _, err := r.client.Prefetch(t.Context(), bad, func(wire.Event) {}); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%+v: got %v, want ErrInvalidArgument", bad, err)
 		}
 	}
@@ -653,7 +656,7 @@ func TestLostStreamIsResumable(t *testing.T) {
 		http.NewResponseController(w).Flush()
 		panic(http.ErrAbortHandler)
 	}))
-	if _, err := c.Prefetch(t.Context(), api.PrefetchRequest{Ref: testRef}, func(api.Event) {}); !errdefs.IsAborted(err) {
+	if _, err := c.Prefetch(t.Context(), wire.PrefetchRequest{Ref: testRef}, func(wire.Event) {}); !errdefs.IsAborted(err) {
 		t.Errorf("got %v, want ErrAborted", err)
 	}
 }

@@ -1,3 +1,3 @@
-// Package admin serves the admin socket: it answers the requests of package api from the store and
+// Package admin serves the admin socket: it answers the requests of package wire from the store and
 // from other parts of the daemon.
 package admin

@@ -8,15 +8,17 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/jobs"
+	"github.com/ballast-dev/ballast/cmd/internal/modelname"
+	"github.com/ballast-dev/ballast/cmd/internal/translate"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/containerd/errdefs"
 )
 
 // fleetPin is the prefix of the names of the cluster's pins.
-const fleetPin = api.PinPrefix + "fleet/"
+const fleetPin = modelname.PinPrefix + "fleet/"
 
 // maxFleetPins limits the pins of the cluster.
 const maxFleetPins = 1 << 10
@@ -27,17 +29,18 @@ func (h *Handler) FleetRoutes() http.Handler {
 	mux := h.statusMux()
 	mux.Handle("POST /v1/fleet/pull", stream(h.fleetPull))
 	mux.Handle("PUT /v1/fleet/pins", request(h.setFleetPins))
-	mux.Handle("GET /v1/fleet/pulls", query(func(ctx context.Context) ([]api.Pull, error) { return h.pulls(ctx), nil }))
-	mux.Handle("GET /v1/fleet/node", query(func(context.Context) (v api.FleetNode, err error) {
+	mux.Handle("GET /v1/fleet/pulls", query(func(ctx context.Context) ([]wire.Pull, error) { return h.pulls(ctx), nil }))
+	mux.Handle("GET /v1/fleet/node", query(func(context.Context) (v wire.FleetNode, _ error) {
 		v.Direct, v.Mirrors = h.Received()
-		v.Usage, err = h.Store.Usage()
+		u, err := h.Store.Usage()
+		v.Usage = wire.Usage(u)
 		return v, err
 	}))
 	return working(mux, h.Touch)
 }
 
 // fleetPull downloads a model, as a prefetch does, which has no time limit, and has containerd pull it, which finds all files.
-func (h *Handler) fleetPull(ctx context.Context, r api.FleetPullRequest, out *lines) error {
+func (h *Handler) fleetPull(ctx context.Context, r wire.FleetPullRequest, out *lines) error {
 	ref, err := resolve.ParseRef(r.Ref)
 	if err != nil {
 		return err
@@ -45,7 +48,7 @@ func (h *Handler) fleetPull(ctx context.Context, r api.FleetPullRequest, out *li
 	if err := checkRate(r.Rate); err != nil {
 		return err
 	}
-	req := jobs.Request{PrefetchRequest: api.PrefetchRequest{Ref: r.Ref, NoPin: true, Rate: r.Rate}, ForPods: true}
+	req := jobs.Request{PrefetchRequest: wire.PrefetchRequest{Ref: r.Ref, NoPin: true, Rate: r.Rate}, ForPods: true}
 	if r.Rate > 0 {
 		req.List = "fleet/" + r.Set
 	}
@@ -59,7 +62,7 @@ func (h *Handler) fleetPull(ctx context.Context, r api.FleetPullRequest, out *li
 	if err := h.CRIPull(ctx, r); err != nil { // after ErrNodeOnly too: the configuration of containerd may have credentials
 		return cmp.Or(refused, err)
 	}
-	im, err := h.findOne(ctx, api.Name{Ref: ref}) // another one if the tag has moved meanwhile
+	im, err := h.findOne(ctx, modelname.Name{Ref: ref}) // another one if the tag has moved meanwhile
 	if err == nil {
 		if _, lacking := h.Store.Files(ctx, im.Table); lacking != nil {
 			err = h.Hydrate(ctx, im, ref, true, out.events)
@@ -68,17 +71,17 @@ func (h *Handler) fleetPull(ctx context.Context, r api.FleetPullRequest, out *li
 	if err != nil {
 		return err
 	}
-	return out.send(api.Event{Status: api.StatusSuccess, Ref: ref.Recorded(), Image: &im})
+	return out.send(wire.Event{Status: wire.StatusSuccess, Ref: ref.Recorded(), Image: new(translate.Image(im))})
 }
 
 // pulls returns the downloads that pulls of containerd wait for.
-func (h *Handler) pulls(ctx context.Context) []api.Pull {
-	all := []api.Pull{}
+func (h *Handler) pulls(ctx context.Context) []wire.Pull {
+	all := []wire.Pull{}
 	for _, j := range h.Status(ctx).Jobs {
-		if j.Kind != api.KindContainerd || !j.Ended.IsZero() || j.Total == 0 {
+		if j.Kind != wire.KindContainerd || !j.Ended.IsZero() || j.Total == 0 {
 			continue
 		}
-		p := api.Pull{Total: j.Total, Completed: j.Completed, Rate: j.Rate}
+		p := wire.Pull{Total: j.Total, Completed: j.Completed, Rate: j.Rate}
 		for _, im := range h.Store.ImagesByTable(j.Table) {
 			p.Refs = append(p.Refs, im.Refs...)
 		}
@@ -96,17 +99,17 @@ func checkRate(rate int64) error {
 }
 
 // setFleetPins replaces the pins of the cluster. Those of others stay.
-func (h *Handler) setFleetPins(ctx context.Context, req api.FleetPins) (api.FleetPins, error) {
+func (h *Handler) setFleetPins(ctx context.Context, req wire.FleetPins) (wire.FleetPins, error) {
 	if len(req.Pins) > maxFleetPins {
-		return api.FleetPins{}, fmt.Errorf("%d pins are more than %d: %w", len(req.Pins), maxFleetPins, errdefs.ErrInvalidArgument)
+		return wire.FleetPins{}, fmt.Errorf("%d pins are more than %d: %w", len(req.Pins), maxFleetPins, errdefs.ErrInvalidArgument)
 	}
-	set, wanted := api.FleetPins{Pins: []api.FleetPin{}}, map[string]bool{}
+	set, wanted := wire.FleetPins{Pins: []wire.FleetPin{}}, map[string]bool{}
 	for _, p := range req.Pins {
 		ref, err := resolve.ParseRef(p.Ref)
 		if err != nil {
 			return set, err
 		}
-		id, err := api.ParseName(p.Digest.String())
+		id, err := modelname.Parse(p.Digest.String())
 		if err != nil {
 			return set, err
 		}

@@ -14,8 +14,8 @@ import (
 	"testing"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/jobs"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
@@ -35,39 +35,41 @@ func FuzzRequest(f *testing.F) {
 	}
 	f.Cleanup(func() { s.Close(); os.RemoveAll(dir) })
 	h := (&admin.Handler{
-		Store: s, Metrics: http.NotFoundHandler(), Status: func(context.Context) api.Status { return api.Status{} },
-		Prefetch: func(_ context.Context, ref remote.Ref, r jobs.Request, _ func([]api.Event) error) (store.Image, error) {
+		Store: s, Metrics: http.NotFoundHandler(), Status: func(context.Context) wire.Status { return wire.Status{} },
+		Prefetch: func(_ context.Context, ref remote.Ref, r jobs.Request, _ func([]wire.Event) error) (store.Image, error) {
 			if _, err := remote.ParseRef(ref.String()); err != nil || r.TTL < 0 || r.Rate < 0 {
 				panic("a request that is not valid came through: " + r.Ref)
 			}
 			return store.Image{}, nil
 		},
-		Import: func(context.Context, api.ImportRequest, func([]api.Event) error) ([]api.Imported, error) {
+		Import: func(context.Context, wire.ImportRequest, func([]wire.Event) error) ([]wire.Imported, error) {
 			return nil, nil
 		},
 		ImportModels: func(context.Context, string) ([]string, error) { return nil, nil },
-		ImportArchive: func(_ context.Context, r api.ArchiveRequest, _ io.Reader, _ func([]api.Event) error) ([]api.Imported, error) {
+		ImportArchive: func(_ context.Context, r wire.ArchiveRequest, _ io.Reader, _ func([]wire.Event) error) ([]wire.Imported, error) {
 			if r.TTL < 0 || r.Path != "" && !filepath.IsAbs(r.Path) {
 				panic("a request that is not valid came through: " + r.Path)
 			}
 			return nil, nil
 		},
-		Hydrate: func(context.Context, store.Image, remote.Ref, bool, func([]api.Event) error) error {
+		Hydrate: func(context.Context, store.Image, remote.Ref, bool, func([]wire.Event) error) error {
 			return nil
 		},
-		Snapshots: func(context.Context, digest.Digest) ([]api.SnapshotProblem, error) { return nil, nil },
-		Verifying: func(api.Kind, string) (func(int64, int64), func(error)) { return func(int64, int64) {}, func(error) {} },
+		Snapshots: func(context.Context, digest.Digest) ([]wire.SnapshotProblem, error) { return nil, nil },
+		Verifying: func(wire.Kind, string) (func(int64, int64), func(error)) {
+			return func(int64, int64) {}, func(error) {}
+		},
 		Convert: func(_ context.Context, ref remote.Ref) (store.Image, error) {
 			return store.Image{}, fmt.Errorf("%s: %w", ref, errdefs.ErrNotFound)
 		},
-		Mount: func(_ context.Context, _ store.Image, _ remote.Ref, r api.MountRequest) (api.Mount, error) {
+		Mount: func(_ context.Context, _ store.Image, _ remote.Ref, r wire.MountRequest) (wire.Mount, error) {
 			if r.Dir != "" && !filepath.IsAbs(r.Dir) {
 				panic("a directory that is not valid came through: " + r.Dir)
 			}
-			return api.Mount{}, nil
+			return wire.Mount{}, nil
 		},
 		Stop:   func(context.Context, digest.Digest, ...string) (int, error) { return 0, nil },
-		Health: func(context.Context) (api.Health, error) { return api.Health{}, nil },
+		Health: func(context.Context) (wire.Health, error) { return wire.Health{}, nil },
 	}).Routes()
 	endpoints := []string{
 		"GET /v1/image", "DELETE /v1/image", "PUT /v1/pin", "DELETE /v1/pin", "POST /v1/gc", "POST /v1/prefetch", "POST /v1/import",

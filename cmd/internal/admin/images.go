@@ -9,7 +9,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/modelname"
+	"github.com/ballast-dev/ballast/cmd/internal/translate"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/headers"
 	"github.com/ballast-dev/ballast/convert/image"
@@ -26,13 +28,13 @@ const maxConfig = 8 << 20 // 8 MiB
 // isContainerds reports whether a reference belongs to containerd: a snapshot, or an image whose
 // model a pod mounts.
 func isContainerds(r store.Ref) bool {
-	return strings.HasPrefix(r.Name, api.SnapshotPrefix) || strings.HasPrefix(r.Name, api.OriginPrefix)
+	return strings.HasPrefix(r.Name, modelname.SnapshotPrefix) || strings.HasPrefix(r.Name, modelname.OriginPrefix)
 }
 
 // images lists all images with their state and, if sized is set, their share of the disk.
-func (h *Handler) images(ctx context.Context, sized bool) ([]api.Image, error) {
+func (h *Handler) images(ctx context.Context, sized bool) ([]wire.Image, error) {
 	all := h.Store.Images()
-	out := make([]api.Image, 0, len(all))
+	out := make([]wire.Image, 0, len(all))
 	refs := h.Store.Refs("")
 	for _, im := range all {
 		v, _ := h.state(ctx, im, refs)
@@ -40,13 +42,16 @@ func (h *Handler) images(ctx context.Context, sized bool) ([]api.Image, error) {
 	}
 	work := h.Status(ctx).Jobs
 	rest, err := h.unnamed(ctx, all, refs, work)
-	out = append(out, rest...)
+	for _, m := range rest {
+		v, _ := h.state(ctx, m.im, refs)
+		v.Sources = m.sources
+		out = append(out, v)
+	}
 	addWork(out, work)
 	if sized {
 		shares := h.Store.Shares()
 		for i := range out {
-			share := shares[out[i].ID()]
-			out[i].Share = &share
+			out[i].Share = new(wire.Share(shares[out[i].ID()]))
 		}
 	}
 	return out, err
@@ -54,8 +59,8 @@ func (h *Handler) images(ctx context.Context, sized bool) ([]api.Image, error) {
 
 // addWork adds to images that are being downloaded what their running jobs report: the rate of the fastest, an
 // error, and the end if nobody waits for any.
-func addWork(images []api.Image, work []api.Job) {
-	running := map[digest.Digest][]api.Job{}
+func addWork(images []wire.Image, work []wire.Job) {
+	running := map[digest.Digest][]wire.Job{}
 	for _, j := range work {
 		if j.Ended.IsZero() {
 			running[j.Table] = append(running[j.Table], j)
@@ -63,7 +68,7 @@ func addWork(images []api.Image, work []api.Job) {
 	}
 	for i := range images {
 		im := &images[i]
-		if im.State != api.StatePulling && im.State != api.StateLazy {
+		if im.State != wire.StatePulling && im.State != wire.StateLazy {
 			continue
 		}
 		for n, j := range running[im.Table] {
@@ -77,13 +82,13 @@ func addWork(images []api.Image, work []api.Job) {
 
 // state returns im with its state, and its files if it is complete. An image that cannot be shown
 // does not hide the others: its state is StateInvalid.
-func (h *Handler) state(ctx context.Context, im store.Image, refs []store.Ref) (api.Image, []filetable.File) {
+func (h *Handler) state(ctx context.Context, im store.Image, refs []store.Ref) (wire.Image, []filetable.File) {
 	if im.Refs == nil {
 		im.Refs = []string{} // [] in JSON
 	}
-	v := api.Image{Image: im, State: api.StateComplete}
+	v := wire.Image{Record: translate.Image(im), State: wire.StateComplete}
 	if isIndex(im) {
-		v.State = api.StateIndex
+		v.State = wire.StateIndex
 		if _, err := h.children(ctx, im); err != nil {
 			invalid(&v, err)
 		}
@@ -92,9 +97,9 @@ func (h *Handler) state(ctx context.Context, im store.Image, refs []store.Ref) (
 	for _, ref := range refs {
 		switch {
 		case ref.Table != im.Table:
-		case strings.HasPrefix(ref.Name, api.PinPrefix):
-			ref.Name = api.PinnedRef(ref)
-			v.Pins = append(v.Pins, ref)
+		case strings.HasPrefix(ref.Name, modelname.PinPrefix):
+			ref.Name = modelname.Pinned(ref)
+			v.Pins = append(v.Pins, wire.Ref(ref))
 		case isContainerds(ref):
 			v.Snapshots++
 		}
@@ -114,7 +119,7 @@ func (h *Handler) state(ctx context.Context, im store.Image, refs []store.Ref) (
 }
 
 // progress sets the progress of an incomplete image.
-func (h *Handler) progress(ctx context.Context, v *api.Image) error {
+func (h *Handler) progress(ctx context.Context, v *wire.Image) error {
 	ps, pulling := h.Store.Hydrating(v.Table)
 	early := h.Store.Early(v.Table)
 	switch {
@@ -123,12 +128,12 @@ func (h *Handler) progress(ctx context.Context, v *api.Image) error {
 		if err != nil {
 			return err
 		}
-		v.State, v.Total, v.Completed = api.StateLazy, p.Total, p.Done
+		v.State, v.Total, v.Completed = wire.StateLazy, p.Total, p.Done
 		for _, e := range early {
 			v.Unverified = v.Unverified || e.Unverified
 		}
 	case pulling:
-		v.State = api.StatePulling
+		v.State = wire.StatePulling
 		for _, p := range ps {
 			v.Total += p.Total
 			v.Completed += p.Done
@@ -138,13 +143,13 @@ func (h *Handler) progress(ctx context.Context, v *api.Image) error {
 		if err != nil {
 			return err
 		}
-		v.State = api.StateAbsent
+		v.State = wire.StateAbsent
 		if begun {
-			v.State = api.StatePartial
+			v.State = wire.StatePartial
 		}
 		missing, err := h.Store.Missing(ctx, v.Table)
 		if len(missing) > 0 { // it was complete
-			v.Error = api.Wrap(fmt.Errorf("%d of its objects are damaged or missing, such as %s: %w", len(missing), missing[0].Digest, errdefs.ErrDataLoss))
+			v.Error = wire.Wrap(fmt.Errorf("%d of its objects are damaged or missing, such as %s: %w", len(missing), missing[0].Digest, errdefs.ErrDataLoss))
 		}
 		return err
 	}
@@ -153,9 +158,9 @@ func (h *Handler) progress(ctx context.Context, v *api.Image) error {
 }
 
 // image returns all facts about one image.
-func (h *Handler) image(ctx context.Context, name api.Name) (*api.Detail, error) {
+func (h *Handler) image(ctx context.Context, name modelname.Name) (*wire.Detail, error) {
 	refs := h.Store.Refs("")
-	d := &api.Detail{Files: []filetable.File{}, Blobs: []filetable.Blob{}}
+	d := &wire.Detail{Files: []wire.File{}, Blobs: []wire.Blob{}}
 	im, err := h.findShown(ctx, name)
 	if err != nil {
 		// An index that cannot be read is shown as far as it is known.
@@ -163,7 +168,7 @@ func (h *Handler) image(ctx context.Context, name api.Name) (*api.Detail, error)
 		if findErr != nil || len(found) != 1 || !isIndex(found[0]) {
 			return nil, err
 		}
-		if d.Image, _ = h.state(ctx, found[0], refs); d.State != api.StateInvalid {
+		if d.Image, _ = h.state(ctx, found[0], refs); d.State != wire.StateInvalid {
 			return nil, err
 		}
 		return d, nil
@@ -171,15 +176,17 @@ func (h *Handler) image(ctx context.Context, name api.Name) (*api.Detail, error)
 	var files []filetable.File
 	d.Image, files = h.state(ctx, im, refs)
 	if h.Signers != nil {
-		if d.Signatures, err = h.Signers(im); err != nil {
+		results, err := h.Signers(im)
+		if err != nil {
 			return nil, err
 		}
+		d.Signatures = translate.Signatures(results)
 	}
 	t, err := h.Store.Table(ctx, im.Table)
 	if err != nil {
 		invalid(&d.Image, err)
 	} else {
-		d.Blobs = append(d.Blobs, t.Blobs...)
+		d.Blobs = translate.Blobs(t.Blobs)
 		if files == nil {
 			files = t.Seen()
 		}
@@ -188,32 +195,29 @@ func (h *Handler) image(ctx context.Context, name api.Name) (*api.Detail, error)
 			return nil, err
 		}
 		if use.Chunks > 0 {
-			d.Chunks = &use
+			d.Chunks = new(wire.ChunkUse(use))
 		}
 	}
-	d.Files = append(d.Files, files...) // a copy: the store shares the table
-	for i := range d.Files {
-		d.Files[i].Source = nil // large, and not used by clients
-	}
+	d.Files = translate.Files(files)
 	if t == nil {
 		t = &filetable.Table{Origin: im.Origin}
 	}
-	h.explain(ctx, d, im, t)
+	h.explain(ctx, d, im, t, files)
 	return d, nil
 }
 
 // removeImage removes images, and stops the downloads of the removed names and models that no client
 // waits for. Of an image with several references, only the given one is removed.
-func (h *Handler) removeImage(ctx context.Context, name api.Name) (*api.Removed, error) {
+func (h *Handler) removeImage(ctx context.Context, name modelname.Name) (*wire.Removed, error) {
 	return h.removal(ctx, name, false)
 }
 
 // planRemoval returns what removeImage would return, without the downloads that it would stop.
-func (h *Handler) planRemoval(ctx context.Context, name api.Name) (*api.Removed, error) {
+func (h *Handler) planRemoval(ctx context.Context, name modelname.Name) (*wire.Removed, error) {
 	return h.removal(ctx, name, true)
 }
 
-func (h *Handler) removal(ctx context.Context, name api.Name, dryRun bool) (*api.Removed, error) {
+func (h *Handler) removal(ctx context.Context, name modelname.Name, dryRun bool) (*wire.Removed, error) {
 	found, err := h.find(ctx, name)
 	if errdefs.IsNotFound(err) && !dryRun {
 		return h.stopUnnamed(ctx, name, err)
@@ -222,7 +226,7 @@ func (h *Handler) removal(ctx context.Context, name api.Name, dryRun bool) (*api
 		return nil, err
 	}
 	refs := h.Store.Refs("")
-	out := &api.Removed{Manifests: []digest.Digest{}}
+	out := &wire.Removed{Manifests: []digest.Digest{}}
 	for _, im := range found {
 		if ref := name.Ref.Recorded(); name.IsRef() && len(im.Refs) > 1 {
 			out.Untagged = append(out.Untagged, ref)
@@ -265,7 +269,7 @@ func (h *Handler) removal(ctx context.Context, name api.Name, dryRun bool) (*api
 }
 
 // stop stops the downloads of references and, if it has no image, of a table.
-func (h *Handler) stop(ctx context.Context, out *api.Removed, table digest.Digest, refs ...string) error {
+func (h *Handler) stop(ctx context.Context, out *wire.Removed, table digest.Digest, refs ...string) error {
 	if table != "" {
 		left := h.Store.ImagesByTable(table)
 		if len(left) > 0 {
@@ -278,8 +282,8 @@ func (h *Handler) stop(ctx context.Context, out *api.Removed, table digest.Diges
 }
 
 // stopUnnamed stops the downloads of a model without an image. It returns notFound if there is none.
-func (h *Handler) stopUnnamed(ctx context.Context, name api.Name, notFound error) (*api.Removed, error) {
-	out := &api.Removed{Manifests: []digest.Digest{}}
+func (h *Handler) stopUnnamed(ctx context.Context, name modelname.Name, notFound error) (*wire.Removed, error) {
+	out := &wire.Removed{Manifests: []digest.Digest{}}
 	if name.IsRef() {
 		if err := h.stop(ctx, out, "", name.Ref.Recorded()); err != nil {
 			return nil, err
@@ -302,7 +306,7 @@ func (h *Handler) stopUnnamed(ctx context.Context, name api.Name, notFound error
 
 // untag removes a reference of im, and its pin.
 func (h *Handler) untag(ctx context.Context, im store.Image, ref string) error {
-	if err := h.Store.RemoveRef(api.PinName(ref)); err != nil {
+	if err := h.Store.RemoveRef(modelname.Pin(ref)); err != nil {
 		return err
 	}
 	if err := h.Store.RemoveRefs(im.Manifest, ref); err != nil {
@@ -319,7 +323,7 @@ func (h *Handler) forget(ctx context.Context, im store.Image) error {
 		return err
 	}
 	for _, ref := range im.Refs { // the pin of an index is on a model that can stay
-		if err := h.Store.RemoveRef(api.PinName(ref)); err != nil {
+		if err := h.Store.RemoveRef(modelname.Pin(ref)); err != nil {
 			return err
 		}
 	}
@@ -336,16 +340,15 @@ func (h *Handler) forget(ctx context.Context, im store.Image) error {
 }
 
 // invalid marks v as an image that cannot be shown because of err.
-func invalid(v *api.Image, err error) {
+func invalid(v *wire.Image, err error) {
 	if errdefs.IsNotFound(err) {
 		err = fmt.Errorf("a document of it is gone, its next pull or prefetch by tag makes it again: %w", err)
 	}
-	v.State, v.Error = api.StateInvalid, api.Wrap(err)
+	v.State, v.Error = wire.StateInvalid, wire.Wrap(err)
 }
 
-// explain adds facts from the documents of an image and its files to d. What cannot be read is left
-// out.
-func (h *Handler) explain(ctx context.Context, d *api.Detail, im store.Image, t *filetable.Table) {
+// explain adds facts from the documents of an image and its files to d. What cannot be read is left out.
+func (h *Handler) explain(ctx context.Context, d *wire.Detail, im store.Image, t *filetable.Table, files []filetable.File) {
 	p, err := h.Store.ReadDocument(ctx, im, im.Config, maxConfig)
 	if err != nil || !json.Valid(p) {
 		return
@@ -362,9 +365,8 @@ func (h *Handler) explain(ctx context.Context, d *api.Detail, im store.Image, t 
 			contextLength, runner = image.ContextLength(m.Annotations), image.RunnerOf(m.Annotations)
 		}
 	}
-	d.Description = api.Describe(origin, contextLength, h.headers(ctx, d.Files, registry.Names(im)))
-	d.Description.Runner = runner
-	d.Explain(t)
+	d.Description = translate.Describe(origin, contextLength, runner, h.headers(ctx, files, registry.Names(im)))
+	translate.Explain(d, t)
 }
 
 // headers reads the headers of the files of an image with names that are present, which are verified objects. It does

@@ -4,13 +4,15 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/modelname"
+	"github.com/ballast-dev/ballast/cmd/internal/translate"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
 // order returns the order in which a model is first read, by those who pulled it from the repository of a reference.
-func (h *Handler) order(ctx context.Context, name api.Name) (r api.Recorded, err error) {
+func (h *Handler) order(ctx context.Context, name modelname.Name) (r wire.Recorded, err error) {
 	im, err := h.findOne(ctx, name)
 	if err != nil {
 		return r, err
@@ -19,9 +21,11 @@ func (h *Handler) order(ctx context.Context, name api.Name) (r api.Recorded, err
 	if name.IsRef() {
 		repository = name.Ref.Name()
 	}
-	if r.Order, err = h.Store.Order(im.Table, repository); err != nil {
+	o, err := h.Store.Order(im.Table, repository)
+	if err != nil {
 		return r, fmt.Errorf("%s: %w", name, err)
 	}
+	r.Order = translate.Order(o)
 	p, err := h.Store.ReadDocument(ctx, im, im.Manifest, convert.MaxManifestSize)
 	r.Image = ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: im.Manifest, Size: int64(len(p))}
 	return r, err

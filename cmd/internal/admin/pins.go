@@ -5,8 +5,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/jobs"
+	"github.com/ballast-dev/ballast/cmd/internal/modelname"
+	"github.com/ballast-dev/ballast/cmd/internal/translate"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -14,18 +16,18 @@ import (
 
 // pinsOf returns the pins that protect the model of im.
 func (h *Handler) pinsOf(ctx context.Context, im store.Image) ([]store.Ref, error) {
-	pins := h.Store.Refs(api.PinPrefix)
+	pins := h.Store.Refs(modelname.PinPrefix)
 	return slices.DeleteFunc(pins, func(p store.Ref) bool { return isIndex(im) || p.Table != im.Table }), nil
 }
 
 // pins lists all pins.
-func (h *Handler) pins(ctx context.Context) ([]api.Pin, error) {
-	pins := h.Store.Refs(api.PinPrefix)
+func (h *Handler) pins(ctx context.Context) ([]wire.Pin, error) {
+	pins := h.Store.Refs(modelname.PinPrefix)
 	return h.sized(ctx, pins)
 }
 
 // sized returns pins with the sizes of their models.
-func (h *Handler) sized(ctx context.Context, pins []store.Ref) ([]api.Pin, error) {
+func (h *Handler) sized(ctx context.Context, pins []store.Ref) ([]wire.Pin, error) {
 	images := h.Store.Images()
 	byTable, byRef := map[digest.Digest]store.Image{}, map[string]store.Image{}
 	for _, im := range images {
@@ -37,27 +39,33 @@ func (h *Handler) sized(ctx context.Context, pins []store.Ref) ([]api.Pin, error
 			byRef[ref] = im
 		}
 	}
-	out := []api.Pin{}
+	out := []wire.Pin{}
 	for _, p := range pins {
-		pin := api.Pin{Ref: p, ModelSize: p.Size, Digest: p.Table}
+		pin := wire.Pin{Ref: wire.Ref(p), ModelSize: p.Size, Digest: p.Table}
 		if im, ok := byTable[p.Table]; ok { // otherwise the image was removed
-			pin.ModelSize, pin.Digest = im.Size, (&api.Image{Image: im}).ID()
+			pin.ModelSize, pin.Digest = im.Size, idOf(im)
 		}
-		if now, ok := byRef[api.PinnedRef(p)]; ok && now.Table != p.Table {
-			pin.Moved = (&api.Image{Image: now}).ID()
+		if now, ok := byRef[modelname.Pinned(p)]; ok && now.Table != p.Table {
+			pin.Moved = idOf(now)
 		}
-		pin.Name = api.PinnedRef(p)
+		pin.Name = modelname.Pinned(p)
 		out = append(out, pin)
 	}
 	return out, nil
 }
 
+// idOf returns the digest by which an image is known.
+func idOf(im store.Image) digest.Digest {
+	r := translate.Image(im)
+	return r.ID()
+}
+
 // pin pins the model that the name refers to now.
-func (h *Handler) pin(ctx context.Context, req api.PinRequest) ([]api.Pin, error) {
+func (h *Handler) pin(ctx context.Context, req wire.PinRequest) ([]wire.Pin, error) {
 	if err := checkTTL(req.TTL); err != nil {
 		return nil, err
 	}
-	name, err := api.ParseName(req.Name)
+	name, err := modelname.Parse(req.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +73,7 @@ func (h *Handler) pin(ctx context.Context, req api.PinRequest) ([]api.Pin, error
 	if err != nil {
 		return nil, err
 	}
-	pin := api.PinName(api.Label(im, name.Ref))
+	pin := modelname.Pin(modelname.Label(im, name.Ref))
 	if err := jobs.AddPin(ctx, h.Store, pin, im.Table, expiry(req.TTL), name.Ref); err != nil {
 		return nil, err
 	}
@@ -78,7 +86,7 @@ func (h *Handler) pin(ctx context.Context, req api.PinRequest) ([]api.Pin, error
 
 // unpin removes the pin of a reference, or all pins of the models of a digest. A pin of the same
 // model by another reference stays.
-func (h *Handler) unpin(ctx context.Context, name api.Name) ([]api.Pin, error) {
+func (h *Handler) unpin(ctx context.Context, name modelname.Name) ([]wire.Pin, error) {
 	if name.IsRef() {
 		return h.unpinRef(ctx, name)
 	}
@@ -104,11 +112,11 @@ func (h *Handler) unpin(ctx context.Context, name api.Name) ([]api.Pin, error) {
 
 // unpinRef removes the pin of a reference, if there is one. It returns an error if no model has the
 // name.
-func (h *Handler) unpinRef(ctx context.Context, name api.Name) ([]api.Pin, error) {
-	p, err := h.Store.Ref(api.PinName(name.Ref.Recorded()))
+func (h *Handler) unpinRef(ctx context.Context, name modelname.Name) ([]wire.Pin, error) {
+	p, err := h.Store.Ref(modelname.Pin(name.Ref.Recorded()))
 	if errdefs.IsNotFound(err) {
 		_, err = h.find(ctx, name)
-		return []api.Pin{}, err
+		return []wire.Pin{}, err
 	}
 	if err != nil {
 		return nil, err

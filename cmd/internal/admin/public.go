@@ -8,7 +8,8 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/modelname"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
@@ -59,7 +60,7 @@ func (h *Handler) ResolveRoutes(user func(context.Context) uint32) http.Handler 
 		if len(s) > maxName {
 			return nil, fmt.Errorf("the name has more than %d bytes: %w", maxName, errdefs.ErrInvalidArgument)
 		}
-		name, err := api.ParseName(s)
+		name, err := modelname.Parse(s)
 		if err != nil {
 			return nil, err
 		}
@@ -72,43 +73,43 @@ func (h *Handler) ResolveRoutes(user func(context.Context) uint32) http.Handler 
 }
 
 // resolved returns where a model is mounted. What the caller may not see is not found, as what does not exist.
-func (h *Handler) resolved(ctx context.Context, name api.Name) (api.Resolved, error) {
+func (h *Handler) resolved(ctx context.Context, name modelname.Name) (wire.Resolved, error) {
 	none := fmt.Errorf("%s is not mounted on this machine for everybody; root mounts it with: ballast mount %[1]s DIR: %w", name.Ref, errdefs.ErrNotFound)
 	public := slices.ContainsFunc(h.Store.ImagesByRef(name.Ref.Recorded()), func(im store.Image) bool {
 		return !slices.Contains(im.PrivateNames, name.Ref.Name())
 	})
 	if !public {
-		return api.Resolved{}, none
+		return wire.Resolved{}, none
 	}
 	im, err := h.findOne(ctx, name)
 	if err != nil || slices.Contains(im.PrivateNames, name.Ref.Name()) {
-		return api.Resolved{}, none
+		return wire.Resolved{}, none
 	}
 	mounts, err := h.Mounts(ctx)
 	if err != nil {
-		return api.Resolved{}, none
+		return wire.Resolved{}, none
 	}
-	at := slices.IndexFunc(mounts, func(m api.Mount) bool {
+	at := slices.IndexFunc(mounts, func(m wire.Mount) bool {
 		// By another name it may not be for everybody, and its digest does not say that it is.
-		by, err := api.ParseName(m.Name)
+		by, err := modelname.Parse(m.Name)
 		return err == nil && by.IsRef() && by.Ref.Recorded() == name.Ref.Recorded() && m.Mounted && m.Table == im.Table && !strings.HasPrefix(m.Dir, h.Models+"/")
 	})
 	if at < 0 {
-		return api.Resolved{}, none
+		return wire.Resolved{}, none
 	}
-	out := api.Resolved{Ref: name.Ref.Recorded(), Digest: im.Manifest, Origin: im.Origin.Digest, Format: im.Origin.Format, Path: mounts[at].Dir, Files: []api.ResolvedFile{}}
+	out := wire.Resolved{Ref: name.Ref.Recorded(), Digest: im.Manifest, Origin: im.Origin.Digest, Format: im.Origin.Format, Path: mounts[at].Dir, Files: []wire.ResolvedFile{}}
 	files, err := h.Store.Files(ctx, im.Table)
 	out.Complete = err == nil
 	if err != nil {
 		t, err := h.Store.Table(ctx, im.Table)
 		if err != nil {
-			return api.Resolved{}, none
+			return wire.Resolved{}, none
 		}
 		files = t.Seen()
 	}
 	for _, f := range files {
 		if f.Type == filetable.TypeReg {
-			out.Files = append(out.Files, api.ResolvedFile{Path: f.Path, Size: f.Size, Digest: f.Digest})
+			out.Files = append(out.Files, wire.ResolvedFile{Path: f.Path, Size: f.Size, Digest: f.Digest})
 		}
 	}
 	return out, nil

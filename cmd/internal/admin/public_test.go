@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/containerd/errdefs"
 )
 
@@ -19,12 +19,12 @@ func TestResolveRoutes(t *testing.T) {
 	if err := r.store.PutImage(im); err != nil {
 		t.Fatal(err)
 	}
-	var mounts []api.Mount
-	r.handler.Mounts = func(context.Context) ([]api.Mount, error) { return mounts, nil }
+	var mounts []wire.Mount
+	r.handler.Mounts = func(context.Context) ([]wire.Mount, error) { return mounts, nil }
 	r.handler.Models = "/var/lib/ballast/models"
 	users := serve(t, r.handler.ResolveRoutes(func(context.Context) uint32 { return 1000 }))
-	mount := func(name, dir string) api.Mount {
-		return api.Mount{Name: name, Dir: dir, Table: im.Table, Mounted: true}
+	mount := func(name, dir string) wire.Mount {
+		return wire.Mount{Name: name, Dir: dir, Table: im.Table, Mounted: true}
 	}
 	other := mount(testRef, "/srv/other")
 	other.Table = im.Manifest
@@ -33,15 +33,15 @@ func TestResolveRoutes(t *testing.T) {
 	public := mount(testRef, "/srv/public")
 	for _, tt := range []struct {
 		name   string
-		mounts []api.Mount
+		mounts []wire.Mount
 		want   string // directory; empty: not found
 	}{
 		{testRef, nil, ""},
-		{testRef, []api.Mount{public}, "/srv/public"},
-		{testRef, []api.Mount{mount(testRef, r.handler.Models+"/m"), gone, other, mount(private, "/srv/private"), mount(im.Manifest.String(), "/srv/digest")}, ""},
-		{testRef, []api.Mount{mount(private, "/srv/private"), public}, "/srv/public"},
-		{private, []api.Mount{mount(private, "/srv/private"), public}, ""},
-		{"reg.example/team/none:v1", []api.Mount{public}, ""},
+		{testRef, []wire.Mount{public}, "/srv/public"},
+		{testRef, []wire.Mount{mount(testRef, r.handler.Models+"/m"), gone, other, mount(private, "/srv/private"), mount(im.Manifest.String(), "/srv/digest")}, ""},
+		{testRef, []wire.Mount{mount(private, "/srv/private"), public}, "/srv/public"},
+		{private, []wire.Mount{mount(private, "/srv/private"), public}, ""},
+		{"reg.example/team/none:v1", []wire.Mount{public}, ""},
 	} {
 		mounts = tt.mounts
 		got, err := users.Resolve(t.Context(), tt.name)

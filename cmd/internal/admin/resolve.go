@@ -8,7 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/modelname"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
@@ -18,7 +19,7 @@ import (
 // find returns the images that a name refers to: several if it is the digest of an index, or of an
 // origin that was converted by different rules. The digest is that of a converted manifest, an
 // origin or a table.
-func (h *Handler) find(ctx context.Context, name api.Name) (found []store.Image, err error) {
+func (h *Handler) find(ctx context.Context, name modelname.Name) (found []store.Image, err error) {
 	if name.IsRef() {
 		found = h.Store.ImagesByRef(name.Ref.Recorded())
 	} else { // the store has no index by prefixes of digests
@@ -35,7 +36,7 @@ func (h *Handler) find(ctx context.Context, name api.Name) (found []store.Image,
 
 // findOne returns the one model that a name refers to. For an index with one model it is that
 // model.
-func (h *Handler) findOne(ctx context.Context, name api.Name) (store.Image, error) {
+func (h *Handler) findOne(ctx context.Context, name modelname.Name) (store.Image, error) {
 	found, err := h.find(ctx, name)
 	if err != nil {
 		return store.Image{}, err
@@ -96,22 +97,28 @@ func (h *Handler) children(ctx context.Context, im store.Image) ([]store.Image, 
 	return out, nil
 }
 
+// An unnamedModel is a model without an image.
+type unnamedModel struct {
+	im      store.Image // without manifest and references
+	sources []string    // see wire.Image.Sources
+}
+
 // unnamed returns the models without an image that snapshots show or that are being downloaded. They
 // were converted before they were pushed, so containerd did not need the facade to pull them, or
 // their image was removed. Their name is the digest of their table.
-func (h *Handler) unnamed(ctx context.Context, images []store.Image, refs []store.Ref, work []api.Job) ([]api.Image, error) {
+func (h *Handler) unnamed(ctx context.Context, images []store.Image, refs []store.Ref, work []wire.Job) ([]unnamedModel, error) {
 	known := map[digest.Digest]bool{"": true}
 	for _, im := range images {
 		known[im.Table] = true
 	}
-	work = slices.DeleteFunc(slices.Clone(work), func(j api.Job) bool { return !j.Ended.IsZero() })
+	work = slices.DeleteFunc(slices.Clone(work), func(j wire.Job) bool { return !j.Ended.IsZero() })
 	names := map[digest.Digest][]string{} // that models had
 	for _, j := range work {
 		if j.Ref != j.Table.String() {
 			names[j.Table] = []string{j.Ref}
 		}
 	}
-	var out []api.Image
+	var out []unnamedModel
 	add := func(table digest.Digest, since time.Time, sources []string) error {
 		if known[table] {
 			return nil
@@ -127,15 +134,14 @@ func (h *Handler) unnamed(ctx context.Context, images []store.Image, refs []stor
 		for _, f := range t.Files {
 			im.Size += f.Size
 		}
-		v, _ := h.state(ctx, im, refs)
-		if v.Sources = names[table]; v.Sources == nil {
-			v.Sources = sources
+		if names[table] != nil {
+			sources = names[table]
 		}
-		out = append(out, v)
+		out = append(out, unnamedModel{im, sources})
 		return nil
 	}
 	for _, r := range refs {
-		if strings.HasPrefix(r.Name, api.SnapshotPrefix) {
+		if strings.HasPrefix(r.Name, modelname.SnapshotPrefix) {
 			if err := add(r.Table, r.Created, r.Sources); err != nil {
 				return nil, err
 			}
@@ -150,13 +156,13 @@ func (h *Handler) unnamed(ctx context.Context, images []store.Image, refs []stor
 }
 
 // findShown is findOne, but name can also be the digest of the table of a model of unnamed.
-func (h *Handler) findShown(ctx context.Context, name api.Name) (store.Image, error) {
+func (h *Handler) findShown(ctx context.Context, name modelname.Name) (store.Image, error) {
 	im, err := h.findOne(ctx, name)
 	if name.IsRef() || !errdefs.IsNotFound(err) {
 		return im, err
 	}
-	refs := slices.DeleteFunc(h.Store.Refs(api.SnapshotPrefix), func(r store.Ref) bool { return !name.Matches(r.Table) })
-	work := slices.DeleteFunc(h.Status(ctx).Jobs, func(j api.Job) bool { return !name.Matches(j.Table) })
+	refs := slices.DeleteFunc(h.Store.Refs(modelname.SnapshotPrefix), func(r store.Ref) bool { return !name.Matches(r.Table) })
+	work := slices.DeleteFunc(h.Status(ctx).Jobs, func(j wire.Job) bool { return !name.Matches(j.Table) })
 	shown, rerr := h.unnamed(ctx, nil, refs, work)
 	switch {
 	case rerr != nil:
@@ -164,7 +170,7 @@ func (h *Handler) findShown(ctx context.Context, name api.Name) (store.Image, er
 	case len(shown) == 0:
 		return im, err
 	case len(shown) == 1:
-		return shown[0].Image, nil
+		return shown[0].im, nil
 	}
 	return im, fmt.Errorf("%s stands for %d models, give more of the digest: %w", name, len(shown), errdefs.ErrFailedPrecondition)
 }

@@ -11,8 +11,10 @@ import (
 	"net/http/pprof"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/jobs"
+	"github.com/ballast-dev/ballast/cmd/internal/modelname"
+	"github.com/ballast-dev/ballast/cmd/internal/translate"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/convert/signature"
@@ -25,38 +27,38 @@ import (
 // A Handler answers the admin interface. All fields except Log are required.
 type Handler struct {
 	Store   *store.Store
-	Version api.Version
+	Version wire.Version
 
 	// Prefetch downloads a model and calls event with the changes, until it is complete or ctx
 	// ends. The work continues when ctx ends or event returns an error.
-	Prefetch func(ctx context.Context, ref remote.Ref, r jobs.Request, event func([]api.Event) error) (store.Image, error)
+	Prefetch func(ctx context.Context, ref remote.Ref, r jobs.Request, event func([]wire.Event) error) (store.Image, error)
 
 	// CRIPull has containerd pull an image as for a kubelet.
-	CRIPull func(ctx context.Context, r api.FleetPullRequest) error
+	CRIPull func(ctx context.Context, r wire.FleetPullRequest) error
 
 	// Import imports a model of an Ollama on this machine, as Prefetch does from a registry. ImportModels
 	// returns the names of its models.
-	Import       func(ctx context.Context, r api.ImportRequest, event func([]api.Event) error) ([]api.Imported, error)
+	Import       func(ctx context.Context, r wire.ImportRequest, event func([]wire.Event) error) ([]wire.Imported, error)
 	ImportModels func(ctx context.Context, dir string) ([]string, error)
 
 	// ImportArchive imports the models of an archive, which is stream if the request has no path.
-	ImportArchive func(ctx context.Context, r api.ArchiveRequest, stream io.Reader, event func([]api.Event) error) ([]api.Imported, error)
+	ImportArchive func(ctx context.Context, r wire.ArchiveRequest, stream io.Reader, event func([]wire.Event) error) ([]wire.Imported, error)
 
 	// Hydrate downloads the rest of an incomplete model, as Prefetch does. If wait is false, it
 	// returns at once. ref is the reference by which the model was requested; zero if by a digest.
-	Hydrate func(ctx context.Context, im store.Image, ref remote.Ref, wait bool, event func([]api.Event) error) error
+	Hydrate func(ctx context.Context, im store.Image, ref remote.Ref, wait bool, event func([]wire.Event) error) error
 
 	// Convert returns the image of a reference, without downloading its model.
 	Convert func(ctx context.Context, ref remote.Ref) (store.Image, error)
 
 	// Mount prepares the mount of a model on the host and returns what to mount; Mounts returns all
 	// mounts, and Unmounted releases the model whose mount at a directory is gone.
-	Mount     func(ctx context.Context, im store.Image, ref remote.Ref, r api.MountRequest) (api.Mount, error)
-	Mounts    func(ctx context.Context) ([]api.Mount, error)
+	Mount     func(ctx context.Context, im store.Image, ref remote.Ref, r wire.MountRequest) (wire.Mount, error)
+	Mounts    func(ctx context.Context) ([]wire.Mount, error)
 	Unmounted func(ctx context.Context, dir string) error
 
 	// Status returns the work of the daemon.
-	Status func(context.Context) api.Status
+	Status func(context.Context) wire.Status
 
 	// Stop stops the downloads of a table, if it is not empty, and of references, that no client
 	// waits for, and returns their number.
@@ -64,7 +66,7 @@ type Handler struct {
 
 	// Verifying lists a verification of a kind, of the model called name, or of all models if name is empty.
 	// The caller reports its progress in bytes, and its end.
-	Verifying func(kind api.Kind, name string) (progress func(done, total int64), end func(error))
+	Verifying func(kind wire.Kind, name string) (progress func(done, total int64), end func(error))
 
 	// Sources returns the sources of a table for a request by a reference, which may be zero.
 	Sources func(ctx context.Context, table digest.Digest, ref remote.Ref) ([]transfer.Source, error)
@@ -84,14 +86,14 @@ type Handler struct {
 
 	// Holders returns what in containerd needs a table, and Eager why an image is not shown before it
 	// is complete; "" if it is.
-	Holders func(ctx context.Context, table digest.Digest) ([]api.Holder, error)
+	Holders func(ctx context.Context, table digest.Digest) ([]wire.Holder, error)
 	Eager   func(ctx context.Context, im store.Image) (string, error)
 
 	// Snapshots compares the snapshots that show a table, or all if it is empty, with their table.
-	Snapshots func(ctx context.Context, table digest.Digest) ([]api.SnapshotProblem, error)
+	Snapshots func(ctx context.Context, table digest.Digest) ([]wire.SnapshotProblem, error)
 
 	// CheckSignatures looks for the signatures of a reference.
-	CheckSignatures func(ctx context.Context, ref string) (api.Signatures, error)
+	CheckSignatures func(ctx context.Context, ref string) (wire.Signatures, error)
 
 	// Signers returns the recorded results of the rules for an image.
 	Signers func(im store.Image) ([]signature.Result, error)
@@ -100,10 +102,10 @@ type Handler struct {
 	Models string
 
 	// Health returns facts for "ballast doctor".
-	Health func(context.Context) (api.Health, error)
+	Health func(context.Context) (wire.Health, error)
 
 	// Received returns the bytes that registries themselves have sent, and the mirrors that were used.
-	Received func() (direct int64, mirrors []api.Mirror)
+	Received func() (direct int64, mirrors []wire.Mirror)
 
 	// RotateCA replaces the keys with which containerd and the facade authenticate each other.
 	RotateCA func(context.Context) error
@@ -130,14 +132,14 @@ func (h *Handler) Routes() http.Handler {
 	return mux
 }
 
-// requests returns the handler of what package api asks for at the admin socket.
+// requests returns the handler of what package wire asks for at the admin socket.
 func (h *Handler) requests() http.Handler {
 	if h.Log == nil {
 		h.Log = slog.New(slog.DiscardHandler)
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /v1/version", query(func(context.Context) (api.Version, error) { return h.Version, nil }))
-	mux.Handle("GET /v1/health", query(func(ctx context.Context) (api.Health, error) { return h.Health(ctx) }))
+	mux.Handle("GET /v1/version", query(func(context.Context) (wire.Version, error) { return h.Version, nil }))
+	mux.Handle("GET /v1/health", query(func(ctx context.Context) (wire.Health, error) { return h.Health(ctx) }))
 	mux.Handle("POST /v1/facade/rotate", query(func(ctx context.Context) (struct{}, error) { return struct{}{}, h.RotateCA(ctx) }))
 	mux.Handle("GET /v1/images", answer(func(r *http.Request) (any, error) {
 		return h.images(r.Context(), r.FormValue("size") == "true")
@@ -147,17 +149,20 @@ func (h *Handler) requests() http.Handler {
 	mux.Handle("GET /v1/order", named(h.order))
 	mux.Handle("DELETE /v1/image", named(h.removeImage))
 	mux.Handle("GET /v1/removal", named(h.planRemoval))
-	mux.Handle("GET /v1/status", query(func(ctx context.Context) (api.Status, error) { return h.Status(ctx), nil }))
+	mux.Handle("GET /v1/status", query(func(ctx context.Context) (wire.Status, error) { return h.Status(ctx), nil }))
 	mux.Handle("GET /v1/pins", query(h.pins))
 	mux.Handle("PUT /v1/pin", request(h.pin))
 	mux.Handle("DELETE /v1/pin", named(h.unpin))
-	mux.Handle("GET /v1/mounts", query(func(ctx context.Context) ([]api.Mount, error) { return h.Mounts(ctx) }))
+	mux.Handle("GET /v1/mounts", query(func(ctx context.Context) ([]wire.Mount, error) { return h.Mounts(ctx) }))
 	mux.Handle("POST /v1/mount", request(h.mount))
 	mux.Handle("DELETE /v1/mount", answer(func(r *http.Request) (any, error) {
 		return struct{}{}, h.Unmounted(r.Context(), r.FormValue("dir"))
 	}))
 	mux.Handle("POST /v1/gc", request(h.gc))
-	mux.Handle("GET /v1/df", query(func(context.Context) (store.Usage, error) { return h.Store.Usage() }))
+	mux.Handle("GET /v1/df", query(func(context.Context) (wire.Usage, error) {
+		u, err := h.Store.Usage()
+		return wire.Usage(u), err
+	}))
 	mux.Handle("POST /v1/prefetch", stream(h.prefetch))
 	mux.Handle("POST /v1/import", stream(h.importModel))
 	mux.Handle("POST /v1/import/models", request(h.importModels))
@@ -188,7 +193,7 @@ func answer(f func(*http.Request) (any, error)) http.Handler {
 		v, err := f(r)
 		w.Header().Set("Content-Type", "application/json")
 		if err != nil {
-			e := api.Wrap(err)
+			e := wire.Wrap(err)
 			w.WriteHeader(e.Status())
 			v = e
 		}
@@ -202,9 +207,9 @@ func query[Out any](f func(context.Context) (Out, error)) http.Handler {
 }
 
 // named returns a handler of requests whose only parameter is the name of a model.
-func named[Out any](f func(context.Context, api.Name) (Out, error)) http.Handler {
+func named[Out any](f func(context.Context, modelname.Name) (Out, error)) http.Handler {
 	return answer(func(r *http.Request) (any, error) {
-		name, err := api.ParseName(r.FormValue("name"))
+		name, err := modelname.Parse(r.FormValue("name"))
 		if err != nil {
 			return nil, err
 		}
@@ -234,14 +239,14 @@ func stream[In any](f func(context.Context, In, *lines) error) http.Handler {
 			err = f(r.Context(), in, out)
 		}
 		if err != nil {
-			_ = out.send(api.Event{Status: api.StatusError, Error: api.Wrap(err)}) // the client may have disconnected
+			_ = out.send(wire.Event{Status: wire.StatusError, Error: wire.Wrap(err)}) // the client may have disconnected
 		}
 	})
 }
 
 // decodeBody reads the JSON body of a request. An empty body is the zero value.
 func decodeBody[In any](r *http.Request) (in In, err error) {
-	dec := json.NewDecoder(http.MaxBytesReader(nil, r.Body, api.MaxBody))
+	dec := json.NewDecoder(http.MaxBytesReader(nil, r.Body, wire.MaxBody))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&in); err != nil && !errors.Is(err, io.EOF) {
 		return in, fmt.Errorf("request: %w: %w", err, errdefs.ErrInvalidArgument)
@@ -272,7 +277,7 @@ func (l *lines) send(v any) error {
 }
 
 // events sends each event.
-func (l *lines) events(events []api.Event) error {
+func (l *lines) events(events []wire.Event) error {
 	for _, e := range events {
 		if err := l.send(e); err != nil {
 			return err
@@ -281,7 +286,7 @@ func (l *lines) events(events []api.Event) error {
 	return nil
 }
 
-func (h *Handler) prefetch(ctx context.Context, r api.PrefetchRequest, out *lines) error {
+func (h *Handler) prefetch(ctx context.Context, r wire.PrefetchRequest, out *lines) error {
 	ref, err := resolve.ParseRef(r.Ref)
 	if err != nil {
 		return err
@@ -294,12 +299,12 @@ func (h *Handler) prefetch(ctx context.Context, r api.PrefetchRequest, out *line
 	}
 	im, err := h.Prefetch(ctx, ref, jobs.Request{PrefetchRequest: r}, out.events)
 	if err != nil {
-		return out.send(api.Event{Status: api.StatusError, Ref: ref.String(), Error: api.Wrap(err)})
+		return out.send(wire.Event{Status: wire.StatusError, Ref: ref.String(), Error: wire.Wrap(err)})
 	}
-	return out.send(api.Event{Status: api.StatusSuccess, Ref: ref.String(), Image: &im})
+	return out.send(wire.Event{Status: wire.StatusSuccess, Ref: ref.String(), Image: new(translate.Image(im))})
 }
 
-func (h *Handler) gc(ctx context.Context, o store.GCOptions) (r store.GCResult, err error) {
+func (h *Handler) gc(ctx context.Context, o wire.GCOptions) (r wire.GCResult, err error) {
 	if o.Keep < 0 {
 		return r, fmt.Errorf("keep %d is negative: %w", o.Keep, errdefs.ErrInvalidArgument)
 	}
@@ -308,6 +313,6 @@ func (h *Handler) gc(ctx context.Context, o store.GCOptions) (r store.GCResult, 
 			h.Log.Warn("models may stay whose images or mounts are gone", "err", err)
 		}
 	}
-	o.Abandoned = true
-	return h.Store.GC(ctx, o)
+	res, err := h.Store.GC(ctx, store.GCOptions{Keep: o.Keep, DryRun: o.DryRun, Abandoned: true})
+	return wire.GCResult(res), err
 }

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
@@ -43,7 +43,7 @@ func (r *rig) put(t *testing.T, ref string, table digest.Digest) store.Image {
 }
 
 // state returns the image with a manifest from the list of all images.
-func (r *rig) state(t *testing.T, manifest digest.Digest) api.Image {
+func (r *rig) state(t *testing.T, manifest digest.Digest) wire.Image {
 	t.Helper()
 	all, err := r.client.Images(t.Context())
 	if err != nil {
@@ -55,7 +55,7 @@ func (r *rig) state(t *testing.T, manifest digest.Digest) api.Image {
 		}
 	}
 	t.Fatalf("%s is not in %+v", manifest, all)
-	return api.Image{}
+	return wire.Image{}
 }
 
 // An image that cannot be shown hides no other.
@@ -66,15 +66,15 @@ func TestInvalidImageHidesNoOther(t *testing.T) {
 	index := r.put(t, "reg.example/index:v1", "") // its bytes are not an index
 	for _, im := range []store.Image{noTable, index} {
 		got := r.state(t, im.Manifest)
-		if got.State != api.StateInvalid || got.Error == nil || got.Error.Message == "" {
+		if got.State != wire.StateInvalid || got.Error == nil || got.Error.Message == "" {
 			t.Errorf("%v: state %q, error %v", im.Refs, got.State, got.Error)
 		}
 		d, err := r.client.Image(t.Context(), im.Refs[0])
-		if err != nil || d.State != api.StateInvalid || d.Error == nil || d.Manifest != im.Manifest || d.Origin != im.Origin {
+		if err != nil || d.State != wire.StateInvalid || d.Error == nil || d.Manifest != im.Manifest || d.Origin != wire.Origin(im.Origin) {
 			t.Errorf("%v: inspect %+v, %v", im.Refs, d, err)
 		}
 	}
-	if got := r.state(t, r.image.Manifest); got.State != api.StateComplete {
+	if got := r.state(t, r.image.Manifest); got.State != wire.StateComplete {
 		t.Errorf("the other image: state %q", got.State)
 	}
 	for _, ref := range []string{noTable.Refs[0], index.Refs[0]} {
@@ -90,7 +90,7 @@ func TestStatesOfDownload(t *testing.T) {
 	other := storetest.Random(5, 1<<20)
 	table := storetest.NewBuilder("two").Raw("a.bin", r.weights, 0o644).Raw("b.bin", other, 0o644).Put(t, r.store)
 	im := r.put(t, "reg.example/two:v1", table)
-	if got := r.state(t, im.Manifest); got.State != api.StateAbsent {
+	if got := r.state(t, im.Manifest); got.State != wire.StateAbsent {
 		t.Errorf("before: state %q, want absent", got.State)
 	}
 	gate := make(chan struct{})
@@ -109,18 +109,18 @@ func TestStatesOfDownload(t *testing.T) {
 	}()
 	<-asked
 	got := r.state(t, im.Manifest)
-	if want := int64(len(r.weights) + len(other)); got.State != api.StatePulling || got.Total != want || got.Completed >= want {
+	if want := int64(len(r.weights) + len(other)); got.State != wire.StatePulling || got.Total != want || got.Completed >= want {
 		t.Errorf("while fetching: state %q, %d of %d bytes, want pulling of %d", got.State, got.Completed, got.Total, want)
 	}
 	// Its jobs report why it stands still, and when it ends if no client waits for any of them.
 	ends := time.Now().Add(time.Minute).UTC()
-	abandoned := api.Job{Kind: api.KindAbandoned, Table: table, Rate: 3, Ends: ends}
-	failing := api.Job{Kind: api.KindBackground, Table: table, Rate: 2, Error: &api.Error{Code: "unavailable", Message: "down"}}
-	r.status.Jobs = []api.Job{abandoned, {Table: table, Rate: 9, Ended: ends, Error: failing.Error}}
+	abandoned := wire.Job{Kind: wire.KindAbandoned, Table: table, Rate: 3, Ends: ends}
+	failing := wire.Job{Kind: wire.KindBackground, Table: table, Rate: 2, Error: &wire.Error{Code: "unavailable", Message: "down"}}
+	r.status.Jobs = []wire.Job{abandoned, {Table: table, Rate: 9, Ended: ends, Error: failing.Error}}
 	if got := r.state(t, im.Manifest); got.Rate != 3 || !got.Ends.Equal(ends) || got.Error != nil {
 		t.Errorf("abandoned: %+v", got)
 	}
-	r.status.Jobs = []api.Job{abandoned, failing}
+	r.status.Jobs = []wire.Job{abandoned, failing}
 	if got := r.state(t, im.Manifest); got.Rate != 3 || !got.Ends.IsZero() || got.Error == nil || got.Error.Message != "down" {
 		t.Errorf("failing: %+v", got)
 	}
@@ -129,25 +129,25 @@ func TestStatesOfDownload(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	if got := r.state(t, im.Manifest); got.State != api.StateComplete || got.Total != 0 {
+	if got := r.state(t, im.Manifest); got.State != wire.StateComplete || got.Total != 0 {
 		t.Errorf("after: %+v", got)
 	}
 	// Garbage collection removes what a reference released; then one file comes back with another
 	// model.
-	if _, err := r.client.Pin(t.Context(), api.PinRequest{Name: im.Refs[0]}); err != nil {
+	if _, err := r.client.Pin(t.Context(), wire.PinRequest{Name: im.Refs[0]}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.client.Unpin(t.Context(), im.Refs[0]); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.client.GC(t.Context(), store.GCOptions{}); err != nil {
+	if _, err := r.client.GC(t.Context(), wire.GCOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if got := r.state(t, im.Manifest); got.State != api.StateAbsent {
+	if got := r.state(t, im.Manifest); got.State != wire.StateAbsent {
 		t.Errorf("after the collector: state %q, want absent", got.State)
 	}
 	r.hydrate(t)
-	if got := r.state(t, im.Manifest); got.State != api.StatePartial {
+	if got := r.state(t, im.Manifest); got.State != wire.StatePartial {
 		t.Errorf("with one file of two: state %q, want partial", got.State)
 	}
 }
@@ -182,7 +182,7 @@ func TestRemoveIndexPin(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{ref, testRef} {
-		if _, err := r.client.Pin(ctx, api.PinRequest{Name: name}); err != nil {
+		if _, err := r.client.Pin(ctx, wire.PinRequest{Name: name}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -190,7 +190,7 @@ func TestRemoveIndexPin(t *testing.T) {
 		t.Fatal(err)
 	}
 	pins, err := r.client.Pins(ctx)
-	if err != nil || len(pins) != 1 || api.PinnedRef(pins[0].Ref) != testRef {
+	if err != nil || len(pins) != 1 || pins[0].Name != testRef {
 		t.Errorf("pins that are left: %+v, %v", pins, err)
 	}
 	if pins[0].ModelSize != r.image.Size {
@@ -204,7 +204,7 @@ func TestPinSize(t *testing.T) {
 	r.hydrate(t)
 	r.add(t, "reg.example/team/model:v2")
 	for _, name := range []string{testRef, "reg.example/team/model:v2"} {
-		pins, err := r.client.Pin(t.Context(), api.PinRequest{Name: name})
+		pins, err := r.client.Pin(t.Context(), wire.PinRequest{Name: name})
 		if err != nil || len(pins) != 1 || pins[0].ModelSize != r.image.Size {
 			t.Errorf("%s: %+v, %v, want %d bytes", name, pins, err, r.image.Size)
 		}
@@ -222,7 +222,7 @@ func TestRepairContinuesAfterError(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{testRef, im.Refs[0]} {
-		if _, err := r.client.Pin(ctx, api.PinRequest{Name: name}); err != nil {
+		if _, err := r.client.Pin(ctx, wire.PinRequest{Name: name}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -236,7 +236,7 @@ func TestRepairContinuesAfterError(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, repair := range []bool{false, true} {
-		res, err := r.client.Verify(ctx, api.VerifyRequest{Repair: repair}, func(api.VerifyEvent) {})
+		res, err := r.client.Verify(ctx, wire.VerifyRequest{Repair: repair}, func(wire.VerifyEvent) {})
 		problems := map[digest.Digest]string{}
 		for _, b := range res.Bad {
 			problems[b.Digest] = b.Problem
@@ -271,7 +271,7 @@ func TestRepairDocuments(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		r := newRig(t)
 		r.hydrate(t)
-		if _, err := r.client.Pin(t.Context(), api.PinRequest{Name: testRef}); err != nil {
+		if _, err := r.client.Pin(t.Context(), wire.PinRequest{Name: testRef}); err != nil {
 			t.Fatal(err)
 		}
 		documents := []digest.Digest{r.image.Manifest, r.image.Config, r.image.Table}
@@ -287,14 +287,14 @@ func TestRepairDocuments(t *testing.T) {
 			r.store = storetest.Open(t, r.store.Dir(), store.Options{})
 			r.handler.Store = r.store
 		}
-		res, err := r.client.Verify(t.Context(), api.VerifyRequest{Repair: true}, func(api.VerifyEvent) {})
+		res, err := r.client.Verify(t.Context(), wire.VerifyRequest{Repair: true}, func(wire.VerifyEvent) {})
 		if err != nil || res.Left != 0 || len(res.Bad) != len(documents) {
 			t.Errorf("restart %v: repaired: %+v, %v", restart, res, err)
 		}
 		if diff := cmp.Diff(res.Repaired, []string{testRef}); diff != "" {
 			t.Errorf("restart %v: repaired (got, want):\n%s", restart, diff)
 		}
-		res, err = r.client.Verify(t.Context(), api.VerifyRequest{}, func(api.VerifyEvent) {})
+		res, err = r.client.Verify(t.Context(), wire.VerifyRequest{}, func(wire.VerifyEvent) {})
 		if err != nil || len(res.Bad) != 0 {
 			t.Errorf("restart %v: after it: %+v, %v", restart, res, err)
 		}
@@ -307,7 +307,7 @@ func TestRepairDocuments(t *testing.T) {
 // A list without entries is [] and not null.
 func TestEmptyLists(t *testing.T) {
 	s := storetest.Open(t, t.TempDir(), store.Options{})
-	h := &admin.Handler{Store: s, Status: func(context.Context) api.Status { return api.Status{} }, Metrics: http.NotFoundHandler()}
+	h := &admin.Handler{Store: s, Status: func(context.Context) wire.Status { return wire.Status{} }, Metrics: http.NotFoundHandler()}
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
 	if err != nil {
@@ -338,7 +338,7 @@ func (r *rig) scrub(t *testing.T) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	r.handler.Verifying = func(_ api.Kind, name string) (func(int64, int64), func(error)) {
+	r.handler.Verifying = func(_ wire.Kind, name string) (func(int64, int64), func(error)) {
 		return func(int64, int64) {}, func(err error) {
 			if err != nil {
 				t.Errorf("%q: %v", name, err)

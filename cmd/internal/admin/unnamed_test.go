@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
@@ -34,7 +34,7 @@ func TestModelWithoutImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.store.Pause()
-	shown := func() *api.Image {
+	shown := func() *wire.Image {
 		all, err := r.client.Images(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -50,12 +50,12 @@ func TestModelWithoutImage(t *testing.T) {
 	if got == nil {
 		t.Fatal("it is not listed")
 	}
-	if got.State != api.StateLazy || !got.Paused || got.Completed != filetable.MaxChunk || got.Total != int64(len(p)) || got.Snapshots != 1 ||
+	if got.State != wire.StateLazy || !got.Paused || got.Completed != filetable.MaxChunk || got.Total != int64(len(p)) || got.Snapshots != 1 ||
 		got.ID() != table || !cmp.Equal(got.Sources, []string{"reg.example/team/ahead"}) {
 		t.Errorf("got %+v", got)
 	}
 	d, err := r.client.Image(t.Context(), table.Encoded()[:12])
-	if err != nil || d.Table != table || d.State != api.StateLazy || d.Chunks == nil || d.Chunks.Chunks != 3 {
+	if err != nil || d.Table != table || d.State != wire.StateLazy || d.Chunks == nil || d.Chunks.Chunks != 3 {
 		t.Errorf("by digest: %+v, %v", d, err)
 	}
 	if _, err := r.client.RemoveImage(t.Context(), table.String()); !errdefs.IsNotFound(err) {
@@ -73,7 +73,7 @@ func TestModelWithoutImage(t *testing.T) {
 }
 
 func TestNoDaemon(t *testing.T) {
-	c := api.NewClient(filepath.Join(t.TempDir(), "s"))
+	c := wire.NewClient(filepath.Join(t.TempDir(), "s"))
 	if _, err := c.Version(t.Context()); !errdefs.IsUnavailable(err) {
 		t.Errorf("got %v, want ErrUnavailable", err)
 	}
@@ -128,16 +128,16 @@ func TestAbandonedWithoutImage(t *testing.T) {
 			return removed.Stopped, err
 		},
 		"gc": func() (int, error) {
-			if res, err := r.client.GC(t.Context(), store.GCOptions{DryRun: true}); err != nil || res.Downloads != 1 || len(r.store.Work()) != 1 {
+			if res, err := r.client.GC(t.Context(), wire.GCOptions{DryRun: true}); err != nil || res.Downloads != 1 || len(r.store.Work()) != 1 {
 				t.Errorf("dry run: %+v, %v", res, err)
 			}
-			res, err := r.client.GC(t.Context(), store.GCOptions{})
+			res, err := r.client.GC(t.Context(), wire.GCOptions{})
 			return res.Downloads, err
 		},
 	} {
 		r.status.Jobs = nil
 		abandon()
-		r.status.Jobs = []api.Job{{Kind: api.KindAbandoned, Table: r.image.Table, Ref: testRef}}
+		r.status.Jobs = []wire.Job{{Kind: wire.KindAbandoned, Table: r.image.Table, Ref: testRef}}
 		if diff := cmp.Diff(listed(), want); diff != "" {
 			t.Errorf("%s: listed (got, want):\n%s", what, diff)
 		}

@@ -7,7 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/modelname"
+	"github.com/ballast-dev/ballast/cmd/internal/translate"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/opencontainers/go-digest"
@@ -16,11 +18,11 @@ import (
 // progressEvery is the interval between two lines of progress.
 const progressEvery = 200 * time.Millisecond
 
-func (h *Handler) verify(ctx context.Context, req api.VerifyRequest, out *lines) error {
-	var name api.Name
+func (h *Handler) verify(ctx context.Context, req wire.VerifyRequest, out *lines) error {
+	var name modelname.Name
 	if req.Name != "" {
 		var err error
-		if name, err = api.ParseName(req.Name); err != nil {
+		if name, err = modelname.Parse(req.Name); err != nil {
 			return err
 		}
 	}
@@ -28,42 +30,42 @@ func (h *Handler) verify(ctx context.Context, req api.VerifyRequest, out *lines)
 	if name.Ref.URL != "" {
 		label = name.Ref.Name() // a query can be a signature
 	}
-	progress, end := h.Verifying(api.KindVerify, label)
-	res, err := h.check(ctx, name, req.Repair, func(e api.VerifyEvent) {
+	progress, end := h.Verifying(wire.KindVerify, label)
+	res, err := h.check(ctx, name, req.Repair, func(e wire.VerifyEvent) {
 		progress(e.Completed, e.Total)
 		_ = out.send(e)
 	})
 	end(err)
 	if err != nil {
-		return out.send(api.VerifyEvent{Status: api.StatusError, Result: res, Error: api.Wrap(err)})
+		return out.send(wire.VerifyEvent{Status: wire.StatusError, Result: res, Error: wire.Wrap(err)})
 	}
-	return out.send(api.VerifyEvent{Status: api.StatusSuccess, Result: res})
+	return out.send(wire.VerifyEvent{Status: wire.StatusSuccess, Result: res})
 }
 
 // check verifies the objects of a model, or all if name is zero, and repairs them if repair is set. If a repair
 // fails, it returns both the result and the error.
-func (h *Handler) check(ctx context.Context, name api.Name, repair bool, event func(api.VerifyEvent)) (*api.VerifyResult, error) {
+func (h *Handler) check(ctx context.Context, name modelname.Name, repair bool, event func(wire.VerifyEvent)) (*wire.VerifyResult, error) {
 	var table digest.Digest
-	if name != (api.Name{}) {
+	if name != (modelname.Name{}) {
 		im, err := h.findOne(ctx, name)
 		if err != nil {
 			return nil, err
 		}
 		table = im.Table
 	}
-	res := &api.VerifyResult{Bad: []store.CheckResult{}}
+	res := &wire.VerifyResult{Bad: []wire.BadObject{}}
 	var last time.Time
 	bad, err := h.Store.Check(ctx, table, func(done, total int64) {
 		res.Bytes = done
 		if now := time.Now(); now.Sub(last) >= progressEvery {
 			last = now
-			event(api.VerifyEvent{Status: api.StatusVerifying, Total: total, Completed: done})
+			event(wire.VerifyEvent{Status: wire.StatusVerifying, Total: total, Completed: done})
 		}
 	})
 	if err != nil {
 		return nil, err
 	}
-	res.Bad = append(res.Bad, bad...)
+	res.Bad = append(res.Bad, translate.Bad(bad)...)
 	res.Left = len(bad)
 	for _, b := range bad {
 		h.Log.Warn("object is damaged or missing", "digest", b.Digest, "problem", b.Problem, "repair", repair)
@@ -104,7 +106,7 @@ func (h *Handler) check(ctx context.Context, name api.Name, repair bool, event f
 func (h *Handler) Scrub(ctx context.Context, interval time.Duration, rate int64) error {
 	return h.Store.Scrub(ctx, store.ScrubOptions{
 		Interval: interval, Rate: rate,
-		Begin:   func() (func(done, total int64), func(error)) { return h.Verifying(api.KindScrub, "") },
+		Begin:   func() (func(done, total int64), func(error)) { return h.Verifying(wire.KindScrub, "") },
 		Damaged: func(ctx context.Context, bad []store.CheckResult) { h.repairDamaged(ctx, bad[:1]) },
 	})
 }
@@ -118,10 +120,10 @@ func (h *Handler) CompareFiles(ctx context.Context) error {
 // repairDamaged downloads what tables lack that need damaged or missing objects.
 func (h *Handler) repairDamaged(ctx context.Context, bad []store.CheckResult) {
 	tables, err := h.needing(ctx, bad)
-	_, end := h.Verifying(api.KindScrub, h.namesOf(tables))
-	res := &api.VerifyResult{Bad: bad}
+	_, end := h.Verifying(wire.KindScrub, h.namesOf(tables))
+	res := &wire.VerifyResult{Bad: translate.Bad(bad)}
 	if err == nil {
-		err = h.repair(ctx, remote.Ref{}, func(t digest.Digest) bool { return slices.Contains(tables, t) }, res, func(api.VerifyEvent) {})
+		err = h.repair(ctx, remote.Ref{}, func(t digest.Digest) bool { return slices.Contains(tables, t) }, res, func(wire.VerifyEvent) {})
 	}
 	if err != nil {
 		end(fmt.Errorf("%s is damaged or missing, and cannot be downloaded: %w", bad[0].Digest, err))
@@ -169,7 +171,7 @@ func (h *Handler) namesOf(tables []digest.Digest) string {
 
 // repair restores missing documents of the images whose table is in a set, repairs the snapshots of res, and downloads
 // what tables of the set lack. It continues after an error and returns the first.
-func (h *Handler) repair(ctx context.Context, ref remote.Ref, in func(table digest.Digest) bool, res *api.VerifyResult, event func(api.VerifyEvent)) error {
+func (h *Handler) repair(ctx context.Context, ref remote.Ref, in func(table digest.Digest) bool, res *wire.VerifyResult, event func(wire.VerifyEvent)) error {
 	resolved, first := h.resolveAgain(ctx, in)
 	res.Repaired = append(res.Repaired, resolved...)
 	tables, err := h.showAgain(ctx, res)
@@ -229,7 +231,7 @@ func (h *Handler) resolveAgain(ctx context.Context, in func(table digest.Digest)
 }
 
 // showAgain repairs snapshots from the store, and returns the tables with missing objects.
-func (h *Handler) showAgain(ctx context.Context, res *api.VerifyResult) (lacking []digest.Digest, err error) {
+func (h *Handler) showAgain(ctx context.Context, res *wire.VerifyResult) (lacking []digest.Digest, err error) {
 	done := map[digest.Digest]bool{"": true} // the table is unknown
 	for _, p := range res.Snapshots {
 		if done[p.Table] {
@@ -251,7 +253,7 @@ func (h *Handler) showAgain(ctx context.Context, res *api.VerifyResult) (lacking
 
 // lacking returns the tables of a set that lack something: those with a reference that need an object of bad, and those of
 // images. Objects of an evicted model are not missing.
-func (h *Handler) lacking(ctx context.Context, in func(table digest.Digest) bool, bad []store.CheckResult) ([]digest.Digest, error) {
+func (h *Handler) lacking(ctx context.Context, in func(table digest.Digest) bool, bad []wire.BadObject) ([]digest.Digest, error) {
 	var tables []digest.Digest
 	for _, b := range bad {
 		tables = append(tables, b.Tables...)
@@ -275,7 +277,7 @@ func (h *Handler) lacking(ctx context.Context, in func(table digest.Digest) bool
 }
 
 // repairTable downloads what a table lacks, and returns the references of its images.
-func (h *Handler) repairTable(ctx context.Context, ref remote.Ref, t digest.Digest, event func(api.VerifyEvent)) ([]string, error) {
+func (h *Handler) repairTable(ctx context.Context, ref remote.Ref, t digest.Digest, event func(wire.VerifyEvent)) ([]string, error) {
 	images := h.Store.ImagesByTable(t)
 	var names []string
 	for _, im := range images {
@@ -286,7 +288,7 @@ func (h *Handler) repairTable(ctx context.Context, ref remote.Ref, t digest.Dige
 		return nil, err
 	}
 	err = h.Store.Hydrate(ctx, t, store.HydrateOptions{Sources: sources, Progress: func(ps []store.Progress) {
-		e := api.VerifyEvent{Status: api.StatusRepairing}
+		e := wire.VerifyEvent{Status: wire.StatusRepairing}
 		for _, p := range ps {
 			e.Total += p.Total
 			e.Completed += p.Done
@@ -307,5 +309,5 @@ func aboutAll(names []string, err error) error {
 	if len(names) == 0 {
 		return err
 	}
-	return api.About(strings.Join(names, " "), err)
+	return wire.About(strings.Join(names, " "), err)
 }

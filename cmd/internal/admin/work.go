@@ -9,14 +9,16 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/modelname"
+	"github.com/ballast-dev/ballast/cmd/internal/translate"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/containerd/errdefs"
 )
 
 // hydrate downloads the rest of a model.
-func (h *Handler) hydrate(ctx context.Context, req api.HydrateRequest, out *lines) error {
-	name, err := api.ParseName(req.Name)
+func (h *Handler) hydrate(ctx context.Context, req wire.HydrateRequest, out *lines) error {
+	name, err := modelname.Parse(req.Name)
 	if err != nil {
 		return err
 	}
@@ -27,7 +29,7 @@ func (h *Handler) hydrate(ctx context.Context, req api.HydrateRequest, out *line
 	if err != nil {
 		return err
 	}
-	last := api.Event{Status: api.StatusSuccess, Ref: req.Name, Image: &im}
+	last := wire.Event{Status: wire.StatusSuccess, Ref: req.Name, Image: new(translate.Image(im))}
 	if name.IsRef() {
 		last.Ref = name.Ref.Recorded()
 	}
@@ -35,18 +37,18 @@ func (h *Handler) hydrate(ctx context.Context, req api.HydrateRequest, out *line
 		err := h.Hydrate(ctx, im, name.Ref, req.Wait, out.events)
 		switch {
 		case err != nil:
-			last = api.Event{Status: api.StatusError, Ref: last.Ref, Error: api.Wrap(err)}
+			last = wire.Event{Status: wire.StatusError, Ref: last.Ref, Error: wire.Wrap(err)}
 		case !req.Wait && h.Store.Paused():
-			last.Status = api.StatusPaused
+			last.Status = wire.StatusPaused
 		case !req.Wait:
-			last.Status = api.StatusStarted
+			last.Status = wire.StatusStarted
 		}
 	}
 	return out.send(last)
 }
 
 // pause pauses or resumes background downloads.
-func (h *Handler) pause(_ context.Context, req api.PauseRequest) (api.PauseRequest, error) {
+func (h *Handler) pause(_ context.Context, req wire.PauseRequest) (wire.PauseRequest, error) {
 	if req.Paused {
 		h.Store.Pause()
 		h.Log.Warn("downloads that nobody waits for are paused; readers are served")
@@ -54,11 +56,11 @@ func (h *Handler) pause(_ context.Context, req api.PauseRequest) (api.PauseReque
 		h.Store.Resume()
 		h.Log.Info("downloads that nobody waits for go on")
 	}
-	return api.PauseRequest{Paused: h.Store.Paused()}, nil
+	return wire.PauseRequest{Paused: h.Store.Paused()}, nil
 }
 
 // importModels returns the names of the models of an Ollama store.
-func (h *Handler) importModels(ctx context.Context, req api.ImportRequest) ([]string, error) {
+func (h *Handler) importModels(ctx context.Context, req wire.ImportRequest) ([]string, error) {
 	if err := checkImport(&req); err != nil {
 		return nil, err
 	}
@@ -66,7 +68,7 @@ func (h *Handler) importModels(ctx context.Context, req api.ImportRequest) ([]st
 }
 
 // checkImport cleans the directory in a request, or returns errdefs.ErrInvalidArgument.
-func checkImport(req *api.ImportRequest) error {
+func checkImport(req *wire.ImportRequest) error {
 	if !filepath.IsAbs(req.Dir) {
 		return fmt.Errorf("directory %.300q is not absolute: %w", req.Dir, errdefs.ErrInvalidArgument)
 	}
@@ -75,7 +77,7 @@ func checkImport(req *api.ImportRequest) error {
 }
 
 // importModel imports one model.
-func (h *Handler) importModel(ctx context.Context, req api.ImportRequest, out *lines) error {
+func (h *Handler) importModel(ctx context.Context, req wire.ImportRequest, out *lines) error {
 	if err := checkImport(&req); err != nil {
 		return err
 	}
@@ -83,7 +85,7 @@ func (h *Handler) importModel(ctx context.Context, req api.ImportRequest, out *l
 	if err != nil {
 		return err
 	}
-	return out.send(api.ImportEvent{Event: api.Event{Status: api.StatusSuccess}, Imported: imported})
+	return out.send(wire.ImportEvent{Event: wire.Event{Status: wire.StatusSuccess}, Imported: imported})
 }
 
 // importArchive imports the models of an archive. The client of a stream gets an error at once, and ends it then.
@@ -91,7 +93,7 @@ func (h *Handler) importArchive(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	out := &lines{w: w, enc: json.NewEncoder(w)}
 	_ = http.NewResponseController(w).EnableFullDuplex() // HTTP/1.1 has it
-	var req api.ArchiveRequest
+	var req wire.ArchiveRequest
 	dec := json.NewDecoder(strings.NewReader(r.FormValue("request")))
 	dec.DisallowUnknownFields()
 	err := dec.Decode(&req)
@@ -106,27 +108,27 @@ func (h *Handler) importArchive(w http.ResponseWriter, r *http.Request) {
 	if err == nil && req.Name != "" {
 		_, err = registry.ImportName(req.Name, "")
 	}
-	var imported []api.Imported
+	var imported []wire.Imported
 	if err == nil {
-		err = out.send(api.Event{Status: api.StatusResolving})
+		err = out.send(wire.Event{Status: wire.StatusResolving})
 	}
 	if err == nil {
 		imported, err = h.ImportArchive(r.Context(), req, r.Body, out.events)
 	}
 	if err != nil {
-		_ = out.send(api.Event{Status: api.StatusError, Error: api.Wrap(err)}) // the client may have disconnected
+		_ = out.send(wire.Event{Status: wire.StatusError, Error: wire.Wrap(err)}) // the client may have disconnected
 		_, _ = io.Copy(io.Discard, r.Body)
 		return
 	}
-	_ = out.send(api.ImportEvent{Event: api.Event{Status: api.StatusSuccess}, Imported: imported})
+	_ = out.send(wire.ImportEvent{Event: wire.Event{Status: wire.StatusSuccess}, Imported: imported})
 }
 
 // mount returns what to mount.
-func (h *Handler) mount(ctx context.Context, req api.MountRequest) (m api.Mount, err error) {
+func (h *Handler) mount(ctx context.Context, req wire.MountRequest) (m wire.Mount, err error) {
 	if req.Dir != "" && (!filepath.IsAbs(req.Dir) || filepath.Clean(req.Dir) != req.Dir) {
 		return m, fmt.Errorf("directory %q is not an absolute path in its shortest form: %w", req.Dir, errdefs.ErrInvalidArgument)
 	}
-	name, err := api.ParseName(req.Name)
+	name, err := modelname.Parse(req.Name)
 	if err != nil {
 		return m, err
 	}

@@ -6,10 +6,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 )
 
-// working returns next, whose clients learn that the daemon works on an answer that takes long (api.Working). touch returns
+// working returns next, whose clients learn that the daemon works on an answer that takes long (wire.Working). touch returns
 // when the disk has written something: while it hangs they learn nothing.
 func working(next http.Handler, touch func()) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -18,13 +18,13 @@ func working(next http.Handler, touch func()) http.Handler {
 		defer a.begin()
 		defer close(ended)
 		go func() {
-			for wait := api.FirstWorking; ; wait = api.Working {
+			for wait := wire.FirstWorking; ; wait = wire.Working {
 				select {
 				case <-ended:
 					return
 				case <-time.After(wait):
 				}
-				if wait == api.Working && touch != nil {
+				if wait == wire.Working && touch != nil {
 					touch()
 				}
 				if !a.works() {

@@ -4,14 +4,14 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // criPull has containerd pull an image as for a pod, so that a kubelet finds it.
-func (d *Daemon) criPull(ctx context.Context, r api.FleetPullRequest) error {
+func (d *Daemon) criPull(ctx context.Context, r wire.FleetPullRequest) error {
 	req := &cri.PullImageRequest{
 		Image: &cri.ImageSpec{Image: r.Ref, UserSpecifiedImage: r.Ref, RuntimeHandler: r.Handler},
 		SandboxConfig: &cri.PodSandboxConfig{

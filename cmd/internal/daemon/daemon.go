@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/ahead"
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/dirs"
 	"github.com/ballast-dev/ballast/cmd/internal/facadeport"
@@ -23,6 +22,7 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/origins"
 	"github.com/ballast-dev/ballast/cmd/internal/serve"
 	"github.com/ballast-dev/ballast/cmd/internal/upstream"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert/pullsecret"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
@@ -50,7 +50,7 @@ const keepAll = 1<<63 - 1
 // A Daemon is ballastd. Create it with New, start it with Run, and Close it.
 type Daemon struct {
 	config  *config.Config
-	version api.Version
+	version wire.Version
 	started time.Time
 	log     *slog.Logger
 
@@ -73,14 +73,14 @@ type Daemon struct {
 }
 
 // Version returns the version of this program.
-func Version() string { return api.ThisVersion().Version }
+func Version() string { return wire.ThisVersion().Version }
 
 // New builds the parts of a daemon. It opens the store but starts nothing.
 //
 // It returns errdefs.ErrUnavailable if another daemon uses the store, and
 // errdefs.ErrFailedPrecondition if the root or the directory of a socket is not suitable.
 func New(c *config.Config, log *slog.Logger) (*Daemon, error) {
-	d := &Daemon{config: c, version: api.ThisVersion(), started: time.Now(), log: log}
+	d := &Daemon{config: c, version: wire.ThisVersion(), started: time.Now(), log: log}
 	for _, build := range []func() error{d.openStore, d.buildFacade, d.buildAhead, d.buildSnapshotter, d.takePassed} {
 		if err := build(); err != nil {
 			return nil, errors.Join(err, d.Close())

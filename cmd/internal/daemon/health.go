@@ -9,8 +9,9 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/dirs"
+	"github.com/ballast-dev/ballast/cmd/internal/translate"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/snapshotter"
 	"github.com/ballast-dev/ballast/snapshotter/tree"
 	"github.com/ballast-dev/ballast/store/durable"
@@ -31,7 +32,7 @@ func (d *Daemon) admin() *admin.Handler {
 		ImportArchive: d.jobs.ImportArchive, Models: filepath.Join(filepath.Dir(d.config.Address), dirs.Models),
 		Convert: d.jobs.Convert, Mount: d.mounts.Prepare, Mounts: d.mounts.List, Unmounted: d.mounts.Release,
 		Sources: d.jobs.Sources.Wanted, Resolve: d.jobs.Restore, Settle: d.settle, Repaired: d.snapshotter.Refresh, Forget: d.forgetMissing, Holders: d.holders, Eager: d.eager, Snapshots: d.verifySnapshots, CheckSignatures: d.checkSignatures, Signers: d.signers,
-		Health: d.health, Received: func() (int64, []api.Mirror) { return d.remote.ReceivedDirectly(), d.mirrors() }, RotateCA: d.port.Rotate, Metrics: d.metrics.Handler(), Touch: d.touch, Log: d.log,
+		Health: d.health, Received: func() (int64, []wire.Mirror) { return d.remote.ReceivedDirectly(), d.mirrors() }, RotateCA: d.port.Rotate, Metrics: d.metrics.Handler(), Touch: d.touch, Log: d.log,
 	}
 }
 
@@ -43,9 +44,9 @@ func (d *Daemon) touch() {
 }
 
 // health returns facts about the daemon.
-func (d *Daemon) health(ctx context.Context) (api.Health, error) {
-	h := api.Health{
-		Version: d.version, Started: d.started, Kernel: kernelRelease(), Dirs: map[string]api.Dir{},
+func (d *Daemon) health(ctx context.Context) (wire.Health, error) {
+	h := wire.Health{
+		Version: d.version, Started: d.started, Kernel: kernelRelease(), Dirs: map[string]wire.Dir{},
 		Address: d.config.Address, Admin: d.config.AdminAddress, Facade: d.config.Facade.Listen, FacadeHealth: d.port.Health(),
 		Show: string(d.snapshotter.Backend()), Containerd: d.config.Containerd.Address, Mirrors: d.mirrors(),
 	}
@@ -61,7 +62,7 @@ func (d *Daemon) health(ctx context.Context) (api.Health, error) {
 		if err != nil {
 			return h, err
 		}
-		h.Dirs[name] = api.Dir{Path: path, Device: uint64(info.Sys().(*syscall.Stat_t).Dev)}
+		h.Dirs[name] = wire.Dir{Path: path, Device: uint64(info.Sys().(*syscall.Stat_t).Dev)}
 	}
 	if d.snapshotter.Backend() == tree.Links {
 		if err := snapshotter.Probe(d.store.Dir(), d.store.ObjectsDir()).Stubs; err != nil {
@@ -74,16 +75,20 @@ func (d *Daemon) health(ctx context.Context) (api.Health, error) {
 	if err != nil {
 		return h, err
 	}
-	h.Snapshots = api.SnapshotHealth{Aside: doubts.Aside, Unknown: len(doubts.Unknown), Problems: snapshotProblems(doubts.Problems)}
+	h.Snapshots = wire.SnapshotHealth{Aside: doubts.Aside, Unknown: len(doubts.Unknown), Problems: snapshotProblems(doubts.Problems)}
 	if h.Lazy, err = d.lazyHealth(ctx); err != nil {
 		return h, err
 	}
-	if h.Usage, err = d.store.Usage(); err != nil {
+	usage, err := d.store.Usage()
+	if err != nil {
 		return h, err
 	}
-	if h.Doubts, err = d.store.Health(ctx); err != nil {
+	h.Usage = wire.Usage(usage)
+	known, err := d.store.Health(ctx)
+	if err != nil {
 		return h, err
 	}
+	h.Doubts = translate.Doubts(known)
 	if h.ContainerdVersion, err = d.containerdVersion(ctx); err != nil {
 		h.ContainerdError = err.Error()
 	} else {
@@ -99,10 +104,10 @@ func (d *Daemon) health(ctx context.Context) (api.Health, error) {
 }
 
 // mirrors returns the mirrors that were used.
-func (d *Daemon) mirrors() (out []api.Mirror) {
+func (d *Daemon) mirrors() (out []wire.Mirror) {
 	now := time.Now()
 	for _, m := range d.remote.Mirrors() {
-		a := api.Mirror{
+		a := wire.Mirror{
 			Address: m.Address, Bytes: m.Counts.Bytes.Load(), Failures: m.Counts.Failures.Load(), Wrong: m.Counts.Wrong.Load(),
 			Shunned: map[string]time.Time{}, Resting: map[string]time.Time{},
 		}
@@ -127,7 +132,7 @@ func (d *Daemon) containerdVersion(ctx context.Context) (string, error) {
 }
 
 // verifySnapshots compares snapshots with their tables.
-func (d *Daemon) verifySnapshots(ctx context.Context, table digest.Digest) ([]api.SnapshotProblem, error) {
+func (d *Daemon) verifySnapshots(ctx context.Context, table digest.Digest) ([]wire.SnapshotProblem, error) {
 	problems, err := d.snapshotter.Verify(ctx, table)
 	all := snapshotProblems(problems)
 	if err != nil || table != "" {
@@ -140,9 +145,9 @@ func (d *Daemon) verifySnapshots(ctx context.Context, table digest.Digest) ([]ap
 	return append(all, missing...), nil
 }
 
-func snapshotProblems(problems []snapshotter.Problem) (out []api.SnapshotProblem) {
+func snapshotProblems(problems []snapshotter.Problem) (out []wire.SnapshotProblem) {
 	for _, p := range problems {
-		out = append(out, api.SnapshotProblem{Snapshot: p.Snapshot, Table: p.Table, Path: p.Path, Problem: p.What})
+		out = append(out, wire.SnapshotProblem{Snapshot: p.Snapshot, Table: p.Table, Path: p.Path, Problem: p.What})
 	}
 	return out
 }

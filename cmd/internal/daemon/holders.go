@@ -7,9 +7,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/jobs"
+	"github.com/ballast-dev/ballast/cmd/internal/modelname"
 	"github.com/ballast-dev/ballast/cmd/internal/node"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/snapshotter/differ"
 	"github.com/ballast-dev/ballast/store"
@@ -23,7 +24,7 @@ import (
 )
 
 // holders returns what in containerd needs a table: its images, containers, volumes of pods and leases.
-func (d *Daemon) holders(ctx context.Context, table digest.Digest) (all []api.Holder, err error) {
+func (d *Daemon) holders(ctx context.Context, table digest.Digest) (all []wire.Holder, err error) {
 	keys, err := d.snapshotter.Keys(ctx)
 	if err != nil {
 		return nil, err
@@ -34,7 +35,7 @@ func (d *Daemon) holders(ctx context.Context, table digest.Digest) (all []api.Ho
 		return err != nil || r.Table != table
 	})
 	for _, r := range d.store.RefsOf(table) {
-		if origin, ok := strings.CutPrefix(r.Name, api.OriginPrefix); ok {
+		if origin, ok := strings.CutPrefix(r.Name, modelname.OriginPrefix); ok {
 			origins[digest.Digest(origin)] = true
 		}
 	}
@@ -64,7 +65,7 @@ type looking struct {
 	infos       map[string]snapshots.Info // of all snapshots, by key
 	needs       map[string]bool           // keys of the snapshots of the table, and of those above them
 	targets     map[digest.Digest]bool    // manifests and configs whose images need it
-	found       []api.Holder
+	found       []wire.Holder
 }
 
 // look finds what needs the snapshots with keys of the snapshotter.
@@ -95,18 +96,18 @@ func (l *looking) look(ctx context.Context, keys map[string]string) error {
 		}
 	}
 	if len(l.needs) > 0 && len(l.found) == 0 {
-		l.add(api.HoldSnapshot, slices.Sorted(maps.Keys(l.needs))[0], "nothing: containerd removes it at its next collection")
+		l.add(wire.HoldSnapshot, slices.Sorted(maps.Keys(l.needs))[0], "nothing: containerd removes it at its next collection")
 	}
 	return nil
 }
 
-func (l *looking) add(kind api.Hold, name, end string) {
-	l.found = append(l.found, api.Holder{Kind: kind, Name: name, Namespace: l.ns, End: end})
+func (l *looking) add(kind wire.Hold, name, end string) {
+	l.found = append(l.found, wire.Holder{Kind: kind, Name: name, Namespace: l.ns, End: end})
 }
 
 // ctr returns a command line of ctr in the namespace.
 func (l *looking) ctr(words ...string) string {
-	return api.Command(append([]string{"ctr", "-n", l.ns}, words...)...)
+	return wire.Command(append([]string{"ctr", "-n", l.ns}, words...)...)
 }
 
 // containers finds containers, volumes of pods, and snapshots that clients have made for themselves.
@@ -119,12 +120,12 @@ func (l *looking) containers(ctx context.Context) error {
 	for _, c := range list.Containers {
 		end := l.ctr("tasks", "kill", "-s", "KILL", c.ID) + "; " + l.ctr("containers", "rm", c.ID)
 		if pod := c.Labels["io.kubernetes.pod.name"]; pod != "" {
-			end = api.Command("kubectl", "-n", c.Labels["io.kubernetes.pod.namespace"], "delete", "pod", pod)
+			end = wire.Command("kubectl", "-n", c.Labels["io.kubernetes.pod.namespace"], "delete", "pod", pod)
 		}
 		pods[c.ID] = end
 		if c.Snapshotter == l.snapshotter && l.needs[c.SnapshotKey] {
 			named[c.SnapshotKey] = true
-			l.add(api.HoldContainer, c.ID, end)
+			l.add(wire.HoldContainer, c.ID, end)
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(l.needs)) {
@@ -132,10 +133,10 @@ func (l *looking) containers(ctx context.Context) error {
 			continue
 		}
 		if pod, ok := podOfVolume(key); ok && pods[pod] != "" {
-			l.add(api.HoldVolume, "pod "+pod, pods[pod])
+			l.add(wire.HoldVolume, "pod "+pod, pods[pod])
 			continue
 		}
-		l.add(api.HoldSnapshot, key, l.ctr("snapshots", "--snapshotter", l.snapshotter, "rm", key))
+		l.add(wire.HoldSnapshot, key, l.ctr("snapshots", "--snapshotter", l.snapshotter, "rm", key))
 	}
 	return nil
 }
@@ -151,7 +152,7 @@ func podOfVolume(key string) (string, bool) {
 
 func (l *looking) leases(ctx context.Context) error {
 	return l.d.eachLease(ctx, l.snapshotter, l.needed, func(id string, _ []*leasesapi.Resource) error {
-		l.add(api.HoldLease, id, l.ctr("leases", "rm", "--sync", id))
+		l.add(wire.HoldLease, id, l.ctr("leases", "rm", "--sync", id))
 		return nil
 	})
 }
@@ -170,7 +171,7 @@ func (l *looking) images(ctx context.Context) error {
 	}
 	names, err := l.d.origins.NamesOf(ctx, l.ns, l.targets)
 	for _, name := range names {
-		l.add(api.HoldImage, name, l.ctr("images", "rm", "--sync", name))
+		l.add(wire.HoldImage, name, l.ctr("images", "rm", "--sync", name))
 	}
 	return err
 }

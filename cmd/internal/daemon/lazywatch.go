@@ -8,9 +8,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/dirs"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/snapshotter/lazy"
 	"github.com/ballast-dev/ballast/snapshotter/lazy/fdstore"
 	"github.com/ballast-dev/ballast/store"
@@ -88,8 +88,8 @@ func (d *Daemon) serveOld(ctx context.Context, old *lazy.Mount) {
 }
 
 // lazyHealth returns facts about the lazy mount.
-func (d *Daemon) lazyHealth(ctx context.Context) (api.LazyHealth, error) {
-	h := api.LazyHealth{
+func (d *Daemon) lazyHealth(ctx context.Context) (wire.LazyHealth, error) {
+	h := wire.LazyHealth{
 		Mode: d.config.Lazy.Mode, Paused: d.store.Paused(), Unverified: d.config.Lazy.Verify == config.VerifyAfter,
 	}
 	m := d.lazy.Load()

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/node"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	leasesapi "github.com/containerd/containerd/api/services/leases/v1"
 	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
 	"github.com/containerd/containerd/v2/core/content"
@@ -88,9 +88,9 @@ func (d *Daemon) snapshotterName(ctx context.Context) (string, error) {
 }
 
 // missing describes the snapshots that containerd has recorded and that do not exist.
-func (d *Daemon) missing(ctx context.Context) (problems []api.SnapshotProblem, err error) {
+func (d *Daemon) missing(ctx context.Context) (problems []wire.SnapshotProblem, err error) {
 	err = d.eachMissing(ctx, func(_ context.Context, l lost) error {
-		problems = append(problems, api.SnapshotProblem{
+		problems = append(problems, wire.SnapshotProblem{
 			Snapshot: l.keys[0], Path: "namespace " + l.namespace,
 			Problem: fmt.Sprintf("containerd has recorded %d snapshots that do not exist: the root was wiped, or its disk is not mounted; images with their layers cannot be pulled (\"already exists\")", len(l.keys)),
 		})

@@ -3,9 +3,10 @@ package daemon
 import (
 	"context"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/cmd/internal/translate"
 	"github.com/ballast-dev/ballast/cmd/internal/upstream"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/convert/signature"
@@ -39,13 +40,13 @@ func (d *Daemon) signed(ctx context.Context, table digest.Digest, from []differ.
 }
 
 // checkSignatures checks the signatures of a reference, for information.
-func (d *Daemon) checkSignatures(ctx context.Context, name string) (api.Signatures, error) {
+func (d *Daemon) checkSignatures(ctx context.Context, name string) (wire.Signatures, error) {
 	ref, err := resolve.ParseRef(name)
 	if err != nil {
-		return api.Signatures{}, err
+		return wire.Signatures{}, err
 	}
 	im, results, found, err := d.facade.Checked(ctx, ref)
-	return api.Signatures{Ref: ref.String(), Origin: im.Origin.Digest, Results: results, Found: found}, err
+	return wire.Signatures{Ref: ref.String(), Origin: im.Origin.Digest, Results: translate.Signatures(results), Found: found}, err
 }
 
 // signers returns the recorded signature results of an image, by the rules for its names.

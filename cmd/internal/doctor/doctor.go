@@ -4,9 +4,9 @@ import (
 	"context"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/node"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 )
 
 // A Doctor checks a node. All fields are required unless stated otherwise.
@@ -18,7 +18,7 @@ type Doctor struct {
 	ConfigError error
 
 	// Client is the client of the daemon.
-	Client *api.Client
+	Client *wire.Client
 
 	// Version is the version of this program.
 	Version string
@@ -52,7 +52,7 @@ type Doctor struct {
 func (d *Doctor) Run(ctx context.Context) node.Findings {
 	d.Findings = nil
 	if d.ConfigError != nil {
-		d.Fail("config", "correct that file; ballastd does not start with it. The other checks use the defaults", "%s", api.Text(d.ConfigError))
+		d.Fail("config", "correct that file; ballastd does not start with it. The other checks use the defaults", "%s", wire.Text(d.ConfigError))
 	}
 	health, allowed := d.daemon(ctx)
 	if !allowed { // the other findings would be guesses

@@ -16,13 +16,12 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
 	"github.com/ballast-dev/ballast/cmd/internal/facadetls"
 	"github.com/ballast-dev/ballast/cmd/internal/node"
-	"github.com/ballast-dev/ballast/cmd/internal/portowner"
 	"github.com/ballast-dev/ballast/cmd/internal/snippet"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/durable"
 	"github.com/ballast-dev/ballast/store/storetest/disktest"
@@ -37,8 +36,8 @@ type machine struct {
 	doctor  *Doctor
 	version string // of containerd
 	unknown error  // why it is unknown
-	health  api.Health
-	mounts  []api.Mount
+	health  wire.Health
+	mounts  []wire.Mount
 	keys    *facadetls.Keys
 	hangs   atomic.Bool // the facade
 	stop    func()      // the daemon
@@ -55,7 +54,7 @@ func newNode(t *testing.T) *machine {
 	cfg.Fetch.Reserve = 1
 	cfg.GC.High = 100
 	n := &machine{dir: dir, version: containerdversion.Newest.String(), doctor: &Doctor{
-		Config: cfg, Version: testVersion, Client: api.NewClient(cfg.AdminAddress),
+		Config: cfg, Version: testVersion, Client: wire.NewClient(cfg.AdminAddress),
 		Touch:      func(string) error { return nil },
 		Probe:      func(string) error { return nil },
 		ProbeUsers: func(string) error { return nil },
@@ -132,11 +131,11 @@ func (n *machine) serve(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	n.health = api.Health{
-		Version: api.Version{Version: testVersion}, Started: time.Now(), Dirs: map[string]api.Dir{},
+	n.health = wire.Health{
+		Version: wire.Version{Version: testVersion}, Started: time.Now(), Dirs: map[string]wire.Dir{},
 		Address: cfg.Address, Facade: cfg.Facade.Listen, Show: "stubs",
-		FacadeHealth: api.FacadeHealth{Keys: new(facadetls.Status), Manager: true, Held: true},
-		Lazy:         api.LazyHealth{Mode: "auto", Dir: filepath.Join(dir, "lazy"), Mounted: true, Keeper: "process", Kept: true, Passthrough: true, Resend: true},
+		FacadeHealth: wire.FacadeHealth{Keys: new(wire.FacadeKeys), Manager: true, Held: true},
+		Lazy:         wire.LazyHealth{Mode: "auto", Dir: filepath.Join(dir, "lazy"), Mounted: true, Keeper: "process", Kept: true, Passthrough: true, Resend: true},
 	}
 	for _, name := range append([]string{"."}, rootParts...) {
 		path := filepath.Join(cfg.Root, name)
@@ -150,11 +149,11 @@ func (n *machine) serve(t *testing.T) {
 		if name == "." {
 			name = "root"
 		}
-		n.health.Dirs[name] = api.Dir{Path: path, Device: dev}
+		n.health.Dirs[name] = wire.Dir{Path: path, Device: dev}
 	}
 	h := &admin.Handler{
-		Store: s, Metrics: http.NotFoundHandler(), Health: func(context.Context) (api.Health, error) { return n.health, nil },
-		Mounts: func(context.Context) ([]api.Mount, error) { return n.mounts, nil },
+		Store: s, Metrics: http.NotFoundHandler(), Health: func(context.Context) (wire.Health, error) { return n.health, nil },
+		Mounts: func(context.Context) ([]wire.Mount, error) { return n.mounts, nil },
 	}
 	l, err := net.Listen("unix", cfg.AdminAddress)
 	if err != nil {
@@ -279,30 +278,30 @@ func TestFaults(t *testing.T) {
 		{"daemon at another socket", func(_ *testing.T, n *machine) { n.health.Address = "/elsewhere.sock" },
 			"daemon", node.Fail, "/elsewhere.sock", "restart ballastd"},
 		{"mirror that lies", func(_ *testing.T, n *machine) {
-			n.health.Mirrors = []api.Mirror{{Address: "http://10.0.0.9/v2", Wrong: 1, Shunned: map[string]time.Time{"ghcr.io": time.Now().Add(time.Hour)}}}
+			n.health.Mirrors = []wire.Mirror{{Address: "http://10.0.0.9/v2", Wrong: 1, Shunned: map[string]time.Time{"ghcr.io": time.Now().Add(time.Hour)}}}
 		}, "mirrors", node.Fail, "http://10.0.0.9/v2 sent wrong bytes of models of ghcr.io", "repair its cache"},
 		{"mirror that is down", func(_ *testing.T, n *machine) {
-			n.health.Mirrors = []api.Mirror{{Address: "http://10.0.0.9/v2", Failures: 3, Resting: map[string]time.Time{"ghcr.io": time.Now().Add(time.Minute)}}}
+			n.health.Mirrors = []wire.Mirror{{Address: "http://10.0.0.9/v2", Failures: 3, Resting: map[string]time.Time{"ghcr.io": time.Now().Add(time.Minute)}}}
 		}, "mirrors", node.Warn, "http://10.0.0.9/v2, a mirror of ghcr.io, does not answer", "look whether it runs"},
 		{"mount that is gone", func(_ *testing.T, n *machine) {
-			n.mounts = []api.Mount{{Dir: "/srv/m", Name: "ghcr.io/a/b:1", Created: time.Now().Add(-time.Hour)}}
+			n.mounts = []wire.Mount{{Dir: "/srv/m", Name: "ghcr.io/a/b:1", Created: time.Now().Add(-time.Hour)}}
 		}, "mounts", node.Warn, "/srv/m is not mounted, but still keeps ghcr.io/a/b:1", "ballast unmount /srv/m"},
 		{"mount that cannot be read", func(t *testing.T, n *machine) {
 			good := t.TempDir()
-			n.mounts = []api.Mount{{Dir: good, Name: "ghcr.io/a/b:1", Mounted: true}, {Dir: good + "/gone", Name: "ghcr.io/a/c:1", Mounted: true}}
+			n.mounts = []wire.Mount{{Dir: good, Name: "ghcr.io/a/b:1", Mounted: true}, {Dir: good + "/gone", Name: "ghcr.io/a/c:1", Mounted: true}}
 		}, "mounts", node.Fail, "ghcr.io/a/c:1 at ", "/gone && ballast mount ghcr.io/a/c:1 /"},
 		{"metadata set aside", func(_ *testing.T, n *machine) { n.health.Snapshots.Aside = []string{"/r/metadata.db.damaged-1"} },
 			"snapshots", node.Warn, "was renamed", "rm /r/metadata.db.damaged-1"},
 		{"unknown directories", func(_ *testing.T, n *machine) { n.health.Snapshots.Unknown = 2 },
 			"snapshots", node.Warn, "2 directories", "restart or remove"},
 		{"snapshot shows zeros", func(_ *testing.T, n *machine) {
-			n.health.Snapshots.Problems = []api.SnapshotProblem{{Snapshot: "7", Path: "model.gguf", Problem: "reads as zeros"}}
+			n.health.Snapshots.Problems = []wire.SnapshotProblem{{Snapshot: "7", Path: "model.gguf", Problem: "reads as zeros"}}
 		}, "snapshots", node.Fail, "snapshot 7, model.gguf: reads as zeros", "ballast verify --repair"},
 		{"facade elsewhere", func(_ *testing.T, n *machine) { n.health.Facade = "127.0.0.1:1" },
 			"daemon", node.Fail, "facade.listen", "restart ballastd"},
 		{"port of the facade taken", func(_ *testing.T, n *machine) {
 			n.health.FacadeHealth.Error = "address already in use"
-			n.health.FacadeHealth.Owner = &portowner.Owner{Address: "127.0.0.1:5757", UID: 65534, PID: 4321, Command: "squat -x"}
+			n.health.FacadeHealth.Owner = &wire.Owner{Address: "127.0.0.1:5757", UID: 65534, PID: 4321, Command: "squat -x"}
 		}, "facade", node.Fail, "process 4321 (squat -x), uid 65534, at 127.0.0.1:5757 uses its port", "ps -fp 4321"},
 		{"facade without keys", func(_ *testing.T, n *machine) { n.health.FacadeHealth.Error = "no space left on device" },
 			"facade", node.Fail, "no space left", "journalctl"},
@@ -316,7 +315,7 @@ func TestFaults(t *testing.T) {
 			n.health.FacadeHealth.Held, n.health.FacadeHealth.HeldElsewhere = false, "127.0.0.1:1"
 		}, "facade", node.Warn, "reserves 127.0.0.1:1", "ListenStream=127.0.0.1:"},
 		{"CA lost", func(_ *testing.T, n *machine) {
-			n.health.FacadeHealth.Keys = &facadetls.Status{Remade: time.Now(), Why: "authority.pem is damaged"}
+			n.health.FacadeHealth.Keys = &wire.FacadeKeys{Remade: time.Now(), Why: "authority.pem is damaged"}
 		}, "facade", node.Warn, "authority.pem is damaged", "stay as they are"},
 		{"hosts.toml without keys", func(t *testing.T, n *machine) {
 			var b strings.Builder
@@ -340,7 +339,7 @@ func TestFaults(t *testing.T) {
 		{"facade hangs", func(_ *testing.T, n *machine) { n.hangs.Store(true) },
 			"hosts.toml", node.Fail, "did not answer within", "load of the node"},
 		{"root other than configured", func(_ *testing.T, n *machine) {
-			n.health.Dirs["root"] = api.Dir{Path: n.dir, Device: n.health.Dirs["root"].Device}
+			n.health.Dirs["root"] = wire.Dir{Path: n.dir, Device: n.health.Dirs["root"].Device}
 		}, "root", node.Fail, "its configuration has root", "restart ballastd"},
 		{"objects on another file system", func(t *testing.T, n *machine) {
 			n.stop() // it would not start with it
@@ -361,7 +360,7 @@ func TestFaults(t *testing.T) {
 		{"kernel mended, daemon not restarted", func(_ *testing.T, n *machine) { n.health.Show = "links" },
 			"kernel", node.Warn, "hard links", "restart ballastd"},
 		{"no FUSE", func(_ *testing.T, n *machine) {
-			n.health.Lazy = api.LazyHealth{Mode: "auto", Why: "open /dev/fuse: no such file"}
+			n.health.Lazy = wire.LazyHealth{Mode: "auto", Why: "open /dev/fuse: no such file"}
 		},
 			"lazy", node.Warn, "open /dev/fuse: no such file", "modprobe fuse"},
 		{"lazy mount gone", func(_ *testing.T, n *machine) { n.health.Lazy.Mounted = false },
@@ -394,7 +393,7 @@ func TestFaults(t *testing.T) {
 			"lazy", node.Warn, "are paused", "ballast hydrate --resume"},
 		{"unverified", func(_ *testing.T, n *machine) { n.health.Lazy.Unverified = true },
 			"lazy", node.Warn, "before they are verified", `lazy.verify = "chunk"`},
-		{"table lost", func(_ *testing.T, n *machine) { n.health.Doubts.Unresolved = []store.Ref{{Name: "snapshot/7"}} },
+		{"table lost", func(_ *testing.T, n *machine) { n.health.Doubts.Unresolved = []wire.Ref{{Name: "snapshot/7"}} },
 			"store", node.Fail, "snapshot/7", "ballast verify --repair"},
 		{"damaged files", func(_ *testing.T, n *machine) { n.health.Doubts.Damaged = []string{"/root/damaged/ab"} },
 			"store", node.Fail, "/root/damaged/ab", "ballast verify --repair"},

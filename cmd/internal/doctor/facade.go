@@ -7,8 +7,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/portowner"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 )
 
@@ -16,7 +16,7 @@ import (
 const facadeTimeout = 5 * time.Second
 
 // facade checks which process has the port of the facade, and how the facade is protected.
-func (d *Doctor) facade(h *api.Health) {
+func (d *Doctor) facade(h *wire.Health) {
 	const check = "facade"
 	address := d.Config.Facade.Listen
 	switch {
@@ -31,7 +31,8 @@ func (d *Doctor) facade(h *api.Health) {
 	f := h.FacadeHealth
 	switch {
 	case f.Error != "" && f.Owner != nil:
-		d.Fail(check, endOf(*f.Owner)+"; then systemctl enable --now ballastd.socket reserves the port", "no tags can be pulled through the facade: %s uses its port: %s", f.Owner, f.Error)
+		owner := portowner.Owner(*f.Owner)
+		d.Fail(check, endOf(owner)+"; then systemctl enable --now ballastd.socket reserves the port", "no tags can be pulled through the facade: %s uses its port: %s", owner, f.Error)
 	case f.Error != "":
 		d.Fail(check, "see journalctl -u ballastd", "no tags can be pulled through the facade: %s", f.Error)
 	case f.Plain:

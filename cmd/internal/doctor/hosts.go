@@ -12,16 +12,16 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/setup"
 	"github.com/ballast-dev/ballast/cmd/internal/snippet"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	hostsconfig "github.com/containerd/containerd/v2/core/remotes/docker/config"
 )
 
 // hosts checks that every way to a tag through a registry with the facade leads only through the
 // facade.
-func (d *Doctor) hosts(ctx context.Context, h *api.Health) {
+func (d *Doctor) hosts(ctx context.Context, h *wire.Health) {
 	const check = "hosts.toml"
 	if d.Config.Facade.Listen == "" {
 		d.OK(check, "facade.listen is empty: only converted models can be pulled")
@@ -132,7 +132,7 @@ func (d *Doctor) namesFacade(file string) bool {
 
 // checkKeys checks that a request to the facade with the keys of a hosts.toml is authenticated and
 // answered.
-func (d *Doctor) checkKeys(ctx context.Context, health *api.Health, facade docker.RegistryHost, dir string) bool {
+func (d *Doctor) checkKeys(ctx context.Context, health *wire.Health, facade docker.RegistryHost, dir string) bool {
 	const check = "hosts.toml"
 	file := filepath.Join(dir, "hosts.toml")
 	rewrite := "ballast config hosts " + snippet.RegistryOf(filepath.Base(dir)) + " --write --force --hosts-dir " + filepath.Dir(dir)
@@ -161,7 +161,7 @@ func (d *Doctor) checkKeys(ctx context.Context, health *api.Health, facade docke
 
 // checkHosts checks one hosts.toml, read by containerd's own code, and reports whether it is closed,
 // and whether all of it is well.
-func (d *Doctor) checkHosts(ctx context.Context, health *api.Health, dir, registry string) (closed, well bool) {
+func (d *Doctor) checkHosts(ctx context.Context, health *wire.Health, dir, registry string) (closed, well bool) {
 	const check = "hosts.toml"
 	file := filepath.Join(dir, "hosts.toml")
 	name := registry

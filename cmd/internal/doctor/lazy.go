@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"golang.org/x/sys/unix"
 )
 
@@ -20,7 +20,7 @@ const fixFuse = "modprobe fuse; systemctl restart ballastd"
 
 // lazy checks what models need to be read before they are complete. Without it they are shown when
 // they are complete, so hardly any finding is a Fail.
-func (d *Doctor) lazy(h *api.Health) {
+func (d *Doctor) lazy(h *wire.Health) {
 	const check = "lazy"
 	if d.Config.Snapshot.Show == config.ShowLinks || h != nil && h.Show == config.ShowLinks || h == nil && d.Probe(d.probeDir(h)) != nil {
 		d.OK(check, "models are mounted when they are complete, because they are shown as hard links")
@@ -56,7 +56,7 @@ func (d *Doctor) lazy(h *api.Health) {
 }
 
 // keeper checks what keeps the lazy mount while the daemon is down.
-func (d *Doctor) keeper(l *api.LazyHealth) {
+func (d *Doctor) keeper(l *wire.LazyHealth) {
 	const check = "lazy"
 	switch {
 	case l.Kept:
@@ -69,7 +69,7 @@ func (d *Doctor) keeper(l *api.LazyHealth) {
 }
 
 // abilities checks the features of the kernel.
-func (d *Doctor) abilities(l *api.LazyHealth) {
+func (d *Doctor) abilities(l *wire.LazyHealth) {
 	const check = "lazy"
 	var lacks []string
 	if !l.Resend {

@@ -10,8 +10,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 )
 
 // dragonflyDir is where dfdaemon keeps blobs if its configuration names no other directory.
@@ -22,7 +22,7 @@ const dragonflyDir = "/var/lib/dragonfly"
 const copiesShare = 0.1
 
 // mirrors reports mirrors that send wrong bytes or do not answer, and how much disk their copies use.
-func (d *Doctor) mirrors(h *api.Health) {
+func (d *Doctor) mirrors(h *wire.Health) {
 	const check = "mirrors"
 	if h == nil {
 		return

@@ -5,10 +5,9 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/node"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 )
 
 // TestSecondCopy checks when the copies of Dragonfly are worth a warning.
@@ -28,7 +27,7 @@ func TestSecondCopy(t *testing.T) {
 		n        int
 	}{{"dragonfly", 100 << 20, node.OK, 1}, {"dragonfly", 5 << 20, node.Warn, 1}, {"spegel", 5 << 20, node.OK, 0}} {
 		d := &Doctor{Config: &config.Config{Mirror: []config.Mirror{{Kind: tt.kind}}}, Node: &node.View{Host: node.Host{Root: dir}}}
-		d.mirrors(&api.Health{Usage: store.Usage{Capacity: tt.capacity, Unique: 3 << 20}})
+		d.mirrors(&wire.Health{Usage: wire.Usage{Capacity: tt.capacity, Unique: 3 << 20}})
 		if len(d.Findings) != tt.n || tt.n > 0 && d.Findings[0].Status != tt.want {
 			t.Errorf("%s, capacity %d: %+v", tt.kind, tt.capacity, d.Findings)
 		}

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 )
 
 // Time limits for a mount: the daemon releases a mount that is gone within a minute or two, and
@@ -21,14 +21,14 @@ const (
 const maxOpened = 100
 
 // mounts checks the mounts of "ballast mount" and "ballast path".
-func (d *Doctor) mounts(ctx context.Context, h *api.Health) {
+func (d *Doctor) mounts(ctx context.Context, h *wire.Health) {
 	const check = "mounts"
 	if h == nil {
 		return
 	}
 	all, err := d.Client.Mounts(ctx)
 	if err != nil {
-		d.Warn(check, "see the log of ballastd", "the mounts on the host are not known: %s", api.Text(err))
+		d.Warn(check, "see the log of ballastd", "the mounts on the host are not known: %s", wire.Text(err))
 		return
 	}
 	before := len(d.Findings)

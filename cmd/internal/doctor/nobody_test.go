@@ -9,8 +9,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 )
 
 // TestUserWithoutPermissions runs the doctor as a user without access to the sockets: it reports that, and nothing
@@ -19,7 +19,7 @@ func TestUserWithoutPermissions(t *testing.T) {
 	const nobody = 65534
 	if os.Geteuid() == nobody {
 		socket := os.Getenv("ADMIN") // also in place of containerd's
-		d := &Doctor{Config: &config.Config{Containerd: config.Containerd{Address: socket}}, Client: api.NewClient(socket)}
+		d := &Doctor{Config: &config.Config{Containerd: config.Containerd{Address: socket}}, Client: wire.NewClient(socket)}
 		if err := json.NewEncoder(os.Stdout).Encode(d.Run(t.Context())); err != nil {
 			t.Fatal(err)
 		}

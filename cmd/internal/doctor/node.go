@@ -10,8 +10,8 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/containerd/errdefs"
 	"github.com/dustin/go-humanize"
 	"github.com/moby/sys/mountinfo"
@@ -20,21 +20,21 @@ import (
 
 // daemon checks whether the daemon runs, and returns nil if it does not. It reports whether this user may
 // ask it.
-func (d *Doctor) daemon(ctx context.Context) (h *api.Health, allowed bool) {
+func (d *Doctor) daemon(ctx context.Context) (h *wire.Health, allowed bool) {
 	const check = "daemon"
 	health, err := d.Client.Health(ctx)
 	switch {
 	case errdefs.IsPermissionDenied(err):
-		d.Fail(check, "run as root", "%s", api.Text(err))
+		d.Fail(check, "run as root", "%s", wire.Text(err))
 		return nil, false
-	case errors.Is(err, api.ErrSilent):
-		d.Fail(check, "systemctl restart ballastd; if that hangs too, its disk does: see dmesg", "%s", api.Text(err))
+	case errors.Is(err, wire.ErrSilent):
+		d.Fail(check, "systemctl restart ballastd; if that hangs too, its disk does: see dmesg", "%s", wire.Text(err))
 		return nil, true
 	case err != nil && d.Fresh:
 		d.Fail(check, "ballast setup --dry-run shows what it would do to this node; then ballast setup", "ballastd is not running, and ballast was never set up on this node")
 		return nil, false
 	case err != nil:
-		d.Fail(check, "systemctl enable --now ballastd", "%s", api.Text(err))
+		d.Fail(check, "systemctl enable --now ballastd", "%s", wire.Text(err))
 		return nil, true
 	}
 	h = &health
@@ -56,14 +56,14 @@ func (d *Doctor) daemon(ctx context.Context) (h *api.Health, allowed bool) {
 var rootParts = []string{"objects", "partial", "snapshots"}
 
 // root compares the configured directories with those of the daemon.
-func (d *Doctor) root(h *api.Health) {
+func (d *Doctor) root(h *wire.Health) {
 	const check = "root"
-	dirs := map[string]api.Dir{"root": {Path: d.Config.Root}}
+	dirs := map[string]wire.Dir{"root": {Path: d.Config.Root}}
 	if h != nil {
 		dirs = h.Dirs
 	} else {
 		for _, p := range rootParts {
-			dirs[p] = api.Dir{Path: filepath.Join(d.Config.Root, p)}
+			dirs[p] = wire.Dir{Path: filepath.Join(d.Config.Root, p)}
 		}
 	}
 	if got := dirs["root"].Path; !samePath(got, d.Config.Root) {
@@ -128,7 +128,7 @@ func mountsIn(root string) (points []string, err error) {
 }
 
 // rootDir returns the root of the daemon.
-func (d *Doctor) rootDir(h *api.Health) string {
+func (d *Doctor) rootDir(h *wire.Health) string {
 	if h != nil {
 		return h.Dirs["root"].Path
 	}
@@ -136,7 +136,7 @@ func (d *Doctor) rootDir(h *api.Health) string {
 }
 
 // probeDir returns a directory on the file system of the root, if that exists.
-func (d *Doctor) probeDir(h *api.Health) string {
+func (d *Doctor) probeDir(h *wire.Health) string {
 	dir := d.rootDir(h)
 	if _, err := os.Stat(dir); err != nil {
 		return os.TempDir()
@@ -145,7 +145,7 @@ func (d *Doctor) probeDir(h *api.Health) string {
 }
 
 // kernel checks the features of the kernel.
-func (d *Doctor) kernel(h *api.Health) {
+func (d *Doctor) kernel(h *wire.Health) {
 	const check = "kernel"
 	show := d.Config.Snapshot.Show
 	if show == config.ShowLinks {
@@ -168,7 +168,7 @@ func (d *Doctor) kernel(h *api.Health) {
 }
 
 // space checks the free space.
-func (d *Doctor) space(h *api.Health) {
+func (d *Doctor) space(h *wire.Health) {
 	const check = "space"
 	var st unix.Statfs_t
 	if err := unix.Statfs(d.rootDir(h), &st); err != nil {

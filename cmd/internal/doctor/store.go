@@ -4,14 +4,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 )
 
 // rebuiltFor is how long the rebuild of a database is reported.
 const rebuiltFor = 30 * 24 * time.Hour
 
 // store reports the store's doubts.
-func (d *Doctor) store(h *api.Health) {
+func (d *Doctor) store(h *wire.Health) {
 	const check = "store"
 	if h == nil {
 		return
@@ -49,7 +49,7 @@ func (d *Doctor) store(h *api.Health) {
 }
 
 // snapshots checks the snapshots.
-func (d *Doctor) snapshots(h *api.Health) {
+func (d *Doctor) snapshots(h *wire.Health) {
 	const check = "snapshots"
 	if h == nil {
 		return

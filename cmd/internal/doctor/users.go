@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
 	"github.com/ballast-dev/ballast/cmd/internal/node"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	introspection "github.com/containerd/containerd/api/services/introspection/v1"
 	"github.com/containerd/containerd/api/types"
 	"github.com/opencontainers/runtime-spec/specs-go/features"
@@ -26,7 +26,7 @@ const (
 
 // users checks what pods with hostUsers: false need. Other pods do not need it, so no finding is a
 // Fail.
-func (d *Doctor) users(ctx context.Context, h *api.Health) {
+func (d *Doctor) users(ctx context.Context, h *wire.Health) {
 	const check = "user namespaces"
 	before := len(d.Findings)
 	if err := d.ProbeUsers(d.probeDir(h)); err != nil && os.Geteuid() != 0 {

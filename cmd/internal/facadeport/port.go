@@ -14,12 +14,12 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/facadetls"
 	"github.com/ballast-dev/ballast/cmd/internal/metrics"
 	"github.com/ballast-dev/ballast/cmd/internal/portowner"
 	"github.com/ballast-dev/ballast/cmd/internal/serve"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/containerd/errdefs"
 )
 
@@ -198,22 +198,22 @@ func (f *Port) Rotate(context.Context) error {
 
 // Health returns facts about the facade. Keys that are missing or damaged are created again: whoever
 // asks wants pulls to work.
-func (f *Port) Health() api.FacadeHealth {
-	h := api.FacadeHealth{Plain: f.config.Facade.InsecurePlainHTTP, Manager: config.Manager().NotifySocket != ""}
+func (f *Port) Health() wire.FacadeHealth {
+	h := wire.FacadeHealth{Plain: f.config.Facade.InsecurePlainHTTP, Manager: config.Manager().NotifySocket != ""}
 	f.mu.Lock()
 	err := f.err
 	h.Held, h.HeldElsewhere = f.passed != nil, f.elsewhere
 	f.mu.Unlock()
 	if keys := f.keys.Load(); keys != nil {
 		err = cmp.Or(err, keys.Renew())
-		h.Keys = new(keys.Status())
+		h.Keys = new(wire.FacadeKeys(keys.Status()))
 	}
 	if err == nil {
 		return h
 	}
 	h.Error = err.Error()
 	if owner, err := f.owner(err); err == nil {
-		h.Owner = &owner
+		h.Owner = new(wire.Owner(owner))
 	}
 	return h
 }

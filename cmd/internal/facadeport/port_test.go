@@ -18,10 +18,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/facadetls"
 	"github.com/ballast-dev/ballast/cmd/internal/metrics"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/storetest"
 )
@@ -41,7 +41,7 @@ func newTestPort(t *testing.T, listen string) *testPort {
 	c.Root, c.Facade.Listen = t.TempDir(), listen
 	log := slog.New(slog.DiscardHandler)
 	p := &testPort{Port: &Port{
-		config: c, log: log, metrics: metrics.New(storetest.Open(t, c.Root, store.Options{}), api.Version{}, log),
+		config: c, log: log, metrics: metrics.New(storetest.Open(t, c.Root, store.Options{}), wire.Version{}, log),
 	}, hold: make(chan chan struct{}, 1), release: make(chan struct{})}
 	p.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/hold" {

@@ -53,13 +53,13 @@ type state struct {
 // Status describes what is currently valid.
 type Status struct {
 	// AuthorityEnds and ClientEnds are when the certificates expire. They are renewed before.
-	AuthorityEnds time.Time `json:"authorityEnds"`
-	ClientEnds    time.Time `json:"clientEnds"`
+	AuthorityEnds time.Time
+	ClientEnds    time.Time
 
 	// Remade is when this daemon replaced a lost CA, and Why what was wrong with the old one. Zero
 	// if it did not.
-	Remade time.Time `json:"remade,omitzero"`
-	Why    string    `json:"why,omitempty"`
+	Remade time.Time
+	Why    string
 }
 
 // LoopbackHosts returns the names in every certificate of a facade.

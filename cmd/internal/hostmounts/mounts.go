@@ -10,8 +10,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/jobs"
+	"github.com/ballast-dev/ballast/cmd/internal/modelname"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/snapshotter"
@@ -50,15 +51,15 @@ func New(o Options) *Mounts {
 
 // Prepare returns what to mount at a directory. ref is the reference by which the model was
 // requested, or zero.
-func (h *Mounts) Prepare(ctx context.Context, im store.Image, ref remote.Ref, r api.MountRequest) (api.Mount, error) {
+func (h *Mounts) Prepare(ctx context.Context, im store.Image, ref remote.Ref, r wire.MountRequest) (wire.Mount, error) {
 	if r.Dir == "" {
 		r.Dir = filepath.Join(h.Dir, im.Table.Encoded())
 		if err := os.MkdirAll(r.Dir, 0o700); err != nil {
-			return api.Mount{}, err
+			return wire.Mount{}, err
 		}
 	}
 	if err := h.begin(ctx, r.Dir); err != nil {
-		return api.Mount{}, err
+		return wire.Mount{}, err
 	}
 	defer h.end(r.Dir)
 	names := registry.Names(im)
@@ -67,17 +68,17 @@ func (h *Mounts) Prepare(ctx context.Context, im store.Image, ref remote.Ref, r 
 	}
 	pending, err := h.admit(ctx, im, names)
 	if err != nil {
-		return api.Mount{}, err
+		return wire.Mount{}, err
 	}
 	sources, err := h.Sources.Wanted(ctx, im.Table, ref)
 	if err != nil {
-		return api.Mount{}, err
+		return wire.Mount{}, err
 	}
 	m, made, err := h.Snapshotter.PrepareHost(ctx, snapshotter.HostMount{Dir: r.Dir, Name: r.Name, Table: im.Table}, func(ctx context.Context, id string) error {
 		return h.advise(ctx, im, ref, h.Differ.ShowReady(ctx, id, im.Table, jobs.Repositories(names), sources, pending))
 	})
 	if err != nil {
-		return api.Mount{}, err
+		return wire.Mount{}, err
 	}
 	h.Log.Info("model can be mounted on the host", "dir", r.Dir, "ref", r.Name, "table", im.Table, "snapshot", m.ID)
 	h.hand(r.Dir, time.Now())
@@ -98,7 +99,7 @@ func (h *Mounts) advise(ctx context.Context, im store.Image, ref remote.Ref, err
 	if ref == (remote.Ref{}) && len(im.Refs) == 0 {
 		how = "hydrate" // which takes digests
 	}
-	return fmt.Errorf("%s; download it first: ballast %s %s: %w", api.Text(err), how, api.Label(im, ref), errdefs.ErrFailedPrecondition)
+	return fmt.Errorf("%s; download it first: ballast %s %s: %w", wire.Text(err), how, modelname.Label(im, ref), errdefs.ErrFailedPrecondition)
 }
 
 // admit checks a model against the rules for signatures, and reports whether they allow it only
@@ -156,17 +157,17 @@ func (h *Mounts) hand(dir string, at time.Time) {
 }
 
 // List returns all mounts.
-func (h *Mounts) List(ctx context.Context) ([]api.Mount, error) {
+func (h *Mounts) List(ctx context.Context) ([]wire.Mount, error) {
 	all, err := h.Snapshotter.HostMounts(ctx)
-	out := []api.Mount{}
+	out := []wire.Mount{}
 	for _, m := range all {
 		out = append(out, asMount(m))
 	}
 	return out, err
 }
 
-func asMount(m snapshotter.HostMount) api.Mount {
-	return api.Mount{Dir: m.Dir, Name: m.Name, Table: m.Table, Snapshot: m.ID, Created: m.Created, Mounted: m.Mounted}
+func asMount(m snapshotter.HostMount) wire.Mount {
+	return wire.Mount{Dir: m.Dir, Name: m.Name, Table: m.Table, Snapshot: m.ID, Created: m.Created, Mounted: m.Mounted}
 }
 
 // Release releases the model of a directory whose mount is gone.

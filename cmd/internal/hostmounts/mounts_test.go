@@ -6,8 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/jobs"
+	"github.com/ballast-dev/ballast/cmd/internal/modelname"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/resolve"
@@ -66,13 +67,13 @@ func newRig(t *testing.T) (*Mounts, store.Image) {
 const mountRef = "good.example/team/m:1"
 
 // prepare prepares a mount of the model with the reference name.
-func (h *Mounts) prepare(t *testing.T, im store.Image, name, dir string) (api.Mount, error) {
+func (h *Mounts) prepare(t *testing.T, im store.Image, name, dir string) (wire.Mount, error) {
 	t.Helper()
 	ref, err := remote.ParseRef(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return h.Prepare(t.Context(), im, ref, api.MountRequest{Name: name, Dir: dir})
+	return h.Prepare(t.Context(), im, ref, wire.MountRequest{Name: name, Dir: dir})
 }
 
 // TestMountsSettle releases models whose mounts are gone, but not those that are mounted or about
@@ -134,12 +135,12 @@ func TestMountsIncomplete(t *testing.T) {
 	table := storetest.NewBuilder("other").Raw("model.bin", p, 0o644).Put(t, h.Store)
 	im := store.Image{Manifest: digest.FromString("other"), Table: table, Refs: []string{"good.example/team/other:1"}}
 	_, err := h.prepare(t, im, im.Refs[0], "")
-	if !errdefs.IsFailedPrecondition(err) || !strings.HasSuffix(api.Text(err), "; download it first: ballast prefetch good.example/team/other:1") {
+	if !errdefs.IsFailedPrecondition(err) || !strings.HasSuffix(wire.Text(err), "; download it first: ballast prefetch good.example/team/other:1") {
 		t.Errorf("got %v, want failed precondition, and what to do", err)
 	}
 	im.Refs = nil
-	_, err = h.Prepare(t.Context(), im, remote.Ref{}, api.MountRequest{Name: im.Manifest.String()})
-	if !errdefs.IsFailedPrecondition(err) || !strings.HasSuffix(api.Text(err), "; download it first: ballast hydrate "+im.Manifest.String()) {
+	_, err = h.Prepare(t.Context(), im, remote.Ref{}, wire.MountRequest{Name: im.Manifest.String()})
+	if !errdefs.IsFailedPrecondition(err) || !strings.HasSuffix(wire.Text(err), "; download it first: ballast hydrate "+im.Manifest.String()) {
 		t.Errorf("by a digest: got %v", err)
 	}
 	if all, err := h.List(t.Context()); err != nil || len(all) != 0 {
@@ -159,7 +160,7 @@ func TestMountsSources(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := h.Sources.Shown(t.Context(), api.SnapshotPrefix+m.Snapshot, im.Table)
+	got, err := h.Sources.Shown(t.Context(), modelname.SnapshotPrefix+m.Snapshot, im.Table)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/containerd/v2/core/diff"
 	"github.com/containerd/containerd/v2/core/mount"
@@ -31,7 +31,7 @@ func TestApplier(t *testing.T) {
 		}
 		for _, f := range families {
 			for _, m := range f.GetMetric() {
-				if f.GetName() == "ballast_active_pulls" && m.GetLabel()[0].GetValue() == string(api.KindContainerd) {
+				if f.GetName() == "ballast_active_pulls" && m.GetLabel()[0].GetValue() == string(wire.KindContainerd) {
 					return m.GetGauge().GetValue()
 				}
 			}
@@ -66,7 +66,7 @@ func TestApplier(t *testing.T) {
 	// The format of an image from outside is not a label value, whoever pulls it; the formats of
 	// ballast are.
 	for _, format := range []string{"stranger 1", "ollama-list/mlx", "files", ""} {
-		r.Metrics.Pull(api.KindPrefetch)(format, nil)
+		r.Metrics.Pull(wire.KindPrefetch)(format, nil)
 	}
 	families, err := r.Metrics.Gather()
 	if err != nil {

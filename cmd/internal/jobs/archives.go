@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/layout"
 	"github.com/ballast-dev/ballast/convert/local"
@@ -46,7 +46,7 @@ func (b blobs) Artifact(ctx context.Context, desc ocispec.Descriptor) (convert.A
 
 // ImportArchive imports the models of an archive: all of them, or none. stream has the archive if the request
 // has no path. If ctx ends while the stream is read, nothing is imported; later, the job continues.
-func (js *Jobs) ImportArchive(ctx context.Context, r api.ArchiveRequest, stream io.Reader, event func([]api.Event) error) ([]api.Imported, error) {
+func (js *Jobs) ImportArchive(ctx context.Context, r wire.ArchiveRequest, stream io.Reader, event func([]wire.Event) error) ([]wire.Imported, error) {
 	dir, remove, err := js.layoutOf(ctx, r.Path, stream)
 	if err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func (js *Jobs) ImportArchive(ctx context.Context, r api.ArchiveRequest, stream 
 	if r.Private {
 		name += ", private"
 	}
-	j, err := js.join(ctx, api.KindImport, name, "", pinFor(false, r.TTL), func(ctx context.Context, j *job) (_ store.Image, err error) {
+	j, err := js.join(ctx, wire.KindImport, name, "", pinFor(false, r.TTL), func(ctx context.Context, j *job) (_ store.Image, err error) {
 		defer func() { err = errors.Join(err, remove()) }()
 		return js.importLayout(ctx, j, dir, r)
 	})
@@ -69,7 +69,7 @@ func (js *Jobs) ImportArchive(ctx context.Context, r api.ArchiveRequest, stream 
 }
 
 // archiveName returns the name of an import in messages.
-func archiveName(r api.ArchiveRequest) string {
+func archiveName(r wire.ArchiveRequest) string {
 	name := cmp.Or(r.Path, "stdin")
 	if r.Tag != "" {
 		name += ":" + r.Tag
@@ -113,7 +113,7 @@ func (js *Jobs) layoutOf(ctx context.Context, path string, stream io.Reader) (di
 }
 
 // importLayout is the work of an import of the layout in a directory.
-func (js *Jobs) importLayout(ctx context.Context, j *job, dir string, r api.ArchiveRequest) (_ store.Image, err error) {
+func (js *Jobs) importLayout(ctx context.Context, j *job, dir string, r wire.ArchiveRequest) (_ store.Image, err error) {
 	l, entries, err := layout.OpenAll(dir)
 	if err != nil {
 		return store.Image{}, err
@@ -137,7 +137,7 @@ type chosenEntry struct {
 }
 
 // chosen returns the entries to import. With a name there must be one manifest, which gets it.
-func chosen(entries []layout.Entry, r api.ArchiveRequest) (l []chosenEntry, err error) {
+func chosen(entries []layout.Entry, r wire.ArchiveRequest) (l []chosenEntry, err error) {
 	seen := map[string]digest.Digest{}
 	for _, e := range entries {
 		if r.Tag != "" && r.Tag != e.Name && r.Tag != e.Digest.String() {

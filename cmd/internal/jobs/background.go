@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/modelname"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/transfer"
@@ -266,7 +266,7 @@ func (b *Background) expose(ctx context.Context, t Shown, sources []transfer.Sou
 // nothing, so it does not count. Resume returns the incomplete tables for Continue, including those
 // that could not be made readable.
 func (b *Background) Resume(ctx context.Context) (tables []Shown, err error) {
-	refs := b.Store.Refs(api.SnapshotPrefix)
+	refs := b.Store.Refs(modelname.SnapshotPrefix)
 	slices.SortStableFunc(refs, func(a, b store.Ref) int { return a.Created.Compare(b.Created) })
 	done := map[Shown]bool{}
 	for _, r := range refs {
@@ -334,7 +334,7 @@ func complete(ctx context.Context, s *store.Store, t Shown) bool {
 // shownIn returns the views in which references show, or showed, a table before it is complete.
 func (b *Background) shownIn(table digest.Digest) (shown []Shown) {
 	for _, r := range b.Store.RefsOf(table) {
-		if t := (Shown{b.View(r), table}); strings.HasPrefix(r.Name, api.SnapshotPrefix) && b.Shows(r) && !slices.Contains(shown, t) {
+		if t := (Shown{b.View(r), table}); strings.HasPrefix(r.Name, modelname.SnapshotPrefix) && b.Shows(r) && !slices.Contains(shown, t) {
 			shown = append(shown, t)
 		}
 	}

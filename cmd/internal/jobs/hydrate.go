@@ -5,7 +5,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/modelname"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/resolve"
@@ -17,7 +18,7 @@ import (
 // Hydrate downloads the rest of a model, or joins the job that does, and calls event with the
 // changes. If wait is false, it returns when the work has started. ref is the reference by which
 // the model was requested, zero if by a digest.
-func (js *Jobs) Hydrate(ctx context.Context, im store.Image, ref remote.Ref, wait bool, event func([]api.Event) error) error {
+func (js *Jobs) Hydrate(ctx context.Context, im store.Image, ref remote.Ref, wait bool, event func([]wire.Event) error) error {
 	sources, err := js.Sources.Wanted(ctx, im.Table, ref)
 	if err != nil {
 		return err
@@ -26,15 +27,15 @@ func (js *Jobs) Hydrate(ctx context.Context, im store.Image, ref remote.Ref, wai
 	for view := range early {
 		js.Background.Start(view, im.Table, sources) // which retries until it is complete
 	}
-	kind := api.KindHydrate
+	kind := wire.KindHydrate
 	if !wait {
 		if len(early) > 0 {
 			return nil
 		}
-		kind = api.KindBackground
+		kind = wire.KindBackground
 	}
 	// Clients that use other names of the model join the same job.
-	j, err := js.join(ctx, kind, api.Label(im, remote.Ref{}), "", pinWish{}, func(ctx context.Context, j *job) (store.Image, error) {
+	j, err := js.join(ctx, kind, modelname.Label(im, remote.Ref{}), "", pinWish{}, func(ctx context.Context, j *job) (store.Image, error) {
 		return im, js.hydrate(ctx, j, im.Table, store.HydrateOptions{Sources: sources, Background: !wait})
 	})
 	if err != nil || !wait {
@@ -56,7 +57,7 @@ func (js *Jobs) Heal(ctx context.Context, im store.Image) {
 		return
 	}
 	js.Log.Warn("files of a complete model are missing or damaged; downloading them again", "table", im.Table, "files", len(missing))
-	_, err = js.join(ctx, api.KindBackground, api.Label(im, remote.Ref{}), "", pinWish{}, func(ctx context.Context, j *job) (store.Image, error) {
+	_, err = js.join(ctx, wire.KindBackground, modelname.Label(im, remote.Ref{}), "", pinWish{}, func(ctx context.Context, j *job) (store.Image, error) {
 		sources, err := js.Sources.recorded(ctx, im.Table, false)
 		if err != nil {
 			return im, err

@@ -5,7 +5,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/translate"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/ollama/localstore"
 	"github.com/ballast-dev/ballast/convert/registry"
@@ -55,7 +56,7 @@ type localModel struct {
 }
 
 // openLocal opens the model named in a request. The caller closes it.
-func openLocal(r api.ImportRequest) (*localModel, error) {
+func openLocal(r wire.ImportRequest) (*localModel, error) {
 	s, err := localstore.Open(r.Dir)
 	if err != nil {
 		return nil, err
@@ -84,7 +85,7 @@ func (m *localModel) explain(err error) error {
 }
 
 // Import imports a model of an Ollama on this machine, or joins the job that does: see Prefetch.
-func (js *Jobs) Import(ctx context.Context, r api.ImportRequest, event func([]api.Event) error) ([]api.Imported, error) {
+func (js *Jobs) Import(ctx context.Context, r wire.ImportRequest, event func([]wire.Event) error) ([]wire.Imported, error) {
 	m, err := openLocal(r)
 	if err != nil {
 		return nil, err
@@ -92,7 +93,7 @@ func (js *Jobs) Import(ctx context.Context, r api.ImportRequest, event func([]ap
 	if err := m.Close(); err != nil {
 		return nil, err
 	}
-	j, err := js.join(ctx, api.KindImport, m.ref.String(), "", pinFor(r.NoPin, r.TTL), func(ctx context.Context, j *job) (_ store.Image, err error) {
+	j, err := js.join(ctx, wire.KindImport, m.ref.String(), "", pinFor(r.NoPin, r.TTL), func(ctx context.Context, j *job) (_ store.Image, err error) {
 		m, err := openLocal(r)
 		if err != nil {
 			return store.Image{}, err
@@ -112,7 +113,7 @@ func (js *Jobs) Import(ctx context.Context, r api.ImportRequest, event func([]ap
 // importAll is the work of an import of models from a source with a name: of all of them, or none. It returns the first.
 func (js *Jobs) importAll(ctx context.Context, j *job, from string, blobs registry.Blobs, models []chosenEntry, o registry.ImportOptions) (_ store.Image, err error) {
 	var imports []*registry.Import
-	var out []api.Imported
+	var out []wire.Imported
 	var notModel error
 	defer func() { err = errors.Join(err, registry.CloseImports(imports...)) }()
 	for _, e := range models {
@@ -125,7 +126,7 @@ func (js *Jobs) importAll(ctx context.Context, j *job, from string, blobs regist
 			return store.Image{}, err
 		}
 		imports = append(imports, i)
-		out = append(out, api.Imported{Ref: e.ref.String()})
+		out = append(out, wire.Imported{Ref: e.ref.String()})
 	}
 	if len(imports) == 0 {
 		return store.Image{}, notModel
@@ -134,7 +135,7 @@ func (js *Jobs) importAll(ctx context.Context, j *job, from string, blobs regist
 		js.mu.Lock()
 		j.Ref = out[n].Ref
 		js.mu.Unlock()
-		out[n].Linked, err = i.Fetch(ctx, func(table digest.Digest, ps []store.Progress) {
+		linked, err := i.Fetch(ctx, func(table digest.Digest, ps []store.Progress) {
 			js.mu.Lock()
 			j.Table = table
 			js.mu.Unlock()
@@ -143,21 +144,26 @@ func (js *Jobs) importAll(ctx context.Context, j *job, from string, blobs regist
 		if err != nil {
 			return store.Image{}, fmt.Errorf("%s: %w", out[n].Ref, err)
 		}
+		out[n].Linked = wire.Linked(linked)
 	}
+	var first store.Image
 	for n, i := range imports {
-		out[n].Image, err = i.Commit(ctx, func(im store.Image, ref remote.Ref) error { return js.finish(ctx, j, im, ref) })
+		im, err := i.Commit(ctx, func(im store.Image, ref remote.Ref) error { return js.finish(ctx, j, im, ref) })
 		if err != nil {
 			return store.Image{}, err
 		}
-		js.Log.Info("model imported", "ref", out[n].Ref, "from", from, "private", o.Private, "digest", out[n].Image.Manifest,
+		if out[n].Image = translate.Image(im); n == 0 {
+			first = im
+		}
+		js.Log.Info("model imported", "ref", out[n].Ref, "from", from, "private", o.Private, "digest", im.Manifest,
 			"reflinked", out[n].Linked.Cloned, "linked", out[n].Linked.Hard)
 	}
 	j.imported = out
-	return out[0].Image, nil
+	return first, nil
 }
 
 // imported follows an import, and returns its models.
-func (js *Jobs) imported(ctx context.Context, j *job, event func([]api.Event) error) ([]api.Imported, error) {
+func (js *Jobs) imported(ctx context.Context, j *job, event func([]wire.Event) error) ([]wire.Imported, error) {
 	if _, err := js.follow(ctx, j, event); err != nil {
 		return nil, err
 	}

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
@@ -38,7 +38,7 @@ func TestImportIsPrivate(t *testing.T) {
 		if err := converttest.WriteOllamaStore(dir, converttest.StoreLegacy, "registry.ollama.ai/"+name+"/1b", b); err != nil {
 			t.Fatal(err)
 		}
-		_, err := r.Import(t.Context(), api.ImportRequest{Dir: dir, Model: name + ":1b"}, func([]api.Event) error { return nil })
+		_, err := r.Import(t.Context(), wire.ImportRequest{Dir: dir, Model: name + ":1b"}, func([]wire.Event) error { return nil })
 		if !errors.Is(err, errAsked) || asked != want {
 			t.Errorf("%s: %+v, %v, want %+v", name, asked, err, want)
 		}

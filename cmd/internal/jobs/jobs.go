@@ -8,8 +8,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/metrics"
+	"github.com/ballast-dev/ballast/cmd/internal/modelname"
+	"github.com/ballast-dev/ballast/cmd/internal/translate"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/snapshotter/lazy"
@@ -59,27 +61,27 @@ type Jobs struct {
 	running  map[string]*job  // by key
 	lists    map[string]*list // by name
 	watched  map[*watched]bool
-	ended    []api.Job                // oldest first
+	ended    []wire.Job               // oldest first
 	names    map[digest.Digest]string // last known references of tables, for images that are removed meanwhile
 }
 
 // A job is one prefetch, import or hydration. The mutex of Jobs guards it.
 type job struct {
-	api.Job
+	wire.Job
 	key    string // distinguishes it from other running jobs
 	cancel context.CancelCauseFunc
 	pin    pinWish
 
 	counted func(format string, err error) // reports the end to the metrics
 
-	events  map[digest.Digest]api.Event // by blob
-	rates   map[digest.Digest]*rate     // by blob
+	events  map[digest.Digest]wire.Event // by blob
+	rates   map[digest.Digest]*rate      // by blob
 	order   []digest.Digest
 	changed chan struct{} // closed when events or the end changed
 	done    bool
 	image   store.Image
 
-	imported []api.Imported
+	imported []wire.Imported
 	err      error
 }
 
@@ -122,7 +124,7 @@ var ErrNodeOnly = errors.New("only the node has credentials for the model, not i
 
 // A Request requests a model.
 type Request struct {
-	api.PrefetchRequest
+	wire.PrefetchRequest
 
 	// ForPods refuses a model with ErrNodeOnly, before its download, if a pull without credentials is not served. It has no effect
 	// with Credentials.
@@ -149,13 +151,13 @@ func (r *Request) key() string {
 
 // Prefetch downloads the model of a reference, or joins the job that does, and calls event with the
 // changes until the job ends, ctx ends or event returns an error. The job continues in any case.
-func (js *Jobs) Prefetch(ctx context.Context, ref remote.Ref, r Request, event func([]api.Event) error) (store.Image, error) {
+func (js *Jobs) Prefetch(ctx context.Context, ref remote.Ref, r Request, event func([]wire.Event) error) (store.Image, error) {
 	name := ref.String()
 	if ref.URL != "" {
 		name = ref.Name() // for logs, pins and the list of jobs
 	}
 	js.setRate(r.List, r.Rate)
-	j, err := js.join(ctx, api.KindPrefetch, name, r.key(), pinFor(r.NoPin, r.TTL), func(ctx context.Context, j *job) (store.Image, error) {
+	j, err := js.join(ctx, wire.KindPrefetch, name, r.key(), pinFor(r.NoPin, r.TTL), func(ctx context.Context, j *job) (store.Image, error) {
 		limit, done, err := js.turn(ctx, j, r.List, r.Rate)
 		if err != nil {
 			return store.Image{}, err
@@ -237,10 +239,10 @@ func (js *Jobs) turn(ctx context.Context, j *job, name string, rate int64) (limi
 }
 
 // follow calls event with the changes of a job.
-func (js *Jobs) follow(ctx context.Context, j *job, event func([]api.Event) error) (store.Image, error) {
+func (js *Jobs) follow(ctx context.Context, j *job, event func([]wire.Event) error) (store.Image, error) {
 	js.wait(j, 1)
 	defer js.wait(j, -1)
-	sent := map[digest.Digest]api.Event{}
+	sent := map[digest.Digest]wire.Event{}
 	for {
 		js.mu.Lock()
 		news := j.news(sent)
@@ -264,11 +266,11 @@ func (js *Jobs) follow(ctx context.Context, j *job, event func([]api.Event) erro
 
 // news returns the events that are not in sent, and adds them to it. There are some at the first
 // call: an event without a digest says whether the job has begun.
-func (j *job) news(sent map[digest.Digest]api.Event) []api.Event {
-	var out []api.Event
-	whole := api.Event{Status: api.StatusResolving, Ref: j.Ref}
+func (j *job) news(sent map[digest.Digest]wire.Event) []wire.Event {
+	var out []wire.Event
+	whole := wire.Event{Status: wire.StatusResolving, Ref: j.Ref}
 	if j.Queued {
-		whole.Status = api.StatusWaiting
+		whole.Status = wire.StatusWaiting
 	}
 	if sent[""] != whole {
 		sent[""] = whole
@@ -285,7 +287,7 @@ func (j *job) news(sent map[digest.Digest]api.Event) []api.Event {
 
 // join returns the job of a kind for the model called name, and a key. If there is none, join starts one that
 // runs work.
-func (js *Jobs) join(ctx context.Context, kind api.Kind, name, key string, pin pinWish, work func(context.Context, *job) (store.Image, error)) (*job, error) {
+func (js *Jobs) join(ctx context.Context, kind wire.Kind, name, key string, pin pinWish, work func(context.Context, *job) (store.Image, error)) (*job, error) {
 	js.mu.Lock()
 	defer js.mu.Unlock()
 	if js.stopping {
@@ -298,9 +300,9 @@ func (js *Jobs) join(ctx context.Context, kind api.Kind, name, key string, pin p
 	}
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	j := &job{
-		Job: api.Job{Kind: kind, Ref: name, Started: time.Now()},
+		Job: wire.Job{Kind: kind, Ref: name, Started: time.Now()},
 		key: key, pin: pin, cancel: cancel, counted: js.Metrics.Pull(kind),
-		events: map[digest.Digest]api.Event{}, rates: map[digest.Digest]*rate{}, changed: make(chan struct{}),
+		events: map[digest.Digest]wire.Event{}, rates: map[digest.Digest]*rate{}, changed: make(chan struct{}),
 	}
 	if js.running == nil {
 		js.running = map[string]*job{}
@@ -337,7 +339,7 @@ func (js *Jobs) prefetch(ctx context.Context, j *job, ref remote.Ref, r *Request
 	}
 	from := sources(im, ref.Name())
 	if r.Order != nil {
-		if err := js.Store.PutOrder(ctx, im.Table, from, *r.Order); err != nil {
+		if err := js.Store.PutOrder(ctx, im.Table, from, translate.OrderOf(*r.Order)); err != nil {
 			return store.Image{}, err
 		}
 	}
@@ -382,7 +384,7 @@ func (js *Jobs) pin(ctx context.Context, j *job, im store.Image, ref remote.Ref)
 	if !pin.wanted {
 		return nil
 	}
-	name := api.PinName(api.Label(im, ref))
+	name := modelname.Pin(modelname.Label(im, ref))
 	old, err := js.Store.Ref(name)
 	switch {
 	case err != nil && !errdefs.IsNotFound(err):
@@ -415,14 +417,14 @@ func (js *Jobs) progress(j *job, ps []store.Progress) {
 			j.rates[s.Blob] = r
 			j.order = append(j.order, s.Blob)
 		}
-		e := api.Event{
-			Status: api.EventStatus(s.State), Digest: s.Blob, File: s.Name, Total: s.Total, Completed: s.Done, Rate: r.add(now, s.Done),
+		e := wire.Event{
+			Status: wire.EventStatus(s.State), Digest: s.Blob, File: s.Name, Total: s.Total, Completed: s.Done, Rate: r.add(now, s.Done),
 			Registries: s.Registries, Mirrors: s.Mirrors,
 		}
 		j.events[s.Blob] = e
 		j.Total += s.Total
 		j.Completed += s.Done
-		if e.Status == api.StatusDownloading {
+		if e.Status == wire.StatusDownloading {
 			j.Rate += e.Rate
 		}
 	}
@@ -457,10 +459,10 @@ func (js *Jobs) end(j *job, im store.Image, err error) {
 }
 
 // record remembers an ended job, and returns its duration. The caller holds js.mu.
-func (js *Jobs) record(j api.Job, err error) time.Duration {
+func (js *Jobs) record(j wire.Job, err error) time.Duration {
 	j.Ended, j.Rate, j.Waiting, j.Queued = time.Now(), 0, 0, false
 	if err != nil {
-		j.Error = api.Wrap(err)
+		j.Error = wire.Wrap(err)
 	}
 	js.ended = append(js.ended, j)
 	js.ended = js.ended[max(0, len(js.ended)-keepEnded):]

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/metrics"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert/pullsecret"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
@@ -61,7 +61,7 @@ func newLingeringRig(t *testing.T, linger time.Duration) *pullRig {
 	r.table = storetest.NewBuilder("m").Raw("weights.bin", r.weights, 0o644).Put(t, s)
 	r.Jobs = &Jobs{
 		Store: s, Facade: rigFacade{&registry.Handler{}, r}, Sources: &Sources{Store: s, Secrets: &pullsecret.Secrets{}, Log: log}, Background: &Background{},
-		Lazy: func() *lazy.Mount { return nil }, Metrics: metrics.New(s, api.Version{}, log), Log: log,
+		Lazy: func() *lazy.Mount { return nil }, Metrics: metrics.New(s, wire.Version{}, log), Log: log,
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -113,14 +113,14 @@ func parse(t *testing.T, s string) remote.Ref {
 }
 
 // begin starts or joins the prefetch, and returns when an event shows that it waits for bytes.
-func (r *pullRig) begin(t *testing.T, ctx context.Context, req api.PrefetchRequest) (end func() error) {
+func (r *pullRig) begin(t *testing.T, ctx context.Context, req wire.PrefetchRequest) (end func() error) {
 	t.Helper()
 	begun := make(chan struct{})
 	var once sync.Once
 	done := make(chan error, 1)
 	ref := parse(t, pullRef)
 	go func() {
-		_, err := r.Prefetch(ctx, ref, Request{PrefetchRequest: req}, func(events []api.Event) error {
+		_, err := r.Prefetch(ctx, ref, Request{PrefetchRequest: req}, func(events []wire.Event) error {
 			for _, e := range events {
 				if e.Digest != "" {
 					once.Do(func() { close(begun) })
@@ -152,13 +152,13 @@ func (r *pullRig) begin(t *testing.T, ctx context.Context, req api.PrefetchReque
 func TestJobOutlivesItsClient(t *testing.T) {
 	r := newPullRig(t)
 	ctx, leave := context.WithCancel(t.Context())
-	first := r.begin(t, ctx, api.PrefetchRequest{})
-	second := r.begin(t, t.Context(), api.PrefetchRequest{NoPin: true})
+	first := r.begin(t, ctx, wire.PrefetchRequest{})
+	second := r.begin(t, t.Context(), wire.PrefetchRequest{NoPin: true})
 	leave()
 	if err := first(); !errors.Is(err, context.Canceled) {
 		t.Errorf("who left: got %v", err)
 	}
-	if jobs, ended := r.list(); len(jobs) != 1 || len(ended) != 0 || jobs[0].Waiting != 1 || jobs[0].Kind != api.KindPrefetch || jobs[0].Total != int64(len(r.weights)) {
+	if jobs, ended := r.list(); len(jobs) != 1 || len(ended) != 0 || jobs[0].Waiting != 1 || jobs[0].Kind != wire.KindPrefetch || jobs[0].Total != int64(len(r.weights)) {
 		t.Errorf("jobs: %+v", jobs)
 	}
 	close(r.gate)
@@ -184,7 +184,7 @@ func TestJobOutlivesItsClient(t *testing.T) {
 func TestJobOutlivesAllClients(t *testing.T) {
 	r := newPullRig(t)
 	ctx, leave := context.WithCancel(t.Context())
-	end := r.begin(t, ctx, api.PrefetchRequest{})
+	end := r.begin(t, ctx, wire.PrefetchRequest{})
 	leave()
 	_ = end()
 	time.Sleep(20 * time.Millisecond) // longer than the store continues without a caller
@@ -205,7 +205,7 @@ func TestStopEndsJobs(t *testing.T) {
 	r := newPullRig(t)
 	ctx, stop := context.WithCancel(t.Context())
 	stopped := make(chan struct{})
-	end := r.begin(t, t.Context(), api.PrefetchRequest{})
+	end := r.begin(t, t.Context(), wire.PrefetchRequest{})
 	go func() {
 		defer close(stopped)
 		_ = r.Run(ctx)
@@ -215,7 +215,7 @@ func TestStopEndsJobs(t *testing.T) {
 		t.Errorf("running prefetch: got %v, want ErrAborted", err)
 	}
 	<-stopped
-	if _, err := r.Prefetch(t.Context(), parse(t, pullRef), Request{}, func([]api.Event) error { return nil }); !errdefs.IsAborted(err) {
+	if _, err := r.Prefetch(t.Context(), parse(t, pullRef), Request{}, func([]wire.Event) error { return nil }); !errdefs.IsAborted(err) {
 		t.Errorf("new prefetch: got %v, want ErrAborted", err)
 	}
 	if pins := r.Store.Refs("pin/"); len(pins) != 0 {
@@ -225,7 +225,7 @@ func TestStopEndsJobs(t *testing.T) {
 
 func TestPullFails(t *testing.T) {
 	r := newPullRig(t)
-	_, err := r.Prefetch(t.Context(), parse(t, "reg.example/other:v1"), Request{}, func([]api.Event) error { return nil })
+	_, err := r.Prefetch(t.Context(), parse(t, "reg.example/other:v1"), Request{}, func([]wire.Event) error { return nil })
 	if !errdefs.IsNotFound(err) {
 		t.Errorf("got %v, want ErrNotFound", err)
 	}
@@ -240,18 +240,18 @@ func TestPins(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		old  *time.Duration // the existing pin
-		req  api.PrefetchRequest
+		req  wire.PrefetchRequest
 		want string // "none", "never" or "expires"
 		atLeast,
 		atMost time.Duration
 	}{
-		{name: "pin", req: api.PrefetchRequest{}, want: "never"},
-		{name: "no pin", req: api.PrefetchRequest{NoPin: true}, want: "none"},
-		{name: "ttl", req: api.PrefetchRequest{TTL: time.Hour}, want: "expires", atLeast: 59 * time.Minute, atMost: time.Hour},
-		{name: "longer ttl", old: new(time.Minute), req: api.PrefetchRequest{TTL: time.Hour}, want: "expires", atLeast: 59 * time.Minute, atMost: time.Hour},
-		{name: "shorter ttl", old: new(2 * time.Hour), req: api.PrefetchRequest{TTL: time.Hour}, want: "expires", atLeast: 119 * time.Minute, atMost: 2 * time.Hour},
-		{name: "ttl where there is one without", old: &never, req: api.PrefetchRequest{TTL: time.Hour}, want: "never"},
-		{name: "no pin leaves a pin", old: &never, req: api.PrefetchRequest{NoPin: true}, want: "never"},
+		{name: "pin", req: wire.PrefetchRequest{}, want: "never"},
+		{name: "no pin", req: wire.PrefetchRequest{NoPin: true}, want: "none"},
+		{name: "ttl", req: wire.PrefetchRequest{TTL: time.Hour}, want: "expires", atLeast: 59 * time.Minute, atMost: time.Hour},
+		{name: "longer ttl", old: new(time.Minute), req: wire.PrefetchRequest{TTL: time.Hour}, want: "expires", atLeast: 59 * time.Minute, atMost: time.Hour},
+		{name: "shorter ttl", old: new(2 * time.Hour), req: wire.PrefetchRequest{TTL: time.Hour}, want: "expires", atLeast: 119 * time.Minute, atMost: 2 * time.Hour},
+		{name: "ttl where there is one without", old: &never, req: wire.PrefetchRequest{TTL: time.Hour}, want: "never"},
+		{name: "no pin leaves a pin", old: &never, req: wire.PrefetchRequest{NoPin: true}, want: "never"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newPullRig(t)
@@ -265,7 +265,7 @@ func TestPins(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if _, err := r.Prefetch(t.Context(), parse(t, pullRef), Request{PrefetchRequest: tt.req}, func([]api.Event) error { return nil }); err != nil {
+			if _, err := r.Prefetch(t.Context(), parse(t, pullRef), Request{PrefetchRequest: tt.req}, func([]wire.Event) error { return nil }); err != nil {
 				t.Fatal(err)
 			}
 			got := "none"
@@ -294,7 +294,7 @@ func TestForPods(t *testing.T) {
 	close(r.gate)
 	r.served = errdefs.ErrUnauthenticated
 	prefetch := func(req Request) error {
-		_, err := r.Prefetch(t.Context(), parse(t, pullRef), req, func([]api.Event) error { return nil })
+		_, err := r.Prefetch(t.Context(), parse(t, pullRef), req, func([]wire.Event) error { return nil })
 		return err
 	}
 	if err := prefetch(Request{ForPods: true}); !errors.Is(err, ErrNodeOnly) || !errdefs.IsUnauthorized(err) || !strings.Contains(err.Error(), "add reg.example to upstream.share_credentials") {
@@ -320,8 +320,8 @@ func TestLimitedPrefetch(t *testing.T) {
 	r := newPullRig(t)
 	close(r.gate)
 	const rate = 64 << 10 // the model would take more than two minutes
-	limited := r.begin(t, t.Context(), api.PrefetchRequest{Rate: rate, List: "fleet"})
-	again := r.begin(t, t.Context(), api.PrefetchRequest{Rate: 2 * rate, List: "fleet"}) // joins it
+	limited := r.begin(t, t.Context(), wire.PrefetchRequest{Rate: rate, List: "fleet"})
+	again := r.begin(t, t.Context(), wire.PrefetchRequest{Rate: 2 * rate, List: "fleet"}) // joins it
 	if got := r.lists["fleet"].limit.Rate(); got != 2*rate {
 		t.Errorf("rate %d, want that of the last request", got)
 	}
@@ -332,7 +332,7 @@ func TestLimitedPrefetch(t *testing.T) {
 		jobs := r.Status(t.Context()).Jobs
 		return len(jobs) == 1 && jobs[0].Limit == "rate"
 	})
-	if err := r.begin(t, t.Context(), api.PrefetchRequest{})(); err != nil {
+	if err := r.begin(t, t.Context(), wire.PrefetchRequest{})(); err != nil {
 		t.Error(err)
 	}
 	for _, end := range []func() error{limited, again} {
@@ -366,7 +366,7 @@ func TestRate(t *testing.T) {
 func TestMetrics(t *testing.T) {
 	r := newPullRig(t)
 	close(r.gate)
-	if _, err := r.Prefetch(t.Context(), parse(t, pullRef), Request{}, func([]api.Event) error { return nil }); err != nil {
+	if _, err := r.Prefetch(t.Context(), parse(t, pullRef), Request{}, func([]wire.Event) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	families, err := r.Metrics.Gather()

@@ -6,9 +6,9 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/dirs"
+	"github.com/ballast-dev/ballast/cmd/internal/modelname"
 	"github.com/ballast-dev/ballast/convert/pullsecret"
 	"github.com/ballast-dev/ballast/store"
 )
@@ -28,7 +28,7 @@ func OpenSecrets(c *config.Config, log *slog.Logger) (*pullsecret.Secrets, error
 func (s *Sources) SettleSecrets(ctx context.Context) {
 	s.settling.Lock()
 	defer s.settling.Unlock()
-	refs := s.Store.Refs(api.SnapshotPrefix)
+	refs := s.Store.Refs(modelname.SnapshotPrefix)
 	var held []string
 	for _, r := range refs {
 		held = append(held, r.Sources...)

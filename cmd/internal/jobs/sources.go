@@ -8,7 +8,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/modelname"
 	"github.com/ballast-dev/ballast/convert/pullsecret"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
@@ -142,8 +142,8 @@ func (s *Sources) recorded(ctx context.Context, table digest.Digest, asNode bool
 	var partly []string
 	known, pending := false, false
 	for _, r := range refs {
-		pin := strings.HasPrefix(r.Name, api.PinPrefix) || host[r.Name]
-		origin := strings.HasPrefix(r.Name, api.OriginPrefix)
+		pin := strings.HasPrefix(r.Name, modelname.PinPrefix) || host[r.Name]
+		origin := strings.HasPrefix(r.Name, modelname.OriginPrefix)
 		switch {
 		case origin:
 			known = known || len(r.Sources) > 0

@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/dirs"
+	"github.com/ballast-dev/ballast/cmd/internal/modelname"
 	"github.com/ballast-dev/ballast/convert/pullsecret"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
@@ -213,7 +213,7 @@ func TestSourceIdentity(t *testing.T) {
 	d.pull(t, table, true, name)
 	sameKeys(t, "the rest, for a snapshot", recorded(false), name+" pull secret 1", name+" ")
 	sameKeys(t, "the rest, as the administrator asks", recorded(true), name+" pull secret 1", name+" ", name+" node")
-	if err := d.Store.AddRef(api.PinName(name+":1"), table, time.Time{}, name); err != nil {
+	if err := d.Store.AddRef(modelname.Pin(name+":1"), table, time.Time{}, name); err != nil {
 		t.Fatal(err)
 	}
 	sameKeys(t, "the rest, for a snapshot and a pin", recorded(false), name+" pull secret 1", name+" ", name+" node")

@@ -10,7 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/modelname"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/opencontainers/go-digest"
@@ -19,17 +20,17 @@ import (
 // A watched is work outside of Jobs: a pull of containerd, or a verification. The mutex of Jobs
 // guards it.
 type watched struct {
-	api.Job
+	wire.Job
 	rate rate // of a verification
 }
 
 // containerd lists a pull that waits for a table, until end is called.
 func (js *Jobs) containerd(ctx context.Context, table digest.Digest) (end func(error)) {
-	w := &watched{Job: api.Job{Kind: api.KindContainerd, Ref: js.nameOf(ctx, table), Table: table, Waiting: 1}}
-	ended, counted := js.watch(w), js.Metrics.Pull(api.KindContainerd)
+	w := &watched{Job: wire.Job{Kind: wire.KindContainerd, Ref: js.nameOf(ctx, table), Table: table, Waiting: 1}}
+	ended, counted := js.watch(w), js.Metrics.Pull(wire.KindContainerd)
 	return func(err error) {
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
-			ended(&api.Error{Code: "canceled", Message: "its client has gone"})
+			ended(&wire.Error{Code: "canceled", Message: "its client has gone"})
 		} else {
 			ended(err)
 		}
@@ -48,9 +49,9 @@ func (js *Jobs) containerd(ctx context.Context, table digest.Digest) (end func(e
 
 // Verifying lists a verification, a KindVerify or KindScrub, of the model called name, or of all models if name is
 // empty. The caller reports its progress in bytes, and its end.
-func (js *Jobs) Verifying(kind api.Kind, name string) (progress func(done, total int64), end func(error)) {
-	w := &watched{Job: api.Job{Kind: kind, Ref: name}}
-	if kind == api.KindVerify {
+func (js *Jobs) Verifying(kind wire.Kind, name string) (progress func(done, total int64), end func(error)) {
+	w := &watched{Job: wire.Job{Kind: kind, Ref: name}}
+	if kind == wire.KindVerify {
 		w.Waiting = 1
 	}
 	return func(done, total int64) {
@@ -85,7 +86,7 @@ func (js *Jobs) wait(j *job, n int) {
 }
 
 // list returns the running jobs, and the ended ones, newest first.
-func (js *Jobs) list() (running, ended []api.Job) {
+func (js *Jobs) list() (running, ended []wire.Job) {
 	js.mu.Lock()
 	defer js.mu.Unlock()
 	for _, j := range js.running {
@@ -100,7 +101,7 @@ func (js *Jobs) list() (running, ended []api.Job) {
 }
 
 // list returns the work on the rest of models, once for each table.
-func (b *Background) list(ctx context.Context) (out []api.Job) {
+func (b *Background) list(ctx context.Context) (out []wire.Job) {
 	b.mu.Lock()
 	oldest := map[digest.Digest]fetching{}
 	for t, f := range b.running {
@@ -110,9 +111,9 @@ func (b *Background) list(ctx context.Context) (out []api.Job) {
 	}
 	b.mu.Unlock()
 	for table, f := range oldest {
-		j := api.Job{Kind: api.KindBackground, Table: table, Started: f.started}
+		j := wire.Job{Kind: wire.KindBackground, Table: table, Started: f.started}
 		if f.failed != nil {
-			j.Error = api.Wrap(f.failed)
+			j.Error = wire.Wrap(f.failed)
 		}
 		if p, err := b.Store.Presence(ctx, table); err == nil {
 			j.Total, j.Completed = p.Total, p.Done
@@ -123,7 +124,7 @@ func (b *Background) list(ctx context.Context) (out []api.Job) {
 }
 
 // Status returns the work of the daemon.
-func (js *Jobs) Status(ctx context.Context) api.Status {
+func (js *Jobs) Status(ctx context.Context) wire.Status {
 	running, ended := js.list()
 	for _, j := range js.Background.list(ctx) {
 		if !downloads(running, j.Table) { // otherwise a client waits for the same download
@@ -136,14 +137,14 @@ func (js *Jobs) Status(ctx context.Context) api.Status {
 	}
 	later, _ := js.list() // work has the downloads of jobs that have begun meanwhile
 	for _, w := range work {
-		j := api.Job{
-			Kind: api.KindAbandoned, Table: w.Table, Started: w.Started, Total: w.Total, Completed: w.Done, Rate: w.Rate, Waiting: w.Waiting, Ends: w.Ends, Limit: w.Limit, Ordered: w.Ordered,
+		j := wire.Job{
+			Kind: wire.KindAbandoned, Table: w.Table, Started: w.Started, Total: w.Total, Completed: w.Done, Rate: w.Rate, Waiting: w.Waiting, Ends: w.Ends, Limit: string(w.Limit), Ordered: w.Ordered,
 		}
 		if w.Waiting > 0 {
 			if downloads(running, w.Table) || downloads(later, w.Table) {
 				continue
 			}
-			j.Kind = api.KindHydrate // a repair
+			j.Kind = wire.KindHydrate // a repair
 		}
 		running = append(running, j)
 	}
@@ -152,8 +153,8 @@ func (js *Jobs) Status(ctx context.Context) api.Status {
 			running[i].Reads += e.Reads
 		}
 	}
-	slices.SortStableFunc(running, func(a, b api.Job) int { return a.Started.Compare(b.Started) })
-	s := api.Status{Jobs: append(append([]api.Job{}, running...), ended...), Paused: js.Store.Paused()}
+	slices.SortStableFunc(running, func(a, b wire.Job) int { return a.Started.Compare(b.Started) })
+	s := wire.Status{Jobs: append(append([]wire.Job{}, running...), ended...), Paused: js.Store.Paused()}
 	for i, j := range s.Jobs {
 		if j.Ref == "" && j.Table != "" {
 			s.Jobs[i].Ref = js.nameOf(ctx, j.Table)
@@ -167,20 +168,20 @@ func (js *Jobs) Status(ctx context.Context) api.Status {
 }
 
 // downloads reports whether a job downloads a table.
-func downloads(jobs []api.Job, table digest.Digest) bool {
-	return slices.ContainsFunc(jobs, func(j api.Job) bool { return j.Table == table })
+func downloads(jobs []wire.Job, table digest.Digest) bool {
+	return slices.ContainsFunc(jobs, func(j wire.Job) bool { return j.Table == table })
 }
 
 // measure sets what limits a job, and its progress unless it reports that itself, from the download it waits for:
 // the fastest one, if there are several. They stay as they are before the download begins, and between two attempts.
-func measure(j *api.Job, work []store.Work) {
+func measure(j *wire.Job, work []store.Work) {
 	var of store.Work
 	for _, w := range work {
 		if w.Table == j.Table && w.Waiting > 0 && (of.Table == "" || w.Rate > of.Rate || w.Rate == of.Rate && w.Done > of.Done) {
 			of = w
 		}
 	}
-	if j.Limit, j.Ordered = of.Limit, of.Ordered; of.Table != "" && (j.Kind == api.KindContainerd || j.Kind == api.KindBackground) {
+	if j.Limit, j.Ordered = string(of.Limit), of.Ordered; of.Table != "" && (j.Kind == wire.KindContainerd || j.Kind == wire.KindBackground) {
 		j.Total, j.Completed, j.Rate = of.Total, of.Done, of.Rate
 	}
 }
@@ -193,7 +194,7 @@ func (js *Jobs) nameOf(ctx context.Context, table digest.Digest) string {
 	defer js.mu.Unlock()
 	name := ""
 	for _, im := range images {
-		name = api.Label(im, remote.Ref{})
+		name = modelname.Label(im, remote.Ref{})
 	}
 	if name == "" {
 		return cmp.Or(js.names[table], table.String())
@@ -206,7 +207,7 @@ func (js *Jobs) nameOf(ctx context.Context, table digest.Digest) string {
 }
 
 // forget drops the names of tables without a job.
-func (js *Jobs) forget(jobs []api.Job) {
+func (js *Jobs) forget(jobs []wire.Job) {
 	js.mu.Lock()
 	defer js.mu.Unlock()
 	maps.DeleteFunc(js.names, func(t digest.Digest, _ string) bool { return !downloads(jobs, t) })

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/snapshotter/lazy"
 	"github.com/ballast-dev/ballast/store/storetest"
 	"github.com/ballast-dev/ballast/store/transfer"
@@ -30,12 +30,12 @@ func TestStatus(t *testing.T) {
 		t.Errorf("nothing to do: %#v", s.Jobs)
 	}
 	r.Background = b
-	_, err := r.Prefetch(t.Context(), parse(t, "reg.example/none:v1"), Request{}, func([]api.Event) error { return nil })
+	_, err := r.Prefetch(t.Context(), parse(t, "reg.example/none:v1"), Request{}, func([]wire.Event) error { return nil })
 	if !errdefs.IsNotFound(err) {
 		t.Fatal(err)
 	}
-	end := r.begin(t, t.Context(), api.PrefetchRequest{})
-	progress, verified := r.Verifying(api.KindVerify, "")
+	end := r.begin(t, t.Context(), wire.PrefetchRequest{})
+	progress, verified := r.Verifying(wire.KindVerify, "")
 	progress(5, 10)
 	applied := r.containerd(t.Context(), r.table)
 	got := r.Status(t.Context())
@@ -69,7 +69,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-func diffJobs(jobs []api.Job, want []string) string {
+func diffJobs(jobs []wire.Job, want []string) string {
 	var got []string
 	for _, j := range jobs {
 		s := fmt.Sprintf("%s %s waiting %d", j.Kind, j.Ref, j.Waiting)

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/storetest"
 )
@@ -82,7 +82,7 @@ func TestAbandonedDownload(t *testing.T) {
 func TestStopOfPrefetch(t *testing.T) {
 	r := newLingeringRig(t, time.Hour)
 	ctx, leave := context.WithCancel(t.Context())
-	end := r.begin(t, ctx, api.PrefetchRequest{})
+	end := r.begin(t, ctx, wire.PrefetchRequest{})
 	if n, err := r.Stop(t.Context(), r.table, pullRef); n != 0 || err != nil {
 		t.Errorf("with a client: %d stopped, %v", n, err)
 	}

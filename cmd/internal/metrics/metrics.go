@@ -7,7 +7,7 @@ import (
 	"path"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert/formats"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/signature"
@@ -54,7 +54,7 @@ const (
 )
 
 // New returns the metrics of a daemon of version v with the store s; log is for errors of the store.
-func New(s *store.Store, v api.Version, log *slog.Logger) *Metrics {
+func New(s *store.Store, v wire.Version, log *slog.Logger) *Metrics {
 	m := &Metrics{
 		Registry: prometheus.NewRegistry(), store: s,
 		pulls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -88,7 +88,7 @@ func New(s *store.Store, v api.Version, log *slog.Logger) *Metrics {
 	for _, limit := range limits {
 		m.refused.WithLabelValues(limit)
 	}
-	for _, by := range []api.Kind{api.KindPrefetch, api.KindImport, api.KindHydrate, api.KindBackground, api.KindContainerd} {
+	for _, by := range []wire.Kind{wire.KindPrefetch, wire.KindImport, wire.KindHydrate, wire.KindBackground, wire.KindContainerd} {
 		m.active.WithLabelValues(string(by)) // creates the series with the value 0
 	}
 	m.MustRegister(
@@ -99,7 +99,7 @@ func New(s *store.Store, v api.Version, log *slog.Logger) *Metrics {
 }
 
 // build returns the metric that has the version of the daemon in its labels.
-func build(v api.Version) prometheus.Collector {
+func build(v wire.Version) prometheus.Collector {
 	g := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "ballast_build_info", Help: "1, with the version, commit and date of ballastd.",
 		ConstLabels: prometheus.Labels{"version": v.Version, "revision": v.Revision, "date": v.Date, "goversion": v.Go},
@@ -126,7 +126,7 @@ func (m *Metrics) FacadeUp(up bool) { m.facadeUp.Set(number(up)) }
 // named in the table of the model, or "". The table of an image that others converted may name any
 // format: formats that ballast does not make count as "other", so that the number of label values
 // is bounded.
-func (m *Metrics) Pull(by api.Kind) (end func(format string, err error)) {
+func (m *Metrics) Pull(by wire.Kind) (end func(format string, err error)) {
 	start, active := time.Now(), m.active.WithLabelValues(string(by))
 	active.Inc()
 	return func(format string, err error) {
@@ -151,7 +151,7 @@ func result(err error) string {
 	if err == nil {
 		return "ok"
 	}
-	return api.Wrap(err).Code
+	return wire.Wrap(err).Code
 }
 
 // Observe measures the duration of containerd's requests; it is a grpc.UnaryServerInterceptor.
@@ -241,14 +241,14 @@ func (m *Metrics) WatchLazy(mount func() *lazy.Mount, unverified bool) {
 }
 
 // WatchSources adds the metrics of registries and mirrors, as the functions return them.
-func (m *Metrics) WatchSources(direct func() int64, mirrors func() []api.Mirror) {
+func (m *Metrics) WatchSources(direct func() int64, mirrors func() []wire.Mirror) {
 	m.MustRegister(mirrorCollector(mirrors), prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "ballast_registry_bytes_total", Help: "Bytes of blobs received from registries themselves, and not from mirrors.",
 	}, func() float64 { return float64(direct()) }))
 }
 
 // A mirrorCollector collects the metrics of mirrors.
-type mirrorCollector func() []api.Mirror
+type mirrorCollector func() []wire.Mirror
 
 var (
 	mirrorLabels   = []string{"mirror"}

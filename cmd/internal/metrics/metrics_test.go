@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/storetest"
 	"github.com/prometheus/client_golang/prometheus"
@@ -16,9 +16,9 @@ import (
 // The number of values of the format label is bounded, whatever format is named by an image that
 // others converted and a prefetch adopts.
 func TestFormatLabel(t *testing.T) {
-	m := New(nil, api.Version{}, nil)
+	m := New(nil, wire.Version{}, nil)
 	for i := range 100 {
-		m.Pull(api.KindPrefetch)(fmt.Sprint("stranger", i), nil)
+		m.Pull(wire.KindPrefetch)(fmt.Sprint("stranger", i), nil)
 	}
 	series := make(chan prometheus.Metric, 200)
 	m.pulls.Collect(series)
@@ -29,9 +29,9 @@ func TestFormatLabel(t *testing.T) {
 
 // TestMirrorMetrics reads the metrics of a mirror.
 func TestMirrorMetrics(t *testing.T) {
-	m := New(storetest.Open(t, t.TempDir(), store.Options{}), api.Version{}, slog.New(slog.DiscardHandler))
-	m.WatchSources(func() int64 { return 7 }, func() []api.Mirror {
-		return []api.Mirror{{Address: "http://a/v2", Bytes: 5, Failures: 2, Wrong: 1}, {Address: "http://b/v2"}}
+	m := New(storetest.Open(t, t.TempDir(), store.Options{}), wire.Version{}, slog.New(slog.DiscardHandler))
+	m.WatchSources(func() int64 { return 7 }, func() []wire.Mirror {
+		return []wire.Mirror{{Address: "http://a/v2", Bytes: 5, Failures: 2, Wrong: 1}, {Address: "http://b/v2"}}
 	})
 	got := httptest.NewRecorder()
 	m.Handler().ServeHTTP(got, httptest.NewRequest("GET", "/metrics", nil))
@@ -47,7 +47,7 @@ func TestMirrorMetrics(t *testing.T) {
 
 // TestBuildInfo reads the version of the daemon from its metrics.
 func TestBuildInfo(t *testing.T) {
-	m := New(storetest.Open(t, t.TempDir(), store.Options{}), api.Version{Version: "v1", Revision: "abc", Date: "2026-11-23T01:02:03Z", Go: "go1"}, slog.New(slog.DiscardHandler))
+	m := New(storetest.Open(t, t.TempDir(), store.Options{}), wire.Version{Version: "v1", Revision: "abc", Date: "2026-11-23T01:02:03Z", Go: "go1"}, slog.New(slog.DiscardHandler))
 	got := httptest.NewRecorder()
 	m.Handler().ServeHTTP(got, httptest.NewRequest("GET", "/metrics", nil))
 	const want = `ballast_build_info{date="2026-11-23T01:02:03Z",goversion="go1",revision="abc",version="v1"} 1`

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/modelname"
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/formats"
 	"github.com/ballast-dev/ballast/convert/mediatype"
@@ -397,7 +397,7 @@ func (o *Origins) blob(ctx context.Context, desc ocispec.Descriptor, limit int64
 // keep adds a reference that protects a model, shown from repositories with these names, for as long as
 // containerd has its image.
 func (o *Origins) keep(ctx context.Context, d digest.Digest, im store.Image, from []string) error {
-	name := api.OriginName(d)
+	name := modelname.Origin(d)
 	if r, err := o.Store.Ref(name); err == nil && r.Table == im.Table {
 		return nil
 	}
@@ -445,7 +445,7 @@ func (o *Origins) Bare(ctx context.Context) error {
 
 // Settle releases the models of images that containerd no longer has.
 func (o *Origins) Settle(ctx context.Context) error {
-	refs := o.Store.Refs(api.OriginName(""))
+	refs := o.Store.Refs(modelname.Origin(""))
 	if len(refs) == 0 {
 		return nil
 	}
@@ -460,7 +460,7 @@ func (o *Origins) Settle(ctx context.Context) error {
 			return err
 		}
 		for _, e := range all {
-			there[api.OriginName(e.target.Digest)] = true
+			there[modelname.Origin(e.target.Digest)] = true
 		}
 	}
 	var errs []error
@@ -468,7 +468,7 @@ func (o *Origins) Settle(ctx context.Context) error {
 		if there[r.Name] {
 			continue
 		}
-		o.Log.InfoContext(ctx, "containerd has the image of a model no longer", "origin", strings.TrimPrefix(r.Name, api.OriginName("")), "table", r.Table)
+		o.Log.InfoContext(ctx, "containerd has the image of a model no longer", "origin", strings.TrimPrefix(r.Name, modelname.Origin("")), "table", r.Table)
 		errs = append(errs, o.Store.RemoveRef(r.Name))
 	}
 	return errors.Join(errs...)

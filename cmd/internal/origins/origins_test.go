@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/modelname"
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/mediatype"
@@ -261,14 +261,14 @@ func testVolumeOfPublicModel(t *testing.T, rules bool) {
 	kept := func() []string {
 		t.Helper()
 		ok(t, r.Settle(t.Context()))
-		refs := r.Store.Refs(api.OriginPrefix)
+		refs := r.Store.Refs(modelname.OriginPrefix)
 		var all []string
 		for _, ref := range refs {
 			all = append(append(all, ref.Name, ref.Table.String()), ref.Sources...)
 		}
 		return all
 	}
-	if d := cmp.Diff(kept(), []string{api.OriginName(b.Digest()), im.Table.String(), name}); d != "" {
+	if d := cmp.Diff(kept(), []string{modelname.Origin(b.Digest()), im.Table.String(), name}); d != "" {
 		t.Errorf("while containerd has the image (got, want):\n%s", d)
 	}
 	for _, name := range []string{pulled, configOf(t, b).String()} {
@@ -323,7 +323,7 @@ func TestVolumeOfPrivateModel(t *testing.T) {
 				if d := cmp.Diff(r.shown, append([]string{"7", "private true", im.Table.String()}, names...)); d != "" {
 					t.Errorf("shown (got, want):\n%s", d)
 				}
-				kept, err := r.Store.Ref(api.OriginName(b.Digest()))
+				kept, err := r.Store.Ref(modelname.Origin(b.Digest()))
 				ok(t, err)
 				if d := cmp.Diff(kept.Sources, names[:1]); d != "" {
 					t.Errorf("sources of what is kept (got, want):\n%s", d)

@@ -23,10 +23,10 @@ const maxCommand = 120
 
 // An Owner is the process that listens.
 type Owner struct {
-	Address string `json:"address"`           // as bound, "host:port"
-	UID     int    `json:"uid"`               // the user that created the socket
-	PID     int    `json:"pid,omitempty"`     // 0 if unknown
-	Command string `json:"command,omitempty"` // command line, made printable
+	Address string // as bound, "host:port"
+	UID     int    // the user that created the socket
+	PID     int    // 0 if unknown
+	Command string // command line, made printable
 }
 
 // String returns a description for messages.

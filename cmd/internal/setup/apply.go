@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/node"
 	"github.com/ballast-dev/ballast/cmd/internal/snippet"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/containerd/errdefs"
 )
 
@@ -169,7 +169,7 @@ func (p *Plan) wait(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		c := api.NewClient(socket)
+		c := wire.NewClient(socket)
 		defer c.Close()
 		h, err := c.Health(ctx)
 		if err != nil {

@@ -14,11 +14,11 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
 	"github.com/ballast-dev/ballast/cmd/internal/dirs"
 	"github.com/ballast-dev/ballast/cmd/internal/node"
 	"github.com/ballast-dev/ballast/cmd/internal/snippet"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -171,7 +171,7 @@ func (b *builder) opens() error {
 		return nil
 	}
 	return fmt.Errorf("ballast %s cannot open the store: %s has schema %s, and this version reads up to %s. Keep the later version; or remove ballast with its models (ballast setup --remove), and set this one up: %w",
-		api.ThisVersion().Version, b.Config.Root, has, store.SchemaVersion, errdefs.ErrFailedPrecondition)
+		wire.ThisVersion().Version, b.Config.Root, has, store.SchemaVersion, errdefs.ErrFailedPrecondition)
 }
 
 // want adds the steps that give one of our files its content. A file that was written or edited by
@@ -292,7 +292,7 @@ func (b *builder) program(name string) error {
 	if have == fresh && mode == 0o755 {
 		return nil
 	}
-	step := Step{Action: Copy, Target: p, Why: "ballast " + api.ThisVersion().Version, from: from, mode: 0o755}
+	step := Step{Action: Copy, Target: p, Why: "ballast " + wire.ThisVersion().Version, from: from, mode: 0o755}
 	if name != "ballast" {
 		step.group = daemonGroup
 	}

@@ -10,7 +10,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -113,7 +113,7 @@ func (h host) writeRecord(r *record) error {
 
 // finish sets the records written before and after the steps.
 func (b *builder) finish() {
-	done := record{Version: recordVersion, Ballast: api.ThisVersion().Version, Options: *b.o, Files: b.files, Pending: b.plan.Pending}
+	done := record{Version: recordVersion, Ballast: wire.ThisVersion().Version, Options: *b.o, Files: b.files, Pending: b.plan.Pending}
 	if b.Unknown == nil {
 		done.Containerd = b.Version.String()
 	}

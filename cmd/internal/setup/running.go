@@ -10,9 +10,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/node"
 	"github.com/ballast-dev/ballast/cmd/internal/snippet"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/store/filetable"
 	containersapi "github.com/containerd/containerd/api/services/containers/v1"
@@ -84,7 +84,7 @@ func (v *view) daemonAnswers(ctx context.Context) bool {
 	if err != nil {
 		return false
 	}
-	c := api.NewClient(socket)
+	c := wire.NewClient(socket)
 	defer c.Close()
 	_, err = c.Version(ctx)
 	return err == nil

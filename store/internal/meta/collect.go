@@ -73,8 +73,8 @@ func (db *DB) Usage(roots Roots) (u Usage, err error) {
 
 // A Share is the size of the existing objects that a model needs, in bytes.
 type Share struct {
-	Own    int64 `json:"own"`    // no other known model needs them
-	Shared int64 `json:"shared"` // others do
+	Own    int64 // no other known model needs them
+	Shared int64 // others do
 }
 
 // Shares returns the share of each image, by its manifest, and of each other table that a reference or the

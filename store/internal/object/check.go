@@ -15,10 +15,10 @@ const Missing = "missing"
 
 // Bad is a damaged or missing object.
 type Bad struct {
-	Digest  digest.Digest   `json:"digest"`
-	Size    int64           `json:"size"` // as recorded, in bytes; 0 if missing
-	Problem string          `json:"problem"`
-	Tables  []digest.Digest `json:"tables,omitempty"` // tables that need it, if it is missing
+	Digest  digest.Digest
+	Size    int64 // as recorded, in bytes; 0 if missing
+	Problem string
+	Tables  []digest.Digest // tables that need it, if it is missing
 }
 
 // Check reads the objects of a table, or all objects if table is empty, and compares digests.

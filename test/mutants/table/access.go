@@ -110,7 +110,7 @@ var access = []Mutant{
 		`mux.Handle("GET /v1/health", all)`, `mux.Handle("/", all)`,
 		"cmd/internal/admin", "TestStatusRoutes"},
 	{14, "the agent of a cluster removes the pins of others", "cmd/internal/admin/fleet.go",
-		`h.Store.Refs(fleetPin)`, `h.Store.Refs(api.PinPrefix)`,
+		`h.Store.Refs(fleetPin)`, `h.Store.Refs(modelname.PinPrefix)`,
 		"cmd/internal/admin", "TestFleetRoutes"},
 	{14, "the agent of a cluster can do everything", "cmd/internal/admin/fleet.go",
 		`mux := h.statusMux()`, `mux := h.statusMux()
@@ -120,13 +120,13 @@ var access = []Mutant{
 		`return !slices.Contains(im.PrivateNames, name.Ref.Name())
 	})
 	if !public {
-		return api.Resolved{}, none
+		return wire.Resolved{}, none
 	}
 	im, err := h.findOne(ctx, name)
 	if err != nil || slices.Contains(im.PrivateNames, name.Ref.Name()) {`, `return true
 	})
 	if !public {
-		return api.Resolved{}, none
+		return wire.Resolved{}, none
 	}
 	im, err := h.findOne(ctx, name)
 	if err != nil {`,

@@ -1,12 +1,6 @@
-package api
+package wire
 
-import (
-	"time"
-
-	"github.com/ballast-dev/ballast/cmd/internal/facadetls"
-	"github.com/ballast-dev/ballast/cmd/internal/portowner"
-	"github.com/ballast-dev/ballast/store"
-)
+import "time"
 
 // SnapshotHealth are facts about snapshots.
 type SnapshotHealth struct {
@@ -58,10 +52,10 @@ type Health struct {
 	// Mirrors are the mirrors that were used since the daemon was started.
 	Mirrors []Mirror `json:"mirrors,omitempty"`
 
-	Usage store.Usage `json:"usage"`
+	Usage Usage `json:"usage"`
 
 	// Doubts are the objects and facts that the store does not trust.
-	Doubts store.Health `json:"doubts"`
+	Doubts Doubts `json:"doubts"`
 }
 
 // Mirror is what is known about a mirror.
@@ -80,8 +74,8 @@ type Mirror struct {
 type FacadeHealth struct {
 	// Error is why it does not answer, and Owner the process that has its port, if that is the
 	// reason and it is known.
-	Error string           `json:"error,omitempty"`
-	Owner *portowner.Owner `json:"owner,omitempty"`
+	Error string `json:"error,omitempty"`
+	Owner *Owner `json:"owner,omitempty"`
 
 	// Manager reports whether a service manager started the daemon. Held reports whether the
 	// service manager holds the port while the daemon is down; HeldElsewhere is the address that it
@@ -92,8 +86,8 @@ type FacadeHealth struct {
 
 	// Plain reports whether it speaks plain HTTP. Otherwise Keys describes its keys; nil if it has
 	// none.
-	Plain bool              `json:"plain,omitempty"`
-	Keys  *facadetls.Status `json:"keys,omitempty"`
+	Plain bool        `json:"plain,omitempty"`
+	Keys  *FacadeKeys `json:"keys,omitempty"`
 }
 
 // Dir is a directory with its device.
@@ -136,4 +130,45 @@ type LazyHealth struct {
 	Unverified bool `json:"unverified"`
 
 	Waiting int64 `json:"waiting"` // reads waiting for bytes
+}
+
+// Doubts are the known problems of the store.
+type Doubts struct {
+	// SetAside are the paths of damaged databases that were replaced.
+	SetAside []string `json:"setAside,omitempty"`
+
+	// Rebuilt is the time when the database was last rebuilt. Pins may have been lost.
+	Rebuilt time.Time `json:"rebuilt,omitzero"`
+
+	// Unresolved are the references whose needed objects are unknown. While there are any, garbage
+	// collection stops.
+	Unresolved []Ref `json:"unresolved,omitempty"`
+
+	// Damaged are the paths of damaged files that were set aside. Unrecorded is the size in bytes of
+	// files that become objects when they have been hashed.
+	Damaged []string `json:"damaged,omitempty"`
+
+	// Scrubbed is when the last verification of all objects began; zero if there was none.
+	Scrubbed   time.Time `json:"scrubbed,omitzero"`
+	Unrecorded int64     `json:"unrecorded,omitempty"`
+}
+
+// An Owner is the process that has bound a TCP port.
+type Owner struct {
+	Address string `json:"address"`           // as bound, "host:port"
+	UID     int    `json:"uid"`               // the user that created the socket
+	PID     int    `json:"pid,omitempty"`     // 0 if unknown
+	Command string `json:"command,omitempty"` // command line, made printable
+}
+
+// FacadeKeys describe the keys of the facade.
+type FacadeKeys struct {
+	// AuthorityEnds and ClientEnds are when the certificates expire. They are renewed before.
+	AuthorityEnds time.Time `json:"authorityEnds"`
+	ClientEnds    time.Time `json:"clientEnds"`
+
+	// Remade is when this daemon replaced a lost CA, and Why what was wrong with the old one. Zero
+	// if it did not.
+	Remade time.Time `json:"remade,omitzero"`
+	Why    string    `json:"why,omitempty"`
 }

@@ -1,4 +1,4 @@
-package api
+package modelname
 
 import (
 	"fmt"
@@ -24,8 +24,8 @@ const (
 	minHex          = 6 // digits that a digest can be shortened to
 )
 
-// ParseName parses a name, or returns errdefs.ErrInvalidArgument.
-func ParseName(s string) (n Name, err error) {
+// Parse parses a name, or returns errdefs.ErrInvalidArgument.
+func Parse(s string) (n Name, err error) {
 	n.text = s
 	hex, isDigest := strings.CutPrefix(s, digestAlgorithm)
 	switch {
@@ -60,7 +60,10 @@ func Label(im store.Image, ref remote.Ref) string {
 	case len(im.Refs) > 0:
 		return im.Refs[0]
 	}
-	return (&Image{Image: im}).ID().String()
+	if im.Manifest == "" {
+		return im.Table.String()
+	}
+	return im.Manifest.String()
 }
 
 // The prefixes of the names of the store's references. References of snapshots belong to the
@@ -72,11 +75,11 @@ const (
 	OriginPrefix   = "origin/"
 )
 
-// PinName returns the name of the store's reference for the pin of a recorded reference.
-func PinName(ref string) string { return PinPrefix + ref }
+// Pin returns the name of the store's reference for the pin of a recorded reference.
+func Pin(ref string) string { return PinPrefix + ref }
 
-// OriginName returns the name of the store's reference for the image with the manifest d.
-func OriginName(d digest.Digest) string { return OriginPrefix + d.String() }
+// Origin returns the name of the store's reference for the image with the manifest d.
+func Origin(d digest.Digest) string { return OriginPrefix + d.String() }
 
-// PinnedRef returns the recorded reference of a pin of the store. Pins in answers of the daemon have it as their name.
-func PinnedRef(p store.Ref) string { return strings.TrimPrefix(p.Name, PinPrefix) }
+// Pinned returns the recorded reference of a pin of the store. Pins in answers of the daemon have it as their name.
+func Pinned(p store.Ref) string { return strings.TrimPrefix(p.Name, PinPrefix) }

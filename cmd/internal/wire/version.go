@@ -1,4 +1,4 @@
-package api
+package wire
 
 import (
 	"cmp"
@@ -18,7 +18,7 @@ type Version struct {
 
 // A release sets these at link time:
 //
-//	-ldflags "-X github.com/ballast-dev/ballast/cmd/internal/api.version=v1.2.3 -X …/api.revision=… -X …/api.date=…"
+//	-ldflags "-X github.com/ballast-dev/ballast/cmd/internal/wire.version=v1.2.3 -X …/wire.revision=… -X …/wire.date=…"
 //
 // Otherwise they are what the go command has recorded.
 var version, revision, date string

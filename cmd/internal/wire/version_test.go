@@ -1,23 +1,23 @@
-package api_test
+package wire_test
 
 import (
 	"slices"
 	"testing"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 )
 
 func TestVersion(t *testing.T) {
 	const id = "0123456789abcdef0123456789abcdef01234567"
 	for _, tt := range []struct {
-		v      api.Version
+		v      wire.Version
 		agent  string
 		fields []string
 	}{
-		{api.Version{Version: "v1", Go: "go1"}, "ballast/v1", []string{"v1", "", "", "go1"}},
-		{api.Version{Version: "v1", Revision: id}, "ballast/v1 (0123456789ab)", []string{"v1", "0123456789ab", "", ""}},
+		{wire.Version{Version: "v1", Go: "go1"}, "ballast/v1", []string{"v1", "", "", "go1"}},
+		{wire.Version{Version: "v1", Revision: id}, "ballast/v1 (0123456789ab)", []string{"v1", "0123456789ab", "", ""}},
 		{
-			api.Version{Version: "v1", Revision: id + "-dirty", Date: "2026-11-23T01:02:03Z", Go: "go1"},
+			wire.Version{Version: "v1", Revision: id + "-dirty", Date: "2026-11-23T01:02:03Z", Go: "go1"},
 			"ballast/v1 (0123456789ab-dirty; 2026-11-23)", []string{"v1", "0123456789ab-dirty", "2026-11-23", "go1"},
 		},
 	} {

@@ -1,6 +1,9 @@
-// Package api describes the admin socket of the daemon and has its client: requests and answers, errors, and the
-// names of models. The socket is HTTP over a unix socket that only root can open. The daemon holds a lock on the
-// database of the store, so the command line asks the daemon.
+// Package wire is the contract between the daemon and its clients: the requests and answers of its sockets, which "-o json"
+// prints too, the errors, and a client. It is a leaf: it knows nothing of the engine, whose types cmd/internal/translate
+// translates.
+//
+// The admin socket is HTTP over a unix socket that only root can open. The daemon holds a lock on the database of the store, so
+// the command line asks the daemon.
 //
 //	GET    /v1/version
 //	GET    /v1/health             facts for "ballast doctor"
@@ -21,9 +24,9 @@
 //	POST   /v1/mount              MountRequest → Mount, which the client is to make
 //	DELETE /v1/mount?dir=D        the mount at D is gone
 //	GET    /v1/resolve?name=N     Resolved; N is a reference. At the socket in resolve.address, which has only this
-//	POST   /v1/gc                 store.GCOptions → store.GCResult
+//	POST   /v1/gc                 GCOptions → GCResult
 //	POST   /v1/verify             VerifyRequest → a stream of VerifyEvent
-//	GET    /v1/df                 store.Usage
+//	GET    /v1/df                 Usage
 //	POST   /v1/fleet/pull         FleetPullRequest → a stream of Event. At the socket of the agent, with the next three
 //	PUT    /v1/fleet/pins         FleetPins → FleetPins
 //	GET    /v1/fleet/node         FleetNode
@@ -44,4 +47,10 @@
 // error; the others are listed as usual.
 //
 // The daemon owns the work: when a client disconnects, only its stream ends.
-package api
+//
+// # Compatibility
+//
+// From v0.1.0 on, within one major version: a member keeps its name, type, unit and meaning, and a path its request. New
+// members and new values of states, kinds and statuses can appear at any time, so clients ignore what they do not know. A member
+// goes one minor version after the change log has named it. The daemon and its clients need not have the same version.
+package wire

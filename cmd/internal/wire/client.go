@@ -1,4 +1,4 @@
-package api
+package wire
 
 import (
 	"bytes"
@@ -16,7 +16,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 )
 
@@ -134,21 +133,21 @@ func (c *Client) Unpin(ctx context.Context, name string) (v []Pin, err error) {
 }
 
 // GC runs a garbage collection.
-func (c *Client) GC(ctx context.Context, o store.GCOptions) (v store.GCResult, err error) {
+func (c *Client) GC(ctx context.Context, o GCOptions) (v GCResult, err error) {
 	return v, c.call(ctx, http.MethodPost, "/v1/gc", o, &v)
 }
 
 // Usage returns the disk usage.
-func (c *Client) Usage(ctx context.Context) (v store.Usage, err error) {
+func (c *Client) Usage(ctx context.Context) (v Usage, err error) {
 	return v, c.call(ctx, http.MethodGet, "/v1/df", nil, &v)
 }
 
 // Prefetch downloads a model and calls event for each line but the last. If ctx ends, the daemon
 // continues. errdefs.ErrAborted means that the daemon stopped; downloaded bytes are kept.
-func (c *Client) Prefetch(ctx context.Context, r PrefetchRequest, event func(Event)) (store.Image, error) {
+func (c *Client) Prefetch(ctx context.Context, r PrefetchRequest, event func(Event)) (Record, error) {
 	last, err := readStream(ctx, c, "/v1/prefetch", r, event, Event.end)
 	if err != nil {
-		return store.Image{}, err
+		return Record{}, err
 	}
 	return *last.Image, nil
 }

@@ -1,4 +1,4 @@
-package api_test
+package wire_test
 
 import (
 	"errors"
@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/containerd/errdefs"
 )
 
@@ -24,12 +24,12 @@ func TestText(t *testing.T) {
 		{fmt.Errorf("model x: %w", errdefs.ErrNotFound), "model x: not found"},
 		{fmt.Errorf("x answered 404 Not Found: %w", errdefs.ErrNotFound), "x answered 404 Not Found"},
 		{errdefs.ErrUnavailable, "unavailable"},
-		{fmt.Errorf("mount: %w", &api.Error{Code: "unknown", Message: "mount: invalid argument"}), "mount: mount: invalid argument"},
+		{fmt.Errorf("mount: %w", &wire.Error{Code: "unknown", Message: "mount: invalid argument"}), "mount: mount: invalid argument"},
 	} {
-		if got := api.Text(tt.err); got != tt.want {
+		if got := wire.Text(tt.err); got != tt.want {
 			t.Errorf("Text(%v): got %q, want %q", tt.err, got, tt.want)
 		}
-		if got := api.Wrap(tt.err).Message; got != tt.want {
+		if got := wire.Wrap(tt.err).Message; got != tt.want {
 			t.Errorf("Wrap(%v): got %q, want %q", tt.err, got, tt.want)
 		}
 	}
@@ -38,20 +38,9 @@ func TestText(t *testing.T) {
 func TestAbout(t *testing.T) {
 	const ref = "ghcr.io/a/b:v1"
 	for _, text := range []string{"gone", ref + ": gone", ref + ": " + ref + ": gone"} {
-		err := api.About(ref, fmt.Errorf("%s%w", strings.TrimSuffix(text, "gone"), errdefs.ErrNotFound))
+		err := wire.About(ref, fmt.Errorf("%s%w", strings.TrimSuffix(text, "gone"), errdefs.ErrNotFound))
 		if got, want := err.Error(), ref+": not found"; got != want || !errdefs.IsNotFound(err) {
 			t.Errorf("About(%q): got %q, want %q", text, got, want)
-		}
-	}
-}
-
-func TestParseName(t *testing.T) {
-	for name, want := range map[string]bool{
-		"ghcr.io/a/b:v1": true, "sha256:" + strings.Repeat("a", 64): true, "0123ab": true, "llama": false, "": false, "0123": false,
-		"sha256:x": false, strings.Repeat("a", 65): false,
-	} {
-		if n, err := api.ParseName(name); (err == nil) != want || err != nil && !errdefs.IsInvalidArgument(err) || n.String() != name {
-			t.Errorf("ParseName(%q): got %v, want good: %v", name, err, want)
 		}
 	}
 }

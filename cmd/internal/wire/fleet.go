@@ -1,10 +1,9 @@
-package api
+package wire
 
 import (
 	"context"
 	"net/http"
 
-	"github.com/ballast-dev/ballast/store"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -38,9 +37,9 @@ type FleetPins struct {
 
 // FleetNode is what models take on this node, and where their bytes came from since the daemon was started.
 type FleetNode struct {
-	Usage   store.Usage `json:"usage"`
-	Direct  int64       `json:"direct"` // bytes from registries themselves
-	Mirrors []Mirror    `json:"mirrors,omitempty"`
+	Usage   Usage    `json:"usage"`
+	Direct  int64    `json:"direct"` // bytes from registries themselves
+	Mirrors []Mirror `json:"mirrors,omitempty"`
 }
 
 // A Pull is a download that a pull of containerd waits for.
@@ -63,10 +62,10 @@ func (c *Client) FleetNode(ctx context.Context) (v FleetNode, err error) {
 
 // FleetPull downloads a model, has containerd pull it, and calls event for each line but the last. If ctx ends, the
 // download continues; see Prefetch.
-func (c *Client) FleetPull(ctx context.Context, r FleetPullRequest, event func(Event)) (store.Image, error) {
+func (c *Client) FleetPull(ctx context.Context, r FleetPullRequest, event func(Event)) (Record, error) {
 	last, err := readStream(ctx, c, "/v1/fleet/pull", r, event, Event.end)
 	if err != nil {
-		return store.Image{}, err
+		return Record{}, err
 	}
 	return *last.Image, nil
 }

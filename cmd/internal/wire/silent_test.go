@@ -1,4 +1,4 @@
-package api_test
+package wire_test
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
-	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/containerd/errdefs"
 )
 
@@ -18,20 +18,20 @@ import (
 const tooLong = 2 * time.Minute
 
 // listen returns a socket and a client of it.
-func listen(t *testing.T) (net.Listener, *api.Client) {
+func listen(t *testing.T) (net.Listener, *wire.Client) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := api.NewClient(path)
+	c := wire.NewClient(path)
 	t.Cleanup(func() { c.Close(); l.Close() })
 	return l, c
 }
 
 // serve serves h at a socket until the end of the test.
-func serve(t *testing.T, h *admin.Handler) *api.Client {
+func serve(t *testing.T, h *admin.Handler) *wire.Client {
 	t.Helper()
 	l, c := listen(t)
 	h.Metrics = http.NotFoundHandler()
@@ -65,12 +65,12 @@ func TestSilent(t *testing.T) {
 	for name, do := range map[string]func(context.Context) error{
 		"version":  func(ctx context.Context) error { _, err := c.Version(ctx); return err },
 		"ready":    c.Ready,
-		"prefetch": func(ctx context.Context) error { _, err := c.Prefetch(ctx, api.PrefetchRequest{}, nil); return err },
+		"prefetch": func(ctx context.Context) error { _, err := c.Prefetch(ctx, wire.PrefetchRequest{}, nil); return err },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if _, err := ends(t, do); !errors.Is(err, api.ErrSilent) || !errdefs.IsUnavailable(err) {
-				t.Errorf("got %v, want %v", err, api.ErrSilent)
+			if _, err := ends(t, do); !errors.Is(err, wire.ErrSilent) || !errdefs.IsUnavailable(err) {
+				t.Errorf("got %v, want %v", err, wire.ErrSilent)
 			}
 		})
 	}
@@ -89,13 +89,13 @@ func TestWorks(t *testing.T) {
 	const long = 13 * time.Second
 	touched := make(chan struct{}, 100)
 	c := serve(t, &admin.Handler{
-		Health: func(context.Context) (api.Health, error) {
+		Health: func(context.Context) (wire.Health, error) {
 			time.Sleep(long)
-			return api.Health{Kernel: "6.18"}, nil
+			return wire.Health{Kernel: "6.18"}, nil
 		},
 		Touch: func() { touched <- struct{}{} },
 	})
-	var h api.Health
+	var h wire.Health
 	took, err := ends(t, func(ctx context.Context) (err error) { h, err = c.Health(ctx); return err })
 	if err != nil || h.Kernel != "6.18" || took < long {
 		t.Errorf("%+v, %v after %v", h, err, took)
@@ -111,11 +111,11 @@ func TestHungDisk(t *testing.T) {
 	hang := make(chan struct{})
 	t.Cleanup(func() { close(hang) })
 	c := serve(t, &admin.Handler{
-		Health: func(context.Context) (api.Health, error) { <-hang; return api.Health{}, nil },
+		Health: func(context.Context) (wire.Health, error) { <-hang; return wire.Health{}, nil },
 		Touch:  func() { <-hang },
 	})
 	c.SetWorking(10 * time.Second)
-	if _, err := ends(t, func(ctx context.Context) error { _, err := c.Health(ctx); return err }); !errors.Is(err, api.ErrSilent) {
-		t.Errorf("got %v, want %v", err, api.ErrSilent)
+	if _, err := ends(t, func(ctx context.Context) error { _, err := c.Health(ctx); return err }); !errors.Is(err, wire.ErrSilent) {
+		t.Errorf("got %v, want %v", err, wire.ErrSilent)
 	}
 }

@@ -1,4 +1,4 @@
-package api
+package wire
 
 import (
 	"context"
@@ -11,7 +11,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 )
 
@@ -26,7 +25,7 @@ func TestRestart(t *testing.T) {
 			ask := func() error {
 				_, err := c.Images(t.Context())
 				if err == nil {
-					_, err = c.GC(t.Context(), store.GCOptions{})
+					_, err = c.GC(t.Context(), GCOptions{})
 				}
 				return err
 			}

@@ -1,141 +1,10 @@
-package api
+package wire
 
 import (
-	"encoding/json"
 	"time"
 
-	"github.com/ballast-dev/ballast/convert"
-	"github.com/ballast-dev/ballast/convert/losses"
-	"github.com/ballast-dev/ballast/convert/signature"
-	"github.com/ballast-dev/ballast/store"
-	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/opencontainers/go-digest"
 )
-
-// Image is an image with its state.
-type Image struct {
-	store.Image
-
-	// Sources are the repositories, "host/path", that an image without a reference was pulled from,
-	// or the reference that it had.
-	Sources []string `json:"sources,omitempty"`
-
-	State ImageState `json:"state"`
-
-	// Total and Completed are the bytes to download and those that are present, while State is
-	// StatePulling or StateLazy.
-	Total     int64 `json:"total,omitempty"`
-	Completed int64 `json:"completed,omitempty"`
-
-	// Rate is the growth of Completed in bytes per second, if known.
-	Rate int64 `json:"rate,omitempty"`
-
-	// Paused reports whether the rest is a background download and these are paused.
-	Paused bool `json:"paused,omitempty"`
-
-	// Unverified reports whether it can be read before the digest of what is read has been
-	// verified.
-	Unverified bool `json:"unverified,omitempty"`
-
-	// Ends is when its download stops, unless a client waits for it before; zero if that is not so.
-	Ends time.Time `json:"ends,omitzero"`
-
-	// Error is why it cannot be shown if State is StateInvalid; what it has lost if it was complete; or why the last
-	// attempt to download it failed, before the next one.
-	Error *Error `json:"error,omitempty"`
-
-	// Share is what it takes on the disk, if that was requested: "own" and "shared".
-	*store.Share
-
-	// Pins are the pins that protect it from garbage collection.
-	Pins []store.Ref `json:"pins,omitempty"`
-
-	// Snapshots is the number of snapshots that show it.
-	Snapshots int `json:"snapshots"`
-}
-
-// An ImageState describes how much of an image is present.
-type ImageState string
-
-// The states of an Image.
-const (
-	StateComplete ImageState = "complete" // every file is present and verified
-	StatePartial  ImageState = "partial"  // something is missing and is not being downloaded
-	StateAbsent   ImageState = "absent"   // none of its bytes are present, and it is not being downloaded
-	StatePulling  ImageState = "pulling"  // it is being downloaded
-	StateLazy     ImageState = "lazy"     // it is readable, and the rest is being downloaded
-	StateInvalid  ImageState = "invalid"  // it cannot be shown; see Error
-	StateIndex    ImageState = "index"    // it is a list of other images
-)
-
-// Why explains an image: what holds its files, and why it is not shown before it is complete.
-type Why struct {
-	Image
-
-	// Eager is why it is shown only when it is complete; empty if it can be read before, or is complete.
-	Eager string `json:"eager,omitempty"`
-
-	// Holders are what keeps its files on the node, and how that ends. Without any, a collection
-	// removes them.
-	Holders []Holder `json:"holders"`
-
-	// Unknown is why the holders of containerd are unknown.
-	Unknown *Error `json:"unknown,omitempty"`
-}
-
-// A Hold is a kind of Holder.
-type Hold string
-
-// The kinds of holders.
-const (
-	HoldPin       Hold = "pin"
-	HoldMount     Hold = "mount"    // on the host
-	HoldDownload  Hold = "download" // or another job
-	HoldImage     Hold = "image"    // of containerd
-	HoldContainer Hold = "container"
-	HoldVolume    Hold = "volume" // an image volume of a pod
-	HoldLease     Hold = "lease"
-	HoldSnapshot  Hold = "snapshot" // of nothing else that is known
-)
-
-// A Holder keeps the files of a model.
-type Holder struct {
-	Kind      Hold      `json:"kind"`
-	Name      string    `json:"name"`
-	Namespace string    `json:"namespace,omitempty"` // of containerd
-	Expires   time.Time `json:"expires,omitzero"`    // it ends then
-	End       string    `json:"end"`                 // the command that ends it, or what does
-}
-
-// Detail describes one image in full.
-type Detail struct {
-	Image
-
-	// Files are the files as shown if the image is complete, otherwise as far as they are known.
-	Files []filetable.File `json:"files"`
-
-	// Blobs are the blobs of the origin.
-	Blobs []filetable.Blob `json:"blobs"`
-
-	// ConfigJSON is the config of the converted image.
-	ConfigJSON json.RawMessage `json:"configJSON,omitempty"`
-
-	// Description describes the model; nil for an index.
-	Description *Description `json:"description,omitempty"`
-
-	// Chunks describes which files have chunk digests; nil if none do.
-	Chunks *store.ChunkUse `json:"chunks,omitempty"`
-
-	// Losses are the facts of the origin that the ModelPack config, files and annotations of the
-	// image do not have.
-	Losses []losses.Loss `json:"losses,omitempty"`
-
-	// Signatures are the results of the rules for the names of the image.
-	Signatures []signature.Result `json:"signatures,omitempty"`
-
-	// Documents are the documents of the origin, byte for byte, if the image has them.
-	Documents *convert.Documents `json:"documents,omitempty"`
-}
 
 // PrefetchRequest requests the download of a model ahead of its use.
 type PrefetchRequest struct {
@@ -156,13 +25,13 @@ type PrefetchRequest struct {
 	Rate int64 `json:"rate,omitempty"`
 
 	// Order, if not nil, is the order in which the model is downloaded, now and for later pulls from the same repository.
-	Order *filetable.Order `json:"order,omitempty"`
+	Order *Order `json:"order,omitempty"`
 }
 
 // An EventStatus is the subject of an Event or a VerifyEvent.
 type EventStatus string
 
-// The statuses. While a file is being downloaded, its status is a State of store.Progress.
+// The statuses.
 const (
 	StatusResolving   EventStatus = "resolving"
 	StatusWaiting     EventStatus = "waiting"
@@ -194,8 +63,8 @@ type Event struct {
 	Registries int64 `json:"registries,omitempty"`
 	Mirrors    int64 `json:"mirrors,omitempty"`
 
-	Image *store.Image `json:"image,omitempty"` // last line, on success
-	Error *Error       `json:"error,omitempty"` // last line, on failure
+	Image *Record `json:"image,omitempty"` // last line, on success
+	Error *Error  `json:"error,omitempty"` // last line, on failure
 }
 
 // Status describes the work of the daemon.
@@ -243,7 +112,7 @@ type Job struct {
 	Reads     int64         `json:"reads,omitempty"`   // the number of reads of its files that wait
 
 	// Limit is what limits the rate: "network", "rate" (lazy.rate, or that of a request), "hash" or "disk". Empty if nothing is transferred.
-	Limit store.Limit `json:"limit,omitempty"`
+	Limit string `json:"limit,omitempty"`
 
 	// Ends is when a job of KindAbandoned stops unless a client waits for it before.
 	Ends time.Time `json:"ends,omitzero"`
@@ -255,7 +124,7 @@ type Job struct {
 // Pin is a pin with what it protects. Size and Inodes are what is attributed to it: objects that an
 // older reference protects as well are not counted.
 type Pin struct {
-	store.Ref // Name is the recorded reference
+	Ref // Name is the recorded reference
 
 	// Digest is the digest by which the model is known: of its manifest, or of its table. Moved is
 	// the digest of the model that the name of the pin refers to now, if that is another one.
@@ -292,8 +161,8 @@ type VerifyEvent struct {
 
 // VerifyResult is the result of a verification.
 type VerifyResult struct {
-	Bytes int64               `json:"bytes"` // bytes read
-	Bad   []store.CheckResult `json:"bad"`
+	Bytes int64       `json:"bytes"` // bytes read
+	Bad   []BadObject `json:"bad"`
 
 	// Snapshots are the problems of snapshots.
 	Snapshots []SnapshotProblem `json:"snapshots,omitempty"`
@@ -356,17 +225,6 @@ type Mount struct {
 	Options []string `json:"options,omitempty"`
 }
 
-// Signatures is the result of checking the signatures of a reference.
-type Signatures struct {
-	Ref    string        `json:"ref"`
-	Origin digest.Digest `json:"origin"` // of the content of the registry
-
-	// Results has one result for each rule for the reference. Without a rule, Found describes its signatures,
-	// which are not checked.
-	Results []signature.Result `json:"results"`
-	Found   []string           `json:"found,omitempty"`
-}
-
 // Removed describes what was removed.
 type Removed struct {
 	Manifests []digest.Digest `json:"manifests"`          // of removed images
@@ -378,15 +236,6 @@ type Removed struct {
 
 	// Stopped is the number of downloads that were stopped, because no client waited for them.
 	Stopped int `json:"stopped,omitempty"`
-}
-
-// ID returns the digest by which the image is known: of its manifest, or of its table if the
-// manifest is unknown.
-func (v *Image) ID() digest.Digest {
-	if v.Manifest == "" {
-		return v.Table
-	}
-	return v.Manifest
 }
 
 // ImportRequest requests the import of a model from an Ollama store on this machine.
@@ -414,9 +263,9 @@ type ArchiveRequest struct {
 
 // Imported is a model that was imported.
 type Imported struct {
-	Ref    string       `json:"ref"`
-	Image  store.Image  `json:"image"`
-	Linked store.Linked `json:"linked"`
+	Ref    string `json:"ref"`
+	Image  Record `json:"image"`
+	Linked Linked `json:"linked"`
 }
 
 // ImportEvent is a line of an import. The last one has the models.
@@ -441,4 +290,50 @@ type ResolvedFile struct {
 	Path   string        `json:"path"` // below that of the model
 	Size   int64         `json:"size"`
 	Digest digest.Digest `json:"digest,omitempty"` // empty if it is not yet known
+}
+
+// Linked reports the bytes of an import that were not copied.
+type Linked struct {
+	Cloned int64 `json:"cloned"` // they share extents with the local file
+	Hard   int64 `json:"linked"` // hard links
+}
+
+// A BadObject is a damaged or missing object.
+type BadObject struct {
+	Digest  digest.Digest   `json:"digest"`
+	Size    int64           `json:"size"` // as recorded, in bytes; 0 if missing
+	Problem string          `json:"problem"`
+	Tables  []digest.Digest `json:"tables,omitempty"` // models that need it, if it is missing
+}
+
+// Usage is the disk usage of the store, in bytes.
+type Usage struct {
+	Logical     int64 `json:"logical"`     // files of all complete models, with duplicates
+	Unique      int64 `json:"unique"`      // objects on disk
+	Saved       int64 `json:"saved"`       // additional size of Logical without sharing
+	Reclaimable int64 `json:"reclaimable"` // objects without a reference
+	Partial     int64 `json:"partial"`     // incomplete downloads, as allocated
+	Objects     int64 `json:"objects"`     // count
+	Free        int64 `json:"free"`        // on the file system
+	Capacity    int64 `json:"capacity"`    // of the file system
+}
+
+// GCOptions are the settings of a garbage collection.
+type GCOptions struct {
+	Keep   int64 `json:"keep"` // the size in bytes of unreferenced objects that stay, the most recently used ones
+	DryRun bool  `json:"dryRun"`
+}
+
+// GCResult reports what a garbage collection removed, or would remove.
+type GCResult struct {
+	Objects  int   `json:"objects"`
+	Bytes    int64 `json:"bytes"`
+	Partials int   `json:"partials"`
+	Images   int   `json:"images"`
+
+	// Downloads is the number of canceled downloads.
+	Downloads int `json:"downloads"`
+
+	// Models are the references, or digests, of models that would lose files. Only in a dry run.
+	Models []string `json:"models,omitempty"`
 }

@@ -89,14 +89,15 @@ cmd/internal/metrics      : cmd/internal/wire convert/formats convert/registry c
 cmd/internal/jobs         : cmd/internal/config cmd/internal/dirs cmd/internal/metrics cmd/internal/modelname cmd/internal/translate cmd/internal/wire convert convert/layout convert/local convert/ollama/localstore convert/pullsecret convert/registry convert/remote convert/resolve snapshotter snapshotter/differ snapshotter/lazy store store/filetable store/transfer
 cmd/internal/serve        :
 cmd/internal/facadeport   : cmd/internal/config cmd/internal/facadetls cmd/internal/metrics cmd/internal/portowner cmd/internal/serve cmd/internal/wire
-cmd/internal/origins      : cmd/internal/modelname convert convert/formats convert/mediatype convert/registry convert/resolve store store/verify
+cmd/internal/origins      : cmd/internal/ctrd cmd/internal/modelname convert convert/formats convert/mediatype convert/registry convert/resolve store
 cmd/internal/hostmounts   : cmd/internal/jobs cmd/internal/modelname cmd/internal/wire convert/registry convert/remote snapshotter snapshotter/differ store
 cmd/internal/admin        : cmd/internal/jobs cmd/internal/modelname cmd/internal/translate cmd/internal/wire convert convert/headers convert/image convert/registry convert/remote convert/resolve convert/signature store store/filetable store/transfer
 cmd/internal/localgrpc    :
-cmd/internal/node         : cmd/internal/config cmd/internal/containerdversion cmd/internal/localgrpc cmd/internal/snippet
-cmd/internal/setup        : cmd/internal/config cmd/internal/containerdversion cmd/internal/dirs cmd/internal/facadetls cmd/internal/node cmd/internal/snippet cmd/internal/wire contrib/systemd convert/mediatype store store/durable store/filetable
+cmd/internal/ctrd         : cmd/internal/containerdversion cmd/internal/localgrpc store/verify
+cmd/internal/node         : cmd/internal/config cmd/internal/containerdversion cmd/internal/ctrd cmd/internal/snippet
+cmd/internal/setup        : cmd/internal/config cmd/internal/containerdversion cmd/internal/ctrd cmd/internal/dirs cmd/internal/facadetls cmd/internal/node cmd/internal/snippet cmd/internal/wire contrib/systemd convert/mediatype store store/durable store/filetable
 contrib/systemd           :
-cmd/internal/doctor       : cmd/internal/config cmd/internal/containerdversion cmd/internal/node cmd/internal/portowner cmd/internal/setup cmd/internal/snippet cmd/internal/wire
+cmd/internal/doctor       : cmd/internal/config cmd/internal/containerdversion cmd/internal/ctrd cmd/internal/node cmd/internal/portowner cmd/internal/setup cmd/internal/snippet cmd/internal/wire
 cmd/internal/ahead        :
 cmd/internal/daemon       : *
 cmd/ballastd              : cmd/internal/ahead cmd/internal/config cmd/internal/daemon cmd/internal/wire snapshotter/lazy snapshotter/lazy/fdstore

@@ -10,11 +10,9 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/ahead"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
-	"github.com/ballast-dev/ballast/cmd/internal/node"
-	containersapi "github.com/containerd/containerd/api/services/containers/v1"
+	"github.com/ballast-dev/ballast/cmd/internal/ctrd"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
-	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -67,33 +65,32 @@ func (d *Daemon) aheadMode(ctx context.Context, name string) ahead.Mode {
 // a key of containerd. It is empty if neither has it. The error is errdefs.ErrNotFound if no container uses the
 // snapshot.
 func (d *Daemon) userLabel(ctx context.Context, key string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, node.AskTimeout)
+	ctx, cancel := context.WithTimeout(ctx, ctrd.AskTimeout)
 	defer cancel()
-	client := containersapi.NewContainersClient(d.containerd)
 	id := key
 	if pod, ok := podOfVolume(key); ok {
 		id = pod
 	}
-	got, err := client.Get(ctx, &containersapi.GetContainerRequest{ID: id})
-	if errdefs.IsNotFound(errgrpc.ToNative(err)) {
+	got, err := d.containerd.Container(ctx, id)
+	if errdefs.IsNotFound(err) {
 		// Clients prepare the snapshot of a container before they create the container.
 		select {
 		case <-ctx.Done():
 		case <-time.After(time.Second):
 		}
-		got, err = client.Get(ctx, &containersapi.GetContainerRequest{ID: id})
+		got, err = d.containerd.Container(ctx, id)
 	}
 	if err != nil {
-		return "", errgrpc.ToNative(err)
+		return "", err
 	}
-	labels := got.Container.Labels
+	labels := got.Labels
 	if uid := labels["io.kubernetes.pod.uid"]; uid != "" {
 		filter := `labels."io.cri-containerd.kind"==sandbox,labels."io.kubernetes.pod.uid"==` + strconv.Quote(uid)
-		pods, err := client.List(ctx, &containersapi.ListContainersRequest{Filters: []string{filter}})
+		pods, err := d.containerd.Containers(ctx, filter)
 		if err != nil {
-			return "", errgrpc.ToNative(err)
+			return "", err
 		}
-		for _, pod := range pods.Containers {
+		for _, pod := range pods {
 			if value := pod.Labels[labelReadAhead]; value != "" {
 				return value, nil
 			}

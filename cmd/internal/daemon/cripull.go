@@ -25,7 +25,7 @@ func (d *Daemon) criPull(ctx context.Context, r wire.FleetPullRequest) error {
 	if r.Username != "" || r.Password != "" {
 		req.Auth = &cri.AuthConfig{Username: r.Username, Password: r.Password}
 	}
-	if _, err := cri.NewImageServiceClient(d.containerd).PullImage(ctx, req); err != nil {
+	if _, err := cri.NewImageServiceClient(d.containerd.Conn()).PullImage(ctx, req); err != nil {
 		return fmt.Errorf("containerd pulls %s: %w", r.Ref, errgrpc.ToNative(err))
 	}
 	return nil

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/ahead"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/cmd/internal/ctrd"
 	"github.com/ballast-dev/ballast/cmd/internal/dirs"
 	"github.com/ballast-dev/ballast/cmd/internal/facadeport"
 	"github.com/ballast-dev/ballast/cmd/internal/hostmounts"
@@ -34,7 +35,6 @@ import (
 	"github.com/ballast-dev/ballast/store"
 	notify "github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc"
 )
 
 // The intervals between collections of expired references, and between checks for removed images
@@ -62,7 +62,7 @@ type Daemon struct {
 	ahead       *ahead.Ahead // nil if models are never read ahead
 	snapshotter *snapshotter.Snapshotter
 	differ      *differ.Differ
-	containerd  *grpc.ClientConn
+	containerd  *ctrd.Client
 	jobs        *jobs.Jobs
 	origins     *origins.Origins
 	mounts      *hostmounts.Mounts
@@ -134,7 +134,7 @@ func (d *Daemon) buildFacade() (err error) {
 // buildSnapshotter builds the snapshotter and the differ, and the sources they download from.
 func (d *Daemon) buildSnapshotter() (err error) {
 	c, log, unverified := d.config, d.log, d.config.Lazy.Verify == config.VerifyAfter
-	if d.containerd, err = localgrpc.Dial(c.Containerd.Address, localgrpc.Patience); err != nil {
+	if d.containerd, err = ctrd.Dial(c.Containerd.Address, localgrpc.Patience); err != nil {
 		return err
 	}
 	d.origins = origins.New(origins.Options{
@@ -166,7 +166,7 @@ func (d *Daemon) buildSnapshotter() (err error) {
 		},
 	}
 	d.differ = differ.New(differ.Options{
-		Content: d.origins.Content(), Plain: differ.DiffService(d.containerd), Snapshotter: d.snapshotter, Store: d.store,
+		Content: d.containerd.Content, Plain: differ.DiffService(d.containerd.Conn()), Snapshotter: d.snapshotter, Store: d.store,
 		Upstream: sources.Pulled, Known: sources.Known, Check: d.signed, Mode: d.mode, Unverified: unverified, Background: d.jobs.Background.Start, Log: log,
 	})
 	d.mounts = hostmounts.New(hostmounts.Options{

@@ -15,10 +15,8 @@ import (
 	"github.com/ballast-dev/ballast/snapshotter"
 	"github.com/ballast-dev/ballast/snapshotter/tree"
 	"github.com/ballast-dev/ballast/store/durable"
-	versionapi "github.com/containerd/containerd/api/services/version/v1"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
-	"google.golang.org/protobuf/types/known/emptypb"
 )
 
 // askTimeout limits how long containerd may take to return its version.
@@ -127,8 +125,7 @@ func (d *Daemon) mirrors() (out []wire.Mirror) {
 func (d *Daemon) containerdVersion(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	v, err := versionapi.NewVersionClient(d.containerd).Version(ctx, &emptypb.Empty{})
-	return v.GetVersion(), err
+	return d.containerd.Version(ctx)
 }
 
 // verifySnapshots compares snapshots with their tables.

@@ -9,17 +9,12 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/jobs"
 	"github.com/ballast-dev/ballast/cmd/internal/modelname"
-	"github.com/ballast-dev/ballast/cmd/internal/node"
 	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/snapshotter/differ"
 	"github.com/ballast-dev/ballast/store"
-	containersapi "github.com/containerd/containerd/api/services/containers/v1"
-	leasesapi "github.com/containerd/containerd/api/services/leases/v1"
-	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
+	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/snapshots"
-	"github.com/containerd/containerd/v2/core/snapshots/proxy"
-	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -46,10 +41,10 @@ func (d *Daemon) holders(ctx context.Context, table digest.Digest) (all []wire.H
 	if err != nil {
 		return nil, err
 	}
-	err = node.EachNamespace(ctx, d.containerd, func(ctx context.Context, ns string) error {
+	err = d.containerd.EachNamespace(ctx, func(ctx context.Context, ns string) error {
 		l := looking{d: d, ns: ns, snapshotter: name, infos: map[string]snapshots.Info{}, needs: map[string]bool{}, targets: maps.Clone(origins)}
 		if err := l.look(ctx, keys); err != nil {
-			return fmt.Errorf("containerd's namespace %s: %w", ns, errgrpc.ToNative(err))
+			return fmt.Errorf("containerd's namespace %s: %w", ns, err)
 		}
 		all = append(all, l.found...)
 		return nil
@@ -70,8 +65,7 @@ type looking struct {
 
 // look finds what needs the snapshots with keys of the snapshotter.
 func (l *looking) look(ctx context.Context, keys map[string]string) error {
-	theirs := proxy.NewSnapshotter(snapshotsapi.NewSnapshotsClient(l.d.containerd), l.snapshotter)
-	if err := theirs.Walk(ctx, func(_ context.Context, i snapshots.Info) error { l.infos[i.Name] = i; return nil }); err != nil {
+	if err := l.d.containerd.Snapshots(l.snapshotter).Walk(ctx, func(_ context.Context, i snapshots.Info) error { l.infos[i.Name] = i; return nil }); err != nil {
 		return err
 	}
 	for _, key := range keys {
@@ -112,12 +106,12 @@ func (l *looking) ctr(words ...string) string {
 
 // containers finds containers, volumes of pods, and snapshots that clients have made for themselves.
 func (l *looking) containers(ctx context.Context) error {
-	list, err := containersapi.NewContainersClient(l.d.containerd).List(ctx, &containersapi.ListContainersRequest{})
+	list, err := l.d.containerd.Containers(ctx)
 	if err != nil {
 		return err
 	}
 	named, pods := map[string]bool{}, map[string]string{} // by id
-	for _, c := range list.Containers {
+	for _, c := range list {
 		end := l.ctr("tasks", "kill", "-s", "KILL", c.ID) + "; " + l.ctr("containers", "rm", c.ID)
 		if pod := c.Labels["io.kubernetes.pod.name"]; pod != "" {
 			end = wire.Command("kubectl", "-n", c.Labels["io.kubernetes.pod.namespace"], "delete", "pod", pod)
@@ -151,8 +145,8 @@ func podOfVolume(key string) (string, bool) {
 }
 
 func (l *looking) leases(ctx context.Context) error {
-	return l.d.eachLease(ctx, l.snapshotter, l.needed, func(id string, _ []*leasesapi.Resource) error {
-		l.add(wire.HoldLease, id, l.ctr("leases", "rm", "--sync", id))
+	return l.d.containerd.EachLease(ctx, l.snapshotter, l.needed, func(of leases.Lease, _ []leases.Resource) error {
+		l.add(wire.HoldLease, of.ID, l.ctr("leases", "rm", "--sync", of.ID))
 		return nil
 	})
 }
@@ -162,14 +156,16 @@ func (l *looking) needed(key string) bool { return l.needs[key] }
 
 // images finds images: by the configs from which containerd refers to their snapshots, and by their manifests.
 func (l *looking) images(ctx context.Context) error {
-	unpacked, err := l.d.unpackedAs(ctx, l.snapshotter, l.needed)
+	unpacked, err := l.d.containerd.Unpacked(ctx, l.snapshotter)
 	if err != nil {
 		return err
 	}
-	for _, config := range unpacked {
-		l.targets[config] = true
+	for config, key := range unpacked {
+		if l.needs[key] {
+			l.targets[config] = true
+		}
 	}
-	names, err := l.d.origins.NamesOf(ctx, l.ns, l.targets)
+	names, err := l.d.origins.NamesOf(ctx, l.targets)
 	for _, name := range names {
 		l.add(wire.HoldImage, name, l.ctr("images", "rm", "--sync", name))
 	}

@@ -2,23 +2,15 @@ package daemon
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
-	"github.com/ballast-dev/ballast/cmd/internal/node"
 	"github.com/ballast-dev/ballast/cmd/internal/wire"
-	leasesapi "github.com/containerd/containerd/api/services/leases/v1"
-	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
-	"github.com/containerd/containerd/v2/core/content"
-	contentproxy "github.com/containerd/containerd/v2/core/content/proxy"
+	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/snapshots"
-	"github.com/containerd/containerd/v2/core/snapshots/proxy"
 	"github.com/containerd/errdefs"
-	"github.com/containerd/errdefs/pkg/errgrpc"
-	"github.com/opencontainers/go-digest"
 )
 
 // A lost is what containerd has recorded in a namespace, for this daemon, and does not exist.
@@ -37,8 +29,8 @@ func (d *Daemon) eachMissing(ctx context.Context, do func(ctx context.Context, l
 	if err != nil || name == "" { // containerd has none that is this daemon
 		return err
 	}
-	theirs := proxy.NewSnapshotter(snapshotsapi.NewSnapshotsClient(d.containerd), name)
-	return node.EachNamespace(ctx, d.containerd, func(ctx context.Context, ns string) error {
+	theirs := d.containerd.Snapshots(name)
+	return d.containerd.EachNamespace(ctx, func(ctx context.Context, ns string) error {
 		names, err := d.snapshotter.Missing(func() error {
 			return theirs.Walk(ctx, func(context.Context, snapshots.Info) error { return nil })
 		})
@@ -75,16 +67,7 @@ func isUnpacked(key string) bool { return strings.HasPrefix(key, snapshots.Unpac
 
 // snapshotterName returns the name of the snapshotter of containerd that is this daemon, or "".
 func (d *Daemon) snapshotterName(ctx context.Context) (string, error) {
-	all, err := node.Plugins(ctx, d.containerd, "type==io.containerd.snapshotter.v1")
-	if err != nil {
-		return "", fmt.Errorf("plugins of containerd: %w", errgrpc.ToNative(err))
-	}
-	for _, p := range all {
-		if p.InitErr == nil && strings.TrimPrefix(p.Exports["address"], "unix://") == d.config.Address {
-			return p.ID, nil
-		}
-	}
-	return "", nil
+	return d.containerd.SnapshotterAt(ctx, d.config.Address)
 }
 
 // missing describes the snapshots that containerd has recorded and that do not exist.
@@ -127,10 +110,10 @@ func (d *Daemon) forgetMissing(ctx context.Context) error {
 			return nil
 		}
 		if err == nil { // its collector forgets a child, and not that the parent has one: it alone removes that
-			err = d.collect(ctx)
+			err = d.containerd.Collect(ctx)
 		}
 		if err != nil {
-			errs = append(errs, errgrpc.ToNative(err))
+			errs = append(errs, err)
 			return errors.Join(errs...)
 		}
 		return nil
@@ -141,11 +124,10 @@ func (d *Daemon) forgetMissing(ctx context.Context) error {
 // leases, such as those of interrupted pulls, and the labels by which images are unpacked.
 // https://github.com/containerd/containerd/blob/v2.4.2/docs/garbage-collection.md
 func (d *Daemon) unreference(ctx context.Context, of lost) error {
-	leases := leasesapi.NewLeasesClient(d.containerd)
 	isLost := func(key string) bool { return slices.Contains(of.keys, key) }
-	err := d.eachLease(ctx, of.name, isLost, func(id string, held []*leasesapi.Resource) error {
+	err := d.containerd.EachLease(ctx, of.name, isLost, func(l leases.Lease, held []leases.Resource) error {
 		for _, r := range held {
-			if _, err := leases.DeleteResource(ctx, &leasesapi.DeleteResourceRequest{ID: id, Resource: r}); err != nil && !errdefs.IsNotFound(errgrpc.ToNative(err)) {
+			if err := d.containerd.Leases.DeleteResource(ctx, l, r); err != nil && !errdefs.IsNotFound(err) {
 				return err
 			}
 		}
@@ -154,63 +136,11 @@ func (d *Daemon) unreference(ctx context.Context, of lost) error {
 	if err != nil {
 		return err
 	}
-	unpacked, err := d.unpackedAs(ctx, of.name, isLost)
-	label := snapshotLabel(of.name)
-	for _, config := range unpacked {
-		if err == nil {
-			_, err = contentproxy.NewContentStore(d.containerd).Update(ctx, content.Info{Digest: config, Labels: map[string]string{label: ""}}, "labels."+label)
+	unpacked, err := d.containerd.Unpacked(ctx, of.name)
+	for config, key := range unpacked {
+		if err == nil && isLost(key) {
+			err = d.containerd.NotUnpacked(ctx, of.name, config)
 		}
-	}
-	return err
-}
-
-// eachLease calls do with each lease that holds snapshots of a snapshotter whose keys are chosen, and with these.
-func (d *Daemon) eachLease(ctx context.Context, snapshotter string, chosen func(key string) bool, do func(id string, held []*leasesapi.Resource) error) error {
-	leases := leasesapi.NewLeasesClient(d.containerd)
-	list, err := leases.List(ctx, &leasesapi.ListRequest{})
-	if err != nil {
-		return err
-	}
-	for _, l := range list.Leases {
-		all, err := leases.ListResources(ctx, &leasesapi.ListResourcesRequest{ID: l.ID})
-		if errdefs.IsNotFound(errgrpc.ToNative(err)) {
-			continue // it has ended
-		}
-		if err != nil {
-			return err
-		}
-		held := slices.DeleteFunc(all.Resources, func(r *leasesapi.Resource) bool { return r.Type != "snapshots/"+snapshotter || !chosen(r.ID) })
-		if len(held) == 0 {
-			continue
-		}
-		if err := do(l.ID, held); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// snapshotLabel returns the label by which a config refers to its snapshot of a snapshotter.
-func snapshotLabel(snapshotter string) string { return "containerd.io/gc.ref.snapshot." + snapshotter }
-
-// unpackedAs returns the configs of images that are unpacked as snapshots whose keys are chosen.
-func (d *Daemon) unpackedAs(ctx context.Context, snapshotter string, chosen func(key string) bool) (configs []digest.Digest, err error) {
-	label := snapshotLabel(snapshotter)
-	err = contentproxy.NewContentStore(d.containerd).Walk(ctx, func(i content.Info) error {
-		if chosen(i.Labels[label]) {
-			configs = append(configs, i.Digest)
-		}
-		return nil
-	}, fmt.Sprintf("labels.%q", label))
-	return configs, err
-}
-
-// collect waits for a garbage collection of containerd.
-func (d *Daemon) collect(ctx context.Context) error {
-	leases := leasesapi.NewLeasesClient(d.containerd)
-	l, err := leases.Create(ctx, &leasesapi.CreateRequest{ID: "ballast-" + rand.Text()})
-	if err == nil {
-		_, err = leases.Delete(ctx, &leasesapi.DeleteRequest{ID: l.Lease.ID, Sync: true})
 	}
 	return err
 }

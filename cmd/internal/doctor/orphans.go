@@ -5,27 +5,25 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/ballast-dev/ballast/cmd/internal/node"
-	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
-	"github.com/containerd/containerd/v2/core/snapshots/proxy"
+	"github.com/ballast-dev/ballast/cmd/internal/ctrd"
 	"github.com/containerd/errdefs"
-	"google.golang.org/grpc"
+	"github.com/opencontainers/go-digest"
 )
 
 // orphans looks for images that containerd unpacked into snapshots without metadata in ballastd:
 // its root was wiped, or its metadata was lost. Pulls that share a layer with them fail.
 func (d *Doctor) orphans(ctx context.Context, snapshotter string) {
 	const check = "images"
-	ctx, cancel := context.WithTimeout(ctx, node.AskTimeout)
+	ctx, cancel := context.WithTimeout(ctx, ctrd.AskTimeout)
 	defer cancel()
-	conn, err := d.Node.Dial()
+	c, err := d.Node.Dial()
 	if err != nil {
 		return // reported by loaded
 	}
-	defer conn.Close()
+	defer c.Close()
 	var lost, fix []string
-	err = node.EachNamespace(ctx, conn, func(ctx context.Context, ns string) error {
-		names, err := orphansOf(ctx, conn, snapshotter)
+	err = c.EachNamespace(ctx, func(ctx context.Context, ns string) error {
+		names, err := orphansOf(ctx, c, snapshotter)
 		if len(names) > 0 {
 			lost = append(lost, names...)
 			fix = append(fix, fmt.Sprintf("ctr -n %s images rm --sync %s", ns, strings.Join(names, " ")))
@@ -46,13 +44,18 @@ func (d *Doctor) orphans(ctx context.Context, snapshotter string) {
 }
 
 // orphansOf returns the names of such images in the namespace of ctx.
-func orphansOf(ctx context.Context, conn *grpc.ClientConn, snapshotter string) ([]string, error) {
-	all := proxy.NewSnapshotter(snapshotsapi.NewSnapshotsClient(conn), snapshotter)
-	return node.UnpackedImages(ctx, conn, snapshotter, func(ctx context.Context, snapshot string) (bool, error) {
-		_, err := all.Stat(ctx, snapshot)
-		if errdefs.IsNotFound(err) {
-			return true, nil
+func orphansOf(ctx context.Context, c *ctrd.Client, snapshotter string) ([]string, error) {
+	unpacked, err := c.Unpacked(ctx, snapshotter)
+	if err != nil {
+		return nil, err
+	}
+	all, lost := c.Snapshots(snapshotter), map[digest.Digest]bool{} // configs
+	for config, key := range unpacked {
+		_, err := all.Stat(ctx, key)
+		if err != nil && !errdefs.IsNotFound(err) {
+			return nil, err
 		}
-		return false, err
-	})
+		lost[config] = err != nil
+	}
+	return c.Named(ctx, func(config digest.Digest) bool { return lost[config] })
 }

@@ -2,19 +2,15 @@ package doctor
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
 
 	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
-	"github.com/ballast-dev/ballast/cmd/internal/node"
+	"github.com/ballast-dev/ballast/cmd/internal/ctrd"
 	"github.com/ballast-dev/ballast/cmd/internal/wire"
-	introspection "github.com/containerd/containerd/api/services/introspection/v1"
-	"github.com/containerd/containerd/api/types"
 	"github.com/opencontainers/runtime-spec/specs-go/features"
-	"google.golang.org/protobuf/types/known/anypb"
 )
 
 // remapIDs is the capability of a snapshotter that maps users, and costs the consequence if
@@ -83,9 +79,14 @@ func (d *Doctor) capability() (ours bool) {
 // runtime checks whether containerd's default runtime can map the users of mounts, and returns
 // advice for the case that it can.
 func (d *Doctor) runtime(ctx context.Context) string {
-	ctx, cancel := context.WithTimeout(ctx, node.AskTimeout)
+	ctx, cancel := context.WithTimeout(ctx, ctrd.AskTimeout)
 	defer cancel()
-	f, err := d.askRuntime(ctx)
+	c, err := d.Node.Dial()
+	if err != nil {
+		return ""
+	}
+	defer c.Close()
+	f, err := c.Features(ctx)
 	switch {
 	case err != nil || f == nil: // containerd before 2.0, or it does not answer; the kubelet also asks
 		return ""
@@ -114,29 +115,4 @@ func mapsUsers(f *features.Features) bool {
 	}
 	enabled := f.Linux.MountExtensions.IDMap.Enabled
 	return enabled != nil && *enabled
-}
-
-// askRuntime returns the features of containerd's default runtime; nil if they are unknown.
-func (d *Doctor) askRuntime(ctx context.Context) (*features.Features, error) {
-	conn, err := d.Node.Dial()
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()
-	options, err := anypb.New(&types.RuntimeRequest{RuntimePath: "io.containerd.runc.v2"})
-	if err != nil {
-		return nil, err
-	}
-	res, err := introspection.NewIntrospectionClient(conn).PluginInfo(ctx, &introspection.PluginInfoRequest{
-		Type: "io.containerd.runtime.v2", ID: "task", Options: options,
-	})
-	if err != nil {
-		return nil, err
-	}
-	var info types.RuntimeInfo
-	if err := res.Extra.UnmarshalTo(&info); err != nil || info.Features == nil {
-		return nil, err
-	}
-	var f features.Features
-	return &f, json.Unmarshal(info.Features.Value, &f)
 }

@@ -11,9 +11,8 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
-	"github.com/ballast-dev/ballast/cmd/internal/localgrpc"
+	"github.com/ballast-dev/ballast/cmd/internal/ctrd"
 	"github.com/containerd/errdefs"
-	"google.golang.org/grpc"
 )
 
 // Options are what is known of a node before anybody looks at it. The zero value is this machine.
@@ -36,7 +35,7 @@ type View struct {
 	Unit    string         // of containerd, such as "containerd" or "k3s"
 
 	// State is what the running containerd says, nil if it does not answer: then Silent is why.
-	State  *State
+	State  *ctrd.State
 	Silent error
 
 	// Version is the release of containerd, or the newest tested one, in which case Unknown is why.
@@ -77,24 +76,24 @@ func Look(ctx context.Context, o Options) (*View, error) {
 	return v, err
 }
 
-// Dial returns a connection to the containerd of the node, which connects on first use. A containerd that does not run
+// Dial returns a client of the containerd of the node, which connects on first use. A containerd that does not run
 // is not waited for.
-func (v *View) Dial() (*grpc.ClientConn, error) {
+func (v *View) Dial() (*ctrd.Client, error) {
 	socket, err := v.Follow(v.Distro.Socket)
 	if err != nil {
 		return nil, err
 	}
-	return localgrpc.Dial(socket, 0)
+	return ctrd.Dial(socket, 0)
 }
 
 // ask returns the state of the containerd of the node.
-func (v *View) ask(ctx context.Context) (*State, error) {
-	conn, err := v.Dial()
+func (v *View) ask(ctx context.Context) (*ctrd.State, error) {
+	c, err := v.Dial()
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close()
-	return Ask(ctx, conn)
+	defer c.Close()
+	return c.State(ctx)
 }
 
 // process corrects what the distribution usually has by what the running process of containerd has:
@@ -158,7 +157,7 @@ func (v *View) version(ctx context.Context, o Options) (err error) {
 
 // program returns the version that the program containerd prints.
 func (v *View) program(ctx context.Context) (containerdversion.Version, error) {
-	ctx, cancel := context.WithTimeout(ctx, AskTimeout)
+	ctx, cancel := context.WithTimeout(ctx, ctrd.AskTimeout)
 	defer cancel()
 	name := "containerd"
 	if v.Root == "/" { // it can be anywhere in the PATH

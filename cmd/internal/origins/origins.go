@@ -2,7 +2,6 @@ package origins
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ballast-dev/ballast/cmd/internal/ctrd"
 	"github.com/ballast-dev/ballast/cmd/internal/modelname"
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/formats"
@@ -18,24 +18,15 @@ import (
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
-	"github.com/ballast-dev/ballast/store/verify"
-	imagesapi "github.com/containerd/containerd/api/services/images/v1"
-	namespacesapi "github.com/containerd/containerd/api/services/namespaces/v1"
-	"github.com/containerd/containerd/v2/core/content"
-	"github.com/containerd/containerd/v2/core/content/proxy"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
-	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/platforms"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"google.golang.org/grpc"
 )
 
-// Limits for reading containerd's images.
 const (
-	maxEntries = 1000    // of an index and its nested indexes
 	maxNames   = 16      // repositories asked for one model without credentials
 	maxTargets = 4 << 10 // cached images
 )
@@ -43,9 +34,6 @@ const (
 // Origins shows models by the digests of their registries. Create it with New.
 type Origins struct {
 	Options
-	images     imagesapi.ImagesClient
-	namespaces namespacesapi.NamespacesClient
-	content    content.Store
 
 	mu      sync.Mutex
 	targets map[targetKey]target // guarded by mu
@@ -65,16 +53,9 @@ type target struct {
 	partly  bool            // some blobs are missing, and may arrive later
 }
 
-// An entry is an image of containerd, by one of its names.
-type entry struct {
-	name    string
-	target  ocispec.Descriptor
-	created time.Time
-}
-
 // Options configure Origins.
 type Options struct {
-	Containerd *grpc.ClientConn
+	Containerd *ctrd.Client
 	Store      *store.Store
 	Facade     *registry.Handler
 	Off        bool // facade.origin_digests = false
@@ -94,41 +75,18 @@ type Options struct {
 const longestPull = 24 * time.Hour
 
 // New returns the origins of a node.
-func New(o Options) *Origins {
-	return &Origins{
-		Options: o, images: imagesapi.NewImagesClient(o.Containerd), namespaces: namespacesapi.NewNamespacesClient(o.Containerd),
-		content: proxy.NewContentStore(o.Containerd),
-	}
-}
+func New(o Options) *Origins { return &Origins{Options: o} }
 
-// Content returns the content store of containerd.
-func (o *Origins) Content() content.Store { return o.content }
-
-// list returns the images of a namespace, oldest first.
-func (o *Origins) list(ctx context.Context, namespace string) ([]entry, error) {
-	resp, err := o.images.List(namespaces.WithNamespace(ctx, namespace), &imagesapi.ListImagesRequest{})
-	if err != nil {
-		return nil, fmt.Errorf("images of containerd: %w", errgrpc.ToNative(err))
-	}
-	var l []entry
-	for _, im := range resp.GetImages() {
-		t := im.GetTarget()
-		l = append(l, entry{im.GetName(), ocispec.Descriptor{MediaType: t.GetMediaType(), Digest: digest.Digest(t.GetDigest()), Size: t.GetSize()}, im.GetCreatedAt().AsTime()})
-	}
-	slices.SortStableFunc(l, func(a, b entry) int { return a.created.Compare(b.created) })
-	return l, nil
-}
-
-// NamesOf returns the names of the images of a namespace with one of these manifests or configs.
-func (o *Origins) NamesOf(ctx context.Context, namespace string, of map[digest.Digest]bool) (names []string, err error) {
-	all, err := o.list(ctx, namespace)
+// NamesOf returns the names of the images of the namespace of ctx with one of these manifests or configs.
+func (o *Origins) NamesOf(ctx context.Context, of map[digest.Digest]bool) (names []string, err error) {
+	all, err := o.Containerd.Images(ctx)
 	for _, e := range all {
-		t, err := o.target(ctx, namespace, e.target)
+		t, err := o.target(ctx, e.Target)
 		if err != nil {
 			return nil, err
 		}
-		if of[e.target.Digest] || slices.ContainsFunc(t.configs, func(d digest.Digest) bool { return of[d] }) {
-			names = append(names, e.name)
+		if of[e.Target.Digest] || slices.ContainsFunc(t.configs, func(d digest.Digest) bool { return of[d] }) {
+			names = append(names, e.Name)
 		}
 	}
 	return names, err
@@ -137,11 +95,10 @@ func (o *Origins) NamesOf(ctx context.Context, namespace string, of map[digest.D
 // Volume shows, in snapshot id, the model of the image whose manifest has digest d: see
 // snapshotter.Options.Volume.
 func (o *Origins) Volume(ctx context.Context, d digest.Digest, id string) error {
-	ns, err := namespaces.NamespaceRequired(ctx)
-	if err != nil {
+	if _, err := namespaces.NamespaceRequired(ctx); err != nil {
 		return err
 	}
-	all, err := o.list(ctx, ns)
+	all, err := o.Containerd.Images(ctx)
 	if err != nil {
 		return err
 	}
@@ -157,7 +114,7 @@ func (o *Origins) Volume(ctx context.Context, d digest.Digest, id string) error 
 	case len(names) == 0:
 		return refuse("containerd does not say where it is from")
 	}
-	why, err := o.unfit(ctx, ns, all, d)
+	why, err := o.unfit(ctx, all, d)
 	if err != nil {
 		return err
 	}
@@ -192,17 +149,17 @@ func (o *Origins) Volume(ctx context.Context, d digest.Digest, id string) error 
 
 // readByAll reports whether callers have read the origin with digest d, with credentials of their own,
 // by every name of containerd's images with this target, at the pull that made the image or later.
-func (o *Origins) readByAll(all []entry, d digest.Digest, made store.Image) bool {
+func (o *Origins) readByAll(all []images.Image, d digest.Digest, made store.Image) bool {
 	n := 0
 	for _, e := range all {
-		if e.target.Digest != d || isID(e.name) {
+		if e.Target.Digest != d || isID(e.Name) {
 			continue
 		}
-		ref, err := resolve.ParseRef(e.name)
+		ref, err := resolve.ParseRef(e.Name)
 		if err != nil {
 			return false
 		}
-		if at, ok := made.Read[ref.Name()]; !ok || at.Before(e.created.Add(-longestPull)) {
+		if at, ok := made.Read[ref.Name()]; !ok || at.Before(e.CreatedAt.Add(-longestPull)) {
 			return false
 		}
 		n++
@@ -237,12 +194,12 @@ func (o *Origins) showPrivate(ctx context.Context, id string, d digest.Digest, m
 
 // namesOf returns the repositories by which containerd has images with a target, without
 // duplicates, oldest first.
-func namesOf(all []entry, d digest.Digest) (names []string) {
+func namesOf(all []images.Image, d digest.Digest) (names []string) {
 	for _, e := range all {
-		if e.target.Digest != d {
+		if e.Target.Digest != d {
 			continue
 		}
-		ref, err := resolve.ParseRef(e.name)
+		ref, err := resolve.ParseRef(e.Name)
 		if err == nil && ref.URL == "" && !slices.Contains(names, ref.Name()) {
 			names = append(names, ref.Name())
 		}
@@ -272,12 +229,12 @@ func (o *Origins) refuse(ctx context.Context, d digest.Digest, names []string, i
 }
 
 // unfit returns why a volume of the image with digest d cannot show its model, or "".
-func (o *Origins) unfit(ctx context.Context, ns string, all []entry, d digest.Digest) (string, error) {
+func (o *Origins) unfit(ctx context.Context, all []images.Image, d digest.Digest) (string, error) {
 	var own target
 	for _, e := range all {
-		if e.target.Digest == d {
+		if e.Target.Digest == d {
 			var err error
-			if own, err = o.target(ctx, ns, e.target); err != nil {
+			if own, err = o.target(ctx, e.Target); err != nil {
 				return "", err
 			}
 		}
@@ -286,15 +243,15 @@ func (o *Origins) unfit(ctx context.Context, ns string, all []entry, d digest.Di
 		return "it is not the manifest of a model that containerd mounts as an empty directory", nil
 	}
 	for _, e := range all {
-		if e.target.Digest == d {
+		if e.Target.Digest == d {
 			continue
 		}
-		other, err := o.target(ctx, ns, e.target)
+		other, err := o.target(ctx, e.Target)
 		if err != nil {
 			return "", err
 		}
 		if slices.Contains(other.configs, own.configs[0]) {
-			return fmt.Sprintf("containerd takes it and %s for one image, since they have the same config", e.name), nil
+			return fmt.Sprintf("containerd takes it and %s for one image, since they have the same config", e.Name), nil
 		}
 	}
 	return "", nil
@@ -302,7 +259,7 @@ func (o *Origins) unfit(ctx context.Context, ns string, all []entry, d digest.Di
 
 // target returns what containerd has of an image. An image that is not in its content store cannot
 // be mounted.
-func (o *Origins) target(ctx context.Context, ns string, desc ocispec.Descriptor) (target, error) {
+func (o *Origins) target(ctx context.Context, desc ocispec.Descriptor) (target, error) {
 	key := targetKey{desc.Digest, desc.MediaType}
 	o.mu.Lock()
 	t, ok := o.targets[key]
@@ -310,13 +267,18 @@ func (o *Origins) target(ctx context.Context, ns string, desc ocispec.Descriptor
 	if ok {
 		return t, nil
 	}
-	entries := maxEntries
-	t, err := o.read(namespaces.WithNamespace(ctx, ns), desc, &entries)
-	if errdefs.IsNotFound(err) {
-		return target{}, nil
-	}
+	manifests, whole, err := o.Containerd.Manifests(ctx, desc, platforms.Default())
 	if err != nil {
-		return target{}, fmt.Errorf("image %s: %w", desc.Digest, err)
+		return target{}, err
+	}
+	t.partly = !whole
+	for _, m := range manifests {
+		t.configs = append(t.configs, m.Config.Digest)
+		model, err := o.isBare(ctx, m)
+		if err != nil && !errdefs.IsNotFound(err) {
+			return target{}, fmt.Errorf("image %s: %w", desc.Digest, err)
+		}
+		t.model, t.partly = t.model || model, t.partly || err != nil
 	}
 	if t.partly {
 		return t, nil
@@ -330,68 +292,19 @@ func (o *Origins) target(ctx context.Context, ns string, desc ocispec.Descriptor
 	return t, nil
 }
 
-// read reads a manifest or an index as leniently as containerd does. left is the number of index
-// entries that may still be read.
-func (o *Origins) read(ctx context.Context, desc ocispec.Descriptor, left *int) (target, error) {
-	p, err := o.blob(ctx, desc, convert.MaxManifestSize)
-	if err != nil {
-		return target{}, err
-	}
-	if images.IsIndexType(desc.MediaType) {
-		var index ocispec.Index
-		if err := json.Unmarshal(p, &index); err != nil {
-			return target{}, nil // containerd cannot read it either
-		}
-		var t target
-		for _, d := range index.Manifests {
-			if d.Platform != nil && !platforms.Default().Match(*d.Platform) {
-				continue
-			}
-			if *left--; *left < 0 {
-				return target{}, fmt.Errorf("more than %d entries: %w", maxEntries, errdefs.ErrResourceExhausted)
-			}
-			child, err := o.read(ctx, d, left)
-			if err != nil && !errdefs.IsNotFound(err) {
-				return target{}, err
-			}
-			t.configs = append(t.configs, child.configs...)
-			t.model, t.partly = t.model || child.model, t.partly || child.partly || err != nil
-		}
-		return t, nil
-	}
-	var m ocispec.Manifest
-	if json.Unmarshal(p, &m) != nil || m.Config.Digest == "" {
-		return target{}, nil
-	}
-	t := target{configs: []digest.Digest{m.Config.Digest}}
-	if parsed, err := convert.ParseManifest(p); err == nil {
-		format, err := formats.All().Detect(parsed)
-		if err == nil && format == mediatype.FormatImage {
-			return t, nil
+// isBare reports whether containerd mounts an empty directory for the model of a manifest.
+func (o *Origins) isBare(ctx context.Context, m ctrd.Manifest) (bool, error) {
+	if parsed, err := convert.ParseManifest(m.Bytes); err == nil {
+		if format, err := formats.All().Detect(parsed); err == nil && format == mediatype.FormatImage {
+			return false, nil
 		}
 	}
-	config, err := o.blob(ctx, m.Config, convert.MaxConfigSize)
+	config, err := o.Containerd.Document(ctx, m.Config, convert.MaxConfigSize)
 	if err != nil {
-		return target{}, err
+		return false, err
 	}
-	kind, err := registry.MountableOf(p, config)
-	t.model = err == nil && kind == registry.Bare
-	return t, nil
-}
-
-// blob reads a blob of containerd's content store.
-func (o *Origins) blob(ctx context.Context, desc ocispec.Descriptor, limit int64) ([]byte, error) {
-	info, err := o.content.Info(ctx, desc.Digest)
-	if err != nil {
-		return nil, err
-	}
-	desc.Size = info.Size
-	ra, err := o.content.ReaderAt(ctx, desc)
-	if err != nil {
-		return nil, err
-	}
-	defer ra.Close()
-	return verify.Read(content.NewReader(ra), desc.Digest, desc.Size, limit)
+	kind, err := registry.MountableOf(m.Bytes, config)
+	return err == nil && kind == registry.Bare, nil
 }
 
 // keep adds a reference that protects a model, shown from repositories with these names, for as long as
@@ -407,40 +320,39 @@ func (o *Origins) keep(ctx context.Context, d digest.Digest, im store.Image, fro
 // Bare returns errdefs.ErrFailedPrecondition if the namespace has an image whose mount would be an
 // empty directory in place of a model: see snapshotter.Options.Bare.
 func (o *Origins) Bare(ctx context.Context) error {
-	ns, err := namespaces.NamespaceRequired(ctx)
-	if err != nil {
+	if _, err := namespaces.NamespaceRequired(ctx); err != nil {
 		return nil // no image is mounted
 	}
-	all, err := o.list(ctx, ns)
+	all, err := o.Containerd.Images(ctx)
 	if err != nil {
 		return err
 	}
-	var first *entry
+	var first *images.Image
 	var models []string // containerd does not say which of them is mounted
 	for i, e := range all {
-		t, err := o.target(ctx, ns, e.target)
+		t, err := o.target(ctx, e.Target)
 		if err != nil {
 			return err
 		}
 		if !t.model {
 			continue
 		}
-		if first == nil || isID(first.name) {
+		if first == nil || isID(first.Name) {
 			first = &all[i]
 		}
-		if !isID(e.name) {
-			models = append(models, e.name)
+		if !isID(e.Name) {
+			models = append(models, e.Name)
 		}
 	}
 	if first == nil {
 		return nil
 	}
-	advice := "then remove the image " + first.name + ", or another image with the same content"
+	advice := "then remove the image " + first.Name + ", or another image with the same content"
 	if n := len(models); n > 1 {
 		advice = fmt.Sprintf("this is one of %d such images: then remove %s, and other images with the same content", n, strings.Join(models[:min(n, 5)], ", "))
 	}
 	return fmt.Errorf("a snapshot without layers is refused, because it would be an empty directory in the place of a model: %w (%s)",
-		o.refuse(ctx, first.target.Digest, namesOf(all, first.target.Digest), store.Image{}, "only image volumes of pods show it"), advice)
+		o.refuse(ctx, first.Target.Digest, namesOf(all, first.Target.Digest), store.Image{}, "only image volumes of pods show it"), advice)
 }
 
 // Settle releases the models of images that containerd no longer has.
@@ -449,19 +361,16 @@ func (o *Origins) Settle(ctx context.Context) error {
 	if len(refs) == 0 {
 		return nil
 	}
-	resp, err := o.namespaces.List(ctx, &namespacesapi.ListNamespacesRequest{})
-	if err != nil {
-		return fmt.Errorf("namespaces of containerd: %w", errgrpc.ToNative(err))
-	}
 	there := map[string]bool{}
-	for _, ns := range resp.GetNamespaces() {
-		all, err := o.list(ctx, ns.GetName())
-		if err != nil {
-			return err
-		}
+	err := o.Containerd.EachNamespace(ctx, func(ctx context.Context, _ string) error {
+		all, err := o.Containerd.Images(ctx)
 		for _, e := range all {
-			there[modelname.Origin(e.target.Digest)] = true
+			there[modelname.Origin(e.Target.Digest)] = true
 		}
+		return err
+	})
+	if err != nil {
+		return err
 	}
 	var errs []error
 	for _, r := range refs {

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ballast-dev/ballast/cmd/internal/ctrd"
 	"github.com/ballast-dev/ballast/cmd/internal/modelname"
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/converttest"
@@ -190,7 +191,7 @@ func newRig(t *testing.T) *rig {
 	c, conn := startContainerd(t)
 	r := &rig{containerd: c, registry: strings.TrimPrefix(closed.URL, "http://")}
 	r.Origins = New(Options{
-		Containerd: conn, Store: s, Log: slog.New(slog.DiscardHandler),
+		Containerd: ctrd.New(conn), Store: s, Log: slog.New(slog.DiscardHandler),
 		Facade: &registry.Handler{Resolver: resolve.Resolver{Upstream: upstream}, Store: s, Origins: true},
 		Show: func(_ context.Context, id string, im store.Image, names []string, private bool) error {
 			r.shown = append(append(r.shown, id, fmt.Sprint("private ", private), im.Table.String()), names...)

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/node"
+	"github.com/ballast-dev/ballast/cmd/internal/ctrd"
 	"github.com/ballast-dev/ballast/cmd/internal/snippet"
 	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/containerd/errdefs"
@@ -203,15 +203,15 @@ func (p *Plan) restart(ctx context.Context) error {
 }
 
 // health asks containerd what is well.
-func (v *view) health(ctx context.Context) (node.Health, error) {
-	conn, err := v.Dial()
+func (v *view) health(ctx context.Context) (ctrd.Health, error) {
+	c, err := v.Dial()
 	if err != nil {
-		return node.Health{}, err
+		return ctrd.Health{}, err
 	}
-	defer conn.Close()
-	s, err := node.Ask(ctx, conn)
+	defer c.Close()
+	s, err := c.State(ctx)
 	if err != nil {
-		return node.Health{}, err
+		return ctrd.Health{}, err
 	}
 	return s.Health(), nil
 }
@@ -225,7 +225,7 @@ func (p *Plan) prove(ctx context.Context) error {
 	if err := p.restart(ctx); err != nil {
 		return fmt.Errorf("containerd does not start; see journalctl -u %s: %w", p.view.Unit, err)
 	}
-	was := node.Health{Parts: map[string]string{}}
+	was := ctrd.Health{Parts: map[string]string{}}
 	if b := p.next.Before; b != nil && b.Well != nil {
 		was = *b.Well
 	}

@@ -2,7 +2,6 @@ package setup
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -10,24 +9,17 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ballast-dev/ballast/cmd/internal/node"
+	"github.com/ballast-dev/ballast/cmd/internal/ctrd"
 	"github.com/ballast-dev/ballast/cmd/internal/snippet"
 	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/store/filetable"
-	containersapi "github.com/containerd/containerd/api/services/containers/v1"
-	imagesapi "github.com/containerd/containerd/api/services/images/v1"
-	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
-	"github.com/containerd/containerd/v2/core/content"
-	contentproxy "github.com/containerd/containerd/v2/core/content/proxy"
 	"github.com/containerd/containerd/v2/core/snapshots"
-	"github.com/containerd/containerd/v2/core/snapshots/proxy"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
 	"github.com/moby/sys/mountinfo"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"google.golang.org/grpc"
 )
 
 // labelPinned is the label that CRI gives to images that the kubelet must not remove.
@@ -48,31 +40,29 @@ type running struct {
 // ask requests the state of the daemons of a host. A daemon that does not answer counts as not
 // running.
 func (v *view) ask(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, node.AskTimeout)
+	ctx, cancel := context.WithTimeout(ctx, ctrd.AskTimeout)
 	defer cancel()
 	v.running = running{daemon: v.daemonAnswers(ctx), pinned: map[string]bool{}}
 	if v.State == nil {
 		return
 	}
 	v.running.loaded = v.State.Plugin("io.containerd.snapshotter.v1", snippet.Snapshotter) != nil
-	conn, err := v.Dial()
+	c, err := v.Dial()
 	if err != nil {
 		return
 	}
-	defer conn.Close()
+	defer c.Close()
 	ctx = namespaces.WithNamespace(ctx, kubernetes)
-	images, err := imagesapi.NewImagesClient(conn).List(ctx, &imagesapi.ListImagesRequest{})
-	if err == nil {
-		for _, im := range images.Images {
+	if images, err := c.Images(ctx); err == nil {
+		for _, im := range images {
 			if im.Labels[labelPinned] == "pinned" {
 				v.running.pinned[im.Name] = true
 			}
 		}
 	}
-	containers, err := containersapi.NewContainersClient(conn).List(ctx, &containersapi.ListContainersRequest{})
-	if err == nil {
-		for _, c := range containers.Containers {
-			v.running.used = append(v.running.used, c.Image)
+	if containers, err := c.Containers(ctx); err == nil {
+		for _, is := range containers {
+			v.running.used = append(v.running.used, is.Image)
 		}
 	}
 	v.running.used = sorted(v.running.used)
@@ -98,22 +88,22 @@ func (v *view) users(ctx context.Context) ([]string, error) {
 	if err != nil || v.State == nil {
 		return found, err
 	}
-	conn, err := v.Dial()
+	c, err := v.Dial()
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close()
-	err = node.EachNamespace(ctx, conn, func(ctx context.Context, ns string) error {
-		containers, err := containersapi.NewContainersClient(conn).List(ctx, &containersapi.ListContainersRequest{})
+	defer c.Close()
+	err = c.EachNamespace(ctx, func(ctx context.Context, ns string) error {
+		containers, err := c.Containers(ctx)
 		if err != nil {
 			return err
 		}
-		for _, c := range containers.Containers {
-			if c.Snapshotter == snippet.Snapshotter {
-				found = append(found, ns+"/"+c.ID)
+		for _, is := range containers {
+			if is.Snapshotter == snippet.Snapshotter {
+				found = append(found, ns+"/"+is.ID)
 			}
 		}
-		return nameHeld(ctx, conn, ns, found)
+		return nameHeld(ctx, c, ns, found)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list the containers that use ballast: %w", err)
@@ -202,36 +192,25 @@ type contents struct {
 	missing  []string        // names of ordinary images whose layers containerd does not have any more
 }
 
-// labelUnpacked is the label of the config of an image that was unpacked into ballast.
-const labelUnpacked = "containerd.io/gc.ref.snapshot." + snippet.Snapshotter
-
 // contentsOf returns the images in the namespace of ctx that were unpacked into ballast.
-func contentsOf(ctx context.Context, conn *grpc.ClientConn) (contents, error) {
-	var c contents
-	store := contentproxy.NewContentStore(conn)
-	unpacked := map[digest.Digest]bool{}
-	err := store.Walk(ctx, func(info content.Info) error {
-		if info.Labels[labelUnpacked] != "" {
-			unpacked[info.Digest] = true
-		}
-		return nil
-	})
+func contentsOf(ctx context.Context, c *ctrd.Client) (all contents, err error) {
+	unpacked, err := c.Unpacked(ctx, snippet.Snapshotter)
 	if err != nil {
-		return c, err
+		return all, err
 	}
-	images, err := imagesapi.NewImagesClient(conn).List(ctx, &imagesapi.ListImagesRequest{})
+	images, err := c.Images(ctx)
 	if err != nil {
-		return c, err
+		return all, err
 	}
 	models := map[digest.Digest]bool{} // configs
-	for _, im := range images.Images {
-		manifests, err := manifestsOf(ctx, store, digest.Digest(im.Target.Digest), 0)
-		if err != nil {
-			return c, fmt.Errorf("image %s: %w", im.Name, err)
+	for _, im := range images {
+		manifests, _, err := c.Manifests(ctx, im.Target, nil)
+		if err != nil && !errors.Is(err, ctrd.ErrUnreadable) {
+			return all, fmt.Errorf("%s: %w", im.Name, err)
 		}
 		model, missing := false, false
 		for _, m := range manifests {
-			if !unpacked[m.Config.Digest] {
+			if unpacked[m.Config.Digest] == "" {
 				continue
 			}
 			if slices.ContainsFunc(m.Layers, func(l ocispec.Descriptor) bool { return onlyOurs(l.MediaType) }) {
@@ -239,27 +218,27 @@ func contentsOf(ctx context.Context, conn *grpc.ClientConn) (contents, error) {
 				continue
 			}
 			for _, l := range m.Layers {
-				if _, err := store.Info(ctx, l.Digest); errdefs.IsNotFound(err) {
+				if _, err := c.Content.Info(ctx, l.Digest); errdefs.IsNotFound(err) {
 					missing = true
 				} else if err != nil {
-					return c, err
+					return all, err
 				}
 			}
 		}
 		switch {
 		case model:
-			c.models = append(c.models, im.Name)
+			all.models = append(all.models, im.Name)
 		case missing:
-			c.missing = append(c.missing, im.Name)
+			all.missing = append(all.missing, im.Name)
 		}
 	}
 	for d := range unpacked {
 		if !models[d] {
-			c.ordinary = append(c.ordinary, d)
+			all.ordinary = append(all.ordinary, d)
 		}
 	}
-	slices.Sort(c.ordinary)
-	return c, nil
+	slices.Sort(all.ordinary)
+	return all, nil
 }
 
 // onlyOurs reports whether nobody but ballast can unpack layers of a type.
@@ -267,58 +246,18 @@ func onlyOurs(mediaType string) bool {
 	return mediaType == filetable.MediaTypeTableLayer || mediaType == filetable.MediaTypeBlobLayer || slices.Contains(mediatype.OwnLayers(), mediaType)
 }
 
-// The limits of an image that is read: its documents, and how deep indexes are nested.
-const (
-	maxDocument = 8 << 20
-	maxDepth    = 4
-)
-
-// manifestsOf returns the manifests of an image that containerd has.
-func manifestsOf(ctx context.Context, store content.Store, d digest.Digest, depth int) ([]ocispec.Manifest, error) {
-	info, err := store.Info(ctx, d)
-	if errdefs.IsNotFound(err) || err == nil && (info.Size > maxDocument || depth > maxDepth) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	text, err := content.ReadBlob(ctx, store, ocispec.Descriptor{Digest: d, Size: info.Size})
-	if err != nil {
-		return nil, err
-	}
-	var doc struct {
-		ocispec.Manifest
-		Manifests []ocispec.Descriptor `json:"manifests"`
-	}
-	if json.Unmarshal(text, &doc) != nil { // not an image
-		return nil, nil
-	}
-	if doc.Config.Digest != "" {
-		return []ocispec.Manifest{doc.Manifest}, nil
-	}
-	var all []ocispec.Manifest
-	for _, m := range doc.Manifests {
-		below, err := manifestsOf(ctx, store, m.Digest, depth+1)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, below...)
-	}
-	return all, nil
-}
-
 // allContents returns the images of all namespaces that were unpacked into ballast.
 func (v *view) allContents(ctx context.Context) (contents, error) {
 	var all contents
-	conn, err := v.Dial()
+	c, err := v.Dial()
 	if err != nil {
 		return all, err
 	}
-	defer conn.Close()
-	err = node.EachNamespace(ctx, conn, func(ctx context.Context, _ string) error {
-		c, err := contentsOf(ctx, conn)
-		all.models, all.missing = append(all.models, c.models...), append(all.missing, c.missing...)
-		all.ordinary = append(all.ordinary, c.ordinary...)
+	defer c.Close()
+	err = c.EachNamespace(ctx, func(ctx context.Context, _ string) error {
+		of, err := contentsOf(ctx, c)
+		all.models, all.missing = append(all.models, of.models...), append(all.missing, of.missing...)
+		all.ordinary = append(all.ordinary, of.ordinary...)
 		return err
 	})
 	all.models, all.missing = sorted(all.models), sorted(all.missing)
@@ -329,45 +268,44 @@ func (v *view) allContents(ctx context.Context) (contents, error) {
 // all snapshots. Ordinary images stay: containerd unpacks them again with the snapshotter that is used
 // next. Snapshots of containers stay, with those below them.
 func (v *view) release(ctx context.Context) error {
-	conn, err := v.Dial()
+	c, err := v.Dial()
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
-	return node.EachNamespace(ctx, conn, func(ctx context.Context, _ string) error {
-		c, err := contentsOf(ctx, conn)
+	defer c.Close()
+	return c.EachNamespace(ctx, func(ctx context.Context, _ string) error {
+		of, err := contentsOf(ctx, c)
 		if err != nil {
 			return err
 		}
-		for _, name := range c.models {
-			if _, err := imagesapi.NewImagesClient(conn).Delete(ctx, &imagesapi.DeleteImageRequest{Name: name, Sync: true}); err != nil && !errdefs.IsNotFound(err) {
+		for _, name := range of.models {
+			if err := c.RemoveImage(ctx, name); err != nil {
 				return err
 			}
 		}
-		store := contentproxy.NewContentStore(conn)
-		for _, d := range c.ordinary {
-			if _, err := store.Update(ctx, content.Info{Digest: d}, "labels."+labelUnpacked); err != nil && !errdefs.IsNotFound(err) {
+		for _, d := range of.ordinary {
+			if err := c.NotUnpacked(ctx, snippet.Snapshotter, d); err != nil {
 				return err
 			}
 		}
-		return releaseSnapshots(ctx, conn)
+		return releaseSnapshots(ctx, c)
 	})
 }
 
 // releaseSnapshots removes the snapshots of ballast in the namespace of ctx that no container uses,
 // children first. Those with records of lost children stay: they are records, too, when ballast is gone.
-func releaseSnapshots(ctx context.Context, conn *grpc.ClientConn) error {
-	containers, err := containersapi.NewContainersClient(conn).List(ctx, &containersapi.ListContainersRequest{})
+func releaseSnapshots(ctx context.Context, c *ctrd.Client) error {
+	containers, err := c.Containers(ctx)
 	if err != nil {
 		return err
 	}
 	keep := map[string]bool{}
-	for _, c := range containers.Containers {
-		if c.Snapshotter == snippet.Snapshotter {
-			keep[c.SnapshotKey] = true
+	for _, is := range containers {
+		if is.Snapshotter == snippet.Snapshotter {
+			keep[is.SnapshotKey] = true
 		}
 	}
-	all := proxy.NewSnapshotter(snapshotsapi.NewSnapshotsClient(conn), snippet.Snapshotter)
+	all := c.Snapshots(snippet.Snapshotter)
 	children := map[string][]string{}
 	var names []string
 	err = all.Walk(ctx, func(_ context.Context, s snapshots.Info) error {

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/ballast-dev/ballast/cmd/internal/node"
+	"github.com/ballast-dev/ballast/cmd/internal/ctrd"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -33,7 +33,7 @@ type before struct {
 	Enabled []string `json:"enabled,omitempty"`
 
 	// Well is what of containerd was well; nil if containerd did not answer.
-	Well *node.Health `json:"well,omitempty"`
+	Well *ctrd.Health `json:"well,omitempty"`
 
 	// Undoing is why the run is being undone; "" while it is not.
 	Undoing string `json:"undoing,omitempty"`

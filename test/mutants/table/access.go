@@ -210,7 +210,7 @@ var access = []Mutant{
 		`if aerr != nil {`, `if false {`,
 		"convert/registry", "TestOrigin"},
 	{20, "a model is private to who read it before the pull", "cmd/internal/origins/origins.go",
-		`!ok || at.Before(e.created.Add(-longestPull))`, `!ok || at.IsZero()`,
+		`!ok || at.Before(e.CreatedAt.Add(-longestPull))`, `!ok || at.IsZero()`,
 		"cmd/internal/origins", "TestVolumeOfPrivateModel"},
 	{20, "who has read it by one name has read it by all", "cmd/internal/origins/origins.go",
 		`if at, ok := made.Read[ref.Name()]; !ok || `, `if at, ok := made.Read[ref.Name()]; ok && `,

@@ -1,4 +1,4 @@
-package node
+package ctrd
 
 import (
 	"context"
@@ -10,14 +10,8 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
 	introspection "github.com/containerd/containerd/api/services/introspection/v1"
-	namespacesapi "github.com/containerd/containerd/api/services/namespaces/v1"
-	versionapi "github.com/containerd/containerd/api/services/version/v1"
-	"github.com/containerd/containerd/v2/pkg/namespaces"
-	"github.com/containerd/errdefs/pkg/errgrpc"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/emptypb"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -34,50 +28,38 @@ type State struct {
 	CRI map[string]string
 }
 
-// Ask asks the containerd at the other end of a connection. CRI is asked too if it was loaded, and its
+// State asks containerd what it says of itself. CRI is asked too if it was loaded, and its
 // error is a condition of its own: it answers later than the rest.
-func Ask(ctx context.Context, conn *grpc.ClientConn) (*State, error) {
+func (c *Client) State(ctx context.Context) (*State, error) {
 	ctx, cancel := context.WithTimeout(ctx, AskTimeout)
 	defer cancel()
-	plugins, err := Plugins(ctx, conn)
+	plugins, err := c.Plugins(ctx)
 	if err != nil {
 		return nil, err
 	}
 	s := &State{Plugins: plugins}
-	about, err := versionapi.NewVersionClient(conn).Version(ctx, &emptypb.Empty{})
-	if err != nil {
+	if s.Version, err = c.Version(ctx); err != nil {
 		return nil, err
 	}
-	s.Version = about.Version
 	if p := s.Plugin("io.containerd.grpc.v1", "cri"); p == nil || p.InitErr != nil {
 		return s, nil // the error is that of the plugin
 	}
 	s.CRI = map[string]string{}
-	res, err := cri.NewRuntimeServiceClient(conn).Status(ctx, &cri.StatusRequest{})
+	res, err := cri.NewRuntimeServiceClient(c.conn).Status(ctx, &cri.StatusRequest{})
 	switch {
 	case status.Code(err) == codes.Unimplemented: // disabled, or not registered yet
 		s.CRI["CRI"] = "it does not answer"
 	case err != nil:
 		s.CRI["CRI"] = status.Convert(err).Message()
 	default:
-		for _, c := range res.GetStatus().GetConditions() {
-			s.CRI[c.Type] = ""
-			if !c.Status {
-				s.CRI[c.Type] = strings.TrimSpace(c.Reason + " " + c.Message)
+		for _, is := range res.GetStatus().GetConditions() {
+			s.CRI[is.Type] = ""
+			if !is.Status {
+				s.CRI[is.Type] = strings.TrimSpace(is.Reason + " " + is.Message)
 			}
 		}
 	}
 	return s, nil
-}
-
-// Plugins returns the plugins of the containerd at the other end of a connection that pass filters of
-// containerd; all without any.
-func Plugins(ctx context.Context, conn *grpc.ClientConn, filters ...string) ([]*introspection.Plugin, error) {
-	res, err := introspection.NewIntrospectionClient(conn).Plugins(ctx, &introspection.PluginsRequest{Filters: filters})
-	if err != nil {
-		return nil, err
-	}
-	return res.Plugins, nil
 }
 
 // Plugin returns a plugin, or nil if containerd has none of this type and name.
@@ -148,18 +130,4 @@ func (h Health) Worse(before Health) []string {
 		}
 	}
 	return out
-}
-
-// EachNamespace calls f for each namespace of containerd.
-func EachNamespace(ctx context.Context, conn *grpc.ClientConn, f func(ctx context.Context, ns string) error) error {
-	all, err := namespacesapi.NewNamespacesClient(conn).List(ctx, &namespacesapi.ListNamespacesRequest{})
-	if err != nil {
-		return fmt.Errorf("namespaces of containerd: %w", errgrpc.ToNative(err))
-	}
-	for _, ns := range all.Namespaces {
-		if err := f(namespaces.WithNamespace(ctx, ns.Name), ns.Name); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -84,14 +84,15 @@ cmd/internal/dirs         : cmd/internal/config cmd/internal/facadetls snapshott
 cmd/internal/upstream     : cmd/internal/config cmd/internal/dirs convert/format convert/formats convert/remote convert/resolve convert/signature
 cmd/internal/wire         :
 cmd/internal/modelname    : convert/remote convert/resolve store
-cmd/internal/translate    : cmd/internal/wire convert convert/formats convert/headers convert/image convert/losses convert/signature store store/filetable
+cmd/internal/translate    : cmd/internal/wire convert convert/formats convert/headers convert/image convert/losses convert/signature snapshotter store store/filetable
 cmd/internal/metrics      : cmd/internal/wire convert/formats convert/registry convert/signature snapshotter/lazy store store/filetable
 cmd/internal/jobs         : cmd/internal/config cmd/internal/dirs cmd/internal/metrics cmd/internal/modelname cmd/internal/translate cmd/internal/wire convert convert/layout convert/local convert/ollama/localstore convert/pullsecret convert/registry convert/remote convert/resolve snapshotter snapshotter/differ snapshotter/lazy store store/filetable store/transfer
 cmd/internal/serve        :
 cmd/internal/facadeport   : cmd/internal/config cmd/internal/facadetls cmd/internal/metrics cmd/internal/portowner cmd/internal/serve cmd/internal/wire
 cmd/internal/origins      : cmd/internal/ctrd cmd/internal/modelname convert convert/formats convert/mediatype convert/registry convert/resolve store
 cmd/internal/hostmounts   : cmd/internal/jobs cmd/internal/modelname cmd/internal/wire convert/registry convert/remote snapshotter snapshotter/differ store
-cmd/internal/admin        : cmd/internal/jobs cmd/internal/modelname cmd/internal/translate cmd/internal/wire convert convert/headers convert/image convert/registry convert/remote convert/resolve convert/signature store store/filetable store/transfer
+cmd/internal/care         : cmd/internal/ctrd cmd/internal/modelname cmd/internal/origins cmd/internal/translate cmd/internal/wire convert/remote snapshotter store store/transfer
+cmd/internal/admin        : cmd/internal/care cmd/internal/jobs cmd/internal/modelname cmd/internal/translate cmd/internal/wire convert convert/headers convert/image convert/registry convert/remote convert/resolve convert/signature store store/filetable
 cmd/internal/localgrpc    :
 cmd/internal/ctrd         : cmd/internal/containerdversion cmd/internal/localgrpc store/verify
 cmd/internal/node         : cmd/internal/config cmd/internal/containerdversion cmd/internal/ctrd cmd/internal/snippet

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/care"
 	"github.com/ballast-dev/ballast/cmd/internal/jobs"
 	"github.com/ballast-dev/ballast/cmd/internal/modelname"
 	"github.com/ballast-dev/ballast/cmd/internal/wire"
@@ -31,6 +33,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
 	"go.uber.org/goleak"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -39,6 +42,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type rig struct {
 	store    *store.Store
 	handler  *admin.Handler
+	jobs     *fakeJobs
+	care     *fakeCare
+	node     *fakeNode
 	client   *wire.Client
 	image    store.Image
 	fetcher  *storetest.Fetcher
@@ -55,40 +61,114 @@ func newRig(t *testing.T) *rig {
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	r := &rig{store: s, weights: storetest.Random(1, 3<<20)}
 	r.fetcher = storetest.NewFetcher(r.weights)
-	r.handler = &admin.Handler{
-		Store: s, Version: wire.Version{Version: "1.2.3"},
-		Status: func(context.Context) wire.Status { return r.status },
-		Stop: func(ctx context.Context, table digest.Digest, _ ...string) (int, error) {
-			if table == "" {
-				return 0, nil
-			}
-			return s.Abandon(ctx, table)
-		},
-		Verifying: func(wire.Kind, string) (func(int64, int64), func(error)) {
-			return func(int64, int64) {}, func(error) {}
-		},
-		Sources: func(context.Context, digest.Digest, remote.Ref) ([]transfer.Source, error) {
-			return storetest.From(r.fetcher), nil
-		},
-		Resolve: func(_ context.Context, im store.Image) error {
+	r.jobs, r.node = &fakeJobs{status: &r.status, store: s}, &fakeNode{}
+	r.care = &fakeCare{
+		sources: func(digest.Digest) ([]transfer.Source, error) { return storetest.From(r.fetcher), nil },
+		restore: func(im store.Image) error {
 			if im.Manifest == r.image.Manifest {
 				r.add(t, testRef)
 			}
 			return nil
 		},
-		Forget: func(context.Context) error { return nil },
-		Repaired: func(_ context.Context, d digest.Digest) error {
+		refresh: func(d digest.Digest) {
 			r.repaired = append(r.repaired, d)
 			r.problems = slices.DeleteFunc(r.problems, func(p wire.SnapshotProblem) bool { return p.Table == d })
-			return nil
 		},
-		Snapshots: func(context.Context, digest.Digest) ([]wire.SnapshotProblem, error) { return r.problems, nil },
-		Metrics:   http.NotFoundHandler(),
+		problems: &r.problems,
+	}
+	r.handler = &admin.Handler{
+		Store: s, Version: wire.Version{Version: "1.2.3"}, Jobs: r.jobs, Node: r.node, Metrics: http.NotFoundHandler(),
+		Care: &care.Care{Store: s, Jobs: r.care, Sources: r.care, Snapshots: r.care, Log: slog.New(slog.DiscardHandler)},
 	}
 	r.client = serve(t, r.handler.Routes())
 	r.image = r.add(t, testRef)
 	return r
 }
+
+// fakeJobs downloads nothing.
+type fakeJobs struct {
+	admin.Jobs // nil: a test that needs more sets it
+	store      *store.Store
+	status     *wire.Status
+	prefetch   func(ref remote.Ref, r jobs.Request, event func([]wire.Event) error) (store.Image, error)
+}
+
+func (f *fakeJobs) Status(context.Context) wire.Status { return *f.status }
+
+func (f *fakeJobs) Stop(ctx context.Context, table digest.Digest, _ ...string) (int, error) {
+	if table == "" {
+		return 0, nil
+	}
+	return f.store.Abandon(ctx, table)
+}
+
+func (f *fakeJobs) Prefetch(_ context.Context, ref remote.Ref, r jobs.Request, event func([]wire.Event) error) (store.Image, error) {
+	return f.prefetch(ref, r, event)
+}
+
+// fakeCare is what a Care needs of others.
+type fakeCare struct {
+	verified func(name string, err error)
+	sources  func(table digest.Digest) ([]transfer.Source, error)
+	restore  func(im store.Image) error
+	refresh  func(table digest.Digest)
+	problems *[]wire.SnapshotProblem
+}
+
+func (f *fakeCare) Verifying(_ wire.Kind, name string) (func(int64, int64), func(error)) {
+	return func(int64, int64) {}, func(err error) {
+		if f.verified != nil {
+			f.verified(name, err)
+		}
+	}
+}
+
+func (f *fakeCare) Restore(_ context.Context, im store.Image) error { return f.restore(im) }
+
+func (f *fakeCare) Wanted(_ context.Context, table digest.Digest, _ remote.Ref) ([]transfer.Source, error) {
+	return f.sources(table)
+}
+
+func (f *fakeCare) Verify(context.Context, digest.Digest) ([]wire.SnapshotProblem, error) {
+	return *f.problems, nil
+}
+
+func (f *fakeCare) Refresh(_ context.Context, table digest.Digest) error {
+	f.refresh(table)
+	return nil
+}
+
+func (f *fakeCare) Forget(context.Context) error { return nil }
+
+// fakeNode has a health.
+type fakeNode struct {
+	admin.Node // nil
+	health     func() (wire.Health, error)
+}
+
+func (f *fakeNode) Health(context.Context) (wire.Health, error) {
+	if f.health == nil {
+		return wire.Health{}, nil
+	}
+	return f.health()
+}
+
+func (f *fakeNode) Touch() {}
+
+// A puller is a containerd that pulls for pods.
+type puller func(ref, handler string, auth *cri.AuthConfig) error
+
+func (p puller) Pull(_ context.Context, ref, handler string, auth *cri.AuthConfig) error {
+	return p(ref, handler, auth)
+}
+
+// fakeMounts are mounts on the host.
+type fakeMounts struct {
+	admin.Mounts // nil
+	list         *[]wire.Mount
+}
+
+func (f fakeMounts) List(context.Context) ([]wire.Mount, error) { return *f.list, nil }
 
 // serve serves h over a unix socket and returns a client of it.
 func serve(t *testing.T, h http.Handler) *wire.Client {
@@ -148,7 +228,6 @@ func (r *rig) hydrate(t *testing.T) {
 // TestStatusRoutes: who only watches the daemon sees its health and can do nothing else.
 func TestStatusRoutes(t *testing.T) {
 	r := newRig(t)
-	r.handler.Health = func(context.Context) (wire.Health, error) { return wire.Health{}, nil }
 	status := serve(t, r.handler.StatusRoutes())
 	if _, err := status.Health(t.Context()); err != nil {
 		t.Errorf("health: %v", err)
@@ -169,11 +248,14 @@ func TestFleetRoutes(t *testing.T) {
 	r := newRig(t)
 	r.hydrate(t)
 	ctx := t.Context()
-	var pulled []wire.FleetPullRequest
-	r.handler.CRIPull = func(_ context.Context, q wire.FleetPullRequest) error {
-		pulled = append(pulled, q)
-		return nil
-	}
+	var pulled []string
+	var containerd error
+	r.handler.Containerd = puller(func(ref, handler string, auth *cri.AuthConfig) error {
+		if containerd == nil {
+			pulled = append(pulled, fmt.Sprintf("%s %s %s:%s", ref, handler, auth.GetUsername(), auth.GetPassword()))
+		}
+		return containerd
+	})
 	fleet := serve(t, r.handler.FleetRoutes())
 	if _, err := fleet.RemoveImage(ctx, testRef); !errdefs.IsNotImplemented(err) {
 		t.Errorf("remove an image: %v", err)
@@ -183,7 +265,7 @@ func TestFleetRoutes(t *testing.T) {
 	}
 	var asked jobs.Request
 	var refusal error
-	r.handler.Prefetch = func(_ context.Context, _ remote.Ref, req jobs.Request, _ func([]wire.Event) error) (store.Image, error) {
+	r.jobs.prefetch = func(_ remote.Ref, req jobs.Request, _ func([]wire.Event) error) (store.Image, error) {
 		asked = req
 		return r.image, refusal
 	}
@@ -192,7 +274,7 @@ func TestFleetRoutes(t *testing.T) {
 	if err != nil || im.Manifest != r.image.Manifest {
 		t.Fatalf("pull: %v, %v", im.Manifest, err)
 	}
-	if d := cmp.Diff([]wire.FleetPullRequest{q}, pulled); d != "" {
+	if d := cmp.Diff([]string{testRef + " ballast u:p"}, pulled); d != "" {
 		t.Errorf("pulls by containerd (-want +got):\n%s", d)
 	}
 	want := jobs.Request{PrefetchRequest: wire.PrefetchRequest{Ref: testRef, NoPin: true, Rate: 7, List: "fleet/chat"}, ForPods: true, Credentials: &remote.Credentials{Username: "u", Secret: "p"}}
@@ -203,12 +285,11 @@ func TestFleetRoutes(t *testing.T) {
 	if _, err := fleet.FleetPull(ctx, wire.FleetPullRequest{Ref: testRef}, func(wire.Event) {}); err != nil || len(pulled) != 2 {
 		t.Errorf("a model for which containerd has credentials of its own: %v, %d pulls", err, len(pulled))
 	}
-	cri := r.handler.CRIPull
-	r.handler.CRIPull = func(context.Context, wire.FleetPullRequest) error { return errors.New("401") }
+	containerd = errors.New("401")
 	if _, err := fleet.FleetPull(ctx, wire.FleetPullRequest{Ref: testRef}, func(wire.Event) {}); !errdefs.IsUnauthorized(err) || !strings.Contains(err.Error(), jobs.ErrNodeOnly.Error()) {
 		t.Errorf("a model for which only the node has credentials: %v", err)
 	}
-	r.handler.CRIPull, refusal = cri, errdefs.ErrNotFound
+	containerd, refusal = nil, errdefs.ErrNotFound
 	if _, err := fleet.FleetPull(ctx, wire.FleetPullRequest{Ref: testRef}, func(wire.Event) {}); !errdefs.IsNotFound(err) || len(pulled) != 2 {
 		t.Errorf("a model that is not there: %v, %d pulls", err, len(pulled))
 	}
@@ -250,9 +331,7 @@ func TestFleetRoutes(t *testing.T) {
 	running := wire.Job{Kind: wire.KindContainerd, Table: r.image.Table, Total: 9, Completed: 4, Rate: 2}
 	ended, resolving, prefetch := running, running, running
 	ended.Ended, resolving.Total, prefetch.Kind = time.Now(), 0, wire.KindPrefetch
-	r.handler.Status = func(context.Context) wire.Status {
-		return wire.Status{Jobs: []wire.Job{ended, resolving, prefetch, running}}
-	}
+	r.status = wire.Status{Jobs: []wire.Job{ended, resolving, prefetch, running}}
 	waits, err := fleet.FleetPulls(ctx)
 	if d := cmp.Diff([]wire.Pull{{Refs: r.image.Refs, Total: 9, Completed: 4, Rate: 2}}, waits); d != "" || err != nil {
 		t.Errorf("pulls: %v (-want +got):\n%s", err, d)
@@ -576,10 +655,10 @@ func fileErrors(t *testing.T) []error {
 func TestErrorCategories(t *testing.T) {
 	var send error
 	r := newRig(t)
-	r.handler.Prefetch = func(context.Context, remote.Ref, jobs.Request, func([]wire.Event) error) (store.Image, error) {
+	r.jobs.prefetch = func(remote.Ref, jobs.Request, func([]wire.Event) error) (store.Image, error) {
 		return store.Image{}, fmt.Errorf("prefetch: %w", send)
 	}
-	r.handler.Health = func(context.Context) (wire.Health, error) { return wire.Health{}, fmt.Errorf("prefetch: %w", send) }
+	r.node.health = func() (wire.Health, error) { return wire.Health{}, fmt.Errorf("prefetch: %w", send) }
 	tests := []struct{ send, want error }{
 		{errdefs.ErrNotFound, errdefs.ErrNotFound},
 		{errdefs.ErrUnauthenticated, errdefs.ErrUnauthenticated},
@@ -622,7 +701,7 @@ func TestPrefetchStream(t *testing.T) {
 	r := newRig(t)
 	var got jobs.Request
 	var parsed remote.Ref
-	r.handler.Prefetch = func(_ context.Context, ref remote.Ref, req jobs.Request, event func([]wire.Event) error) (store.Image, error) {
+	r.jobs.prefetch = func(ref remote.Ref, req jobs.Request, event func([]wire.Event) error) (store.Image, error) {
 		got, parsed = req, ref
 		return r.image, event([]wire.Event{{Status: "resolving"}, {Status: "downloading", Total: 10, Completed: 5}})
 	}

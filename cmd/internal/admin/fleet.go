@@ -15,6 +15,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/containerd/errdefs"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // fleetPin is the prefix of the names of the cluster's pins.
@@ -31,12 +32,12 @@ func (h *Handler) FleetRoutes() http.Handler {
 	mux.Handle("PUT /v1/fleet/pins", request(h.setFleetPins))
 	mux.Handle("GET /v1/fleet/pulls", query(func(ctx context.Context) ([]wire.Pull, error) { return h.pulls(ctx), nil }))
 	mux.Handle("GET /v1/fleet/node", query(func(context.Context) (v wire.FleetNode, _ error) {
-		v.Direct, v.Mirrors = h.Received()
+		v.Direct, v.Mirrors = h.Node.Received()
 		u, err := h.Store.Usage()
 		v.Usage = wire.Usage(u)
 		return v, err
 	}))
-	return working(mux, h.Touch)
+	return working(mux, h.Node)
 }
 
 // fleetPull downloads a model, as a prefetch does, which has no time limit, and has containerd pull it, which finds all files.
@@ -52,20 +53,22 @@ func (h *Handler) fleetPull(ctx context.Context, r wire.FleetPullRequest, out *l
 	if r.Rate > 0 {
 		req.List = "fleet/" + r.Set
 	}
+	var auth *cri.AuthConfig
 	if r.Username != "" || r.Password != "" {
 		req.Credentials = &remote.Credentials{Username: r.Username, Secret: r.Password}
+		auth = &cri.AuthConfig{Username: r.Username, Password: r.Password}
 	}
-	_, refused := h.Prefetch(ctx, ref, req, out.events)
+	_, refused := h.Jobs.Prefetch(ctx, ref, req, out.events)
 	if refused != nil && !errors.Is(refused, jobs.ErrNodeOnly) {
 		return refused
 	}
-	if err := h.CRIPull(ctx, r); err != nil { // after ErrNodeOnly too: the configuration of containerd may have credentials
+	if err := h.Containerd.Pull(ctx, r.Ref, r.Handler, auth); err != nil { // after ErrNodeOnly too: the configuration of containerd may have credentials
 		return cmp.Or(refused, err)
 	}
 	im, err := h.findOne(ctx, modelname.Name{Ref: ref}) // another one if the tag has moved meanwhile
 	if err == nil {
 		if _, lacking := h.Store.Files(ctx, im.Table); lacking != nil {
-			err = h.Hydrate(ctx, im, ref, true, out.events)
+			err = h.Jobs.Hydrate(ctx, im, ref, true, out.events)
 		}
 	}
 	if err != nil {
@@ -77,7 +80,7 @@ func (h *Handler) fleetPull(ctx context.Context, r wire.FleetPullRequest, out *l
 // pulls returns the downloads that pulls of containerd wait for.
 func (h *Handler) pulls(ctx context.Context) []wire.Pull {
 	all := []wire.Pull{}
-	for _, j := range h.Status(ctx).Jobs {
+	for _, j := range h.Jobs.Status(ctx).Jobs {
 		if j.Kind != wire.KindContainerd || !j.Ended.IsZero() || j.Total == 0 {
 			continue
 		}

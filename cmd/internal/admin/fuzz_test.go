@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -14,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/care"
 	"github.com/ballast-dev/ballast/cmd/internal/jobs"
 	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert/remote"
@@ -34,42 +36,11 @@ func FuzzRequest(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Cleanup(func() { s.Close(); os.RemoveAll(dir) })
+	noProblems := []wire.SnapshotProblem{}
+	verifies := &fakeCare{problems: &noProblems}
 	h := (&admin.Handler{
-		Store: s, Metrics: http.NotFoundHandler(), Status: func(context.Context) wire.Status { return wire.Status{} },
-		Prefetch: func(_ context.Context, ref remote.Ref, r jobs.Request, _ func([]wire.Event) error) (store.Image, error) {
-			if _, err := remote.ParseRef(ref.String()); err != nil || r.TTL < 0 || r.Rate < 0 {
-				panic("a request that is not valid came through: " + r.Ref)
-			}
-			return store.Image{}, nil
-		},
-		Import: func(context.Context, wire.ImportRequest, func([]wire.Event) error) ([]wire.Imported, error) {
-			return nil, nil
-		},
-		ImportModels: func(context.Context, string) ([]string, error) { return nil, nil },
-		ImportArchive: func(_ context.Context, r wire.ArchiveRequest, _ io.Reader, _ func([]wire.Event) error) ([]wire.Imported, error) {
-			if r.TTL < 0 || r.Path != "" && !filepath.IsAbs(r.Path) {
-				panic("a request that is not valid came through: " + r.Path)
-			}
-			return nil, nil
-		},
-		Hydrate: func(context.Context, store.Image, remote.Ref, bool, func([]wire.Event) error) error {
-			return nil
-		},
-		Snapshots: func(context.Context, digest.Digest) ([]wire.SnapshotProblem, error) { return nil, nil },
-		Verifying: func(wire.Kind, string) (func(int64, int64), func(error)) {
-			return func(int64, int64) {}, func(error) {}
-		},
-		Convert: func(_ context.Context, ref remote.Ref) (store.Image, error) {
-			return store.Image{}, fmt.Errorf("%s: %w", ref, errdefs.ErrNotFound)
-		},
-		Mount: func(_ context.Context, _ store.Image, _ remote.Ref, r wire.MountRequest) (wire.Mount, error) {
-			if r.Dir != "" && !filepath.IsAbs(r.Dir) {
-				panic("a directory that is not valid came through: " + r.Dir)
-			}
-			return wire.Mount{}, nil
-		},
-		Stop:   func(context.Context, digest.Digest, ...string) (int, error) { return 0, nil },
-		Health: func(context.Context) (wire.Health, error) { return wire.Health{}, nil },
+		Store: s, Metrics: http.NotFoundHandler(), Jobs: strictJobs{&fakeJobs{store: s, status: new(wire.Status)}}, Mounts: strictMounts{},
+		Care: &care.Care{Store: s, Jobs: verifies, Sources: verifies, Snapshots: verifies, Log: slog.New(slog.DiscardHandler)}, Node: &fakeNode{},
 	}).Routes()
 	endpoints := []string{
 		"GET /v1/image", "DELETE /v1/image", "PUT /v1/pin", "DELETE /v1/pin", "POST /v1/gc", "POST /v1/prefetch", "POST /v1/import",
@@ -98,4 +69,47 @@ func FuzzRequest(f *testing.F) {
 			}
 		}
 	})
+}
+
+// strictJobs panics if a request that is not valid comes through.
+type strictJobs struct{ *fakeJobs }
+
+func (strictJobs) Prefetch(_ context.Context, ref remote.Ref, r jobs.Request, _ func([]wire.Event) error) (store.Image, error) {
+	if _, err := remote.ParseRef(ref.String()); err != nil || r.TTL < 0 || r.Rate < 0 {
+		panic("a request that is not valid came through: " + r.Ref)
+	}
+	return store.Image{}, nil
+}
+
+func (strictJobs) Import(context.Context, wire.ImportRequest, func([]wire.Event) error) ([]wire.Imported, error) {
+	return nil, nil
+}
+
+func (strictJobs) ImportModels(context.Context, string) ([]string, error) { return nil, nil }
+
+func (strictJobs) ImportArchive(_ context.Context, r wire.ArchiveRequest, _ io.Reader, _ func([]wire.Event) error) ([]wire.Imported, error) {
+	if r.TTL < 0 || r.Path != "" && !filepath.IsAbs(r.Path) {
+		panic("a request that is not valid came through: " + r.Path)
+	}
+	return nil, nil
+}
+
+func (strictJobs) Hydrate(context.Context, store.Image, remote.Ref, bool, func([]wire.Event) error) error {
+	return nil
+}
+
+func (strictJobs) Convert(_ context.Context, ref remote.Ref) (store.Image, error) {
+	return store.Image{}, fmt.Errorf("%s: %w", ref, errdefs.ErrNotFound)
+}
+
+func (strictJobs) Stop(context.Context, digest.Digest, ...string) (int, error) { return 0, nil }
+
+// strictMounts panics if a request that is not valid comes through.
+type strictMounts struct{ admin.Mounts }
+
+func (strictMounts) Prepare(_ context.Context, _ store.Image, _ remote.Ref, r wire.MountRequest) (wire.Mount, error) {
+	if r.Dir != "" && !filepath.IsAbs(r.Dir) {
+		panic("a directory that is not valid came through: " + r.Dir)
+	}
+	return wire.Mount{}, nil
 }

@@ -40,7 +40,7 @@ func (h *Handler) images(ctx context.Context, sized bool) ([]wire.Image, error) 
 		v, _ := h.state(ctx, im, refs)
 		out = append(out, v)
 	}
-	work := h.Status(ctx).Jobs
+	work := h.Jobs.Status(ctx).Jobs
 	rest, err := h.unnamed(ctx, all, refs, work)
 	for _, m := range rest {
 		v, _ := h.state(ctx, m.im, refs)
@@ -175,12 +175,8 @@ func (h *Handler) image(ctx context.Context, name modelname.Name) (*wire.Detail,
 	}
 	var files []filetable.File
 	d.Image, files = h.state(ctx, im, refs)
-	if h.Signers != nil {
-		results, err := h.Signers(im)
-		if err != nil {
-			return nil, err
-		}
-		d.Signatures = translate.Signatures(results)
+	if d.Signatures, err = h.signers(im); err != nil {
+		return nil, err
 	}
 	t, err := h.Store.Table(ctx, im.Table)
 	if err != nil {
@@ -276,7 +272,7 @@ func (h *Handler) stop(ctx context.Context, out *wire.Removed, table digest.Dige
 			table = ""
 		}
 	}
-	n, err := h.Stop(ctx, table, refs...)
+	n, err := h.Jobs.Stop(ctx, table, refs...)
 	out.Stopped += n
 	return err
 }

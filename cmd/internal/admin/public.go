@@ -85,7 +85,7 @@ func (h *Handler) resolved(ctx context.Context, name modelname.Name) (wire.Resol
 	if err != nil || slices.Contains(im.PrivateNames, name.Ref.Name()) {
 		return wire.Resolved{}, none
 	}
-	mounts, err := h.Mounts(ctx)
+	mounts, err := h.Mounts.List(ctx)
 	if err != nil {
 		return wire.Resolved{}, none
 	}

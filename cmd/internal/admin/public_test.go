@@ -20,7 +20,7 @@ func TestResolveRoutes(t *testing.T) {
 		t.Fatal(err)
 	}
 	var mounts []wire.Mount
-	r.handler.Mounts = func(context.Context) ([]wire.Mount, error) { return mounts, nil }
+	r.handler.Mounts = fakeMounts{list: &mounts}
 	r.handler.Models = "/var/lib/ballast/models"
 	users := serve(t, r.handler.ResolveRoutes(func(context.Context) uint32 { return 1000 }))
 	mount := func(name, dir string) wire.Mount {

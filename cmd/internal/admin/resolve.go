@@ -162,7 +162,7 @@ func (h *Handler) findShown(ctx context.Context, name modelname.Name) (store.Ima
 		return im, err
 	}
 	refs := slices.DeleteFunc(h.Store.Refs(modelname.SnapshotPrefix), func(r store.Ref) bool { return !name.Matches(r.Table) })
-	work := slices.DeleteFunc(h.Status(ctx).Jobs, func(j wire.Job) bool { return !name.Matches(j.Table) })
+	work := slices.DeleteFunc(h.Jobs.Status(ctx).Jobs, func(j wire.Job) bool { return !name.Matches(j.Table) })
 	shown, rerr := h.unnamed(ctx, nil, refs, work)
 	switch {
 	case rerr != nil:

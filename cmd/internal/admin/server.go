@@ -11,119 +11,96 @@ import (
 	"net/http/pprof"
 	"time"
 
+	"github.com/ballast-dev/ballast/cmd/internal/care"
 	"github.com/ballast-dev/ballast/cmd/internal/jobs"
 	"github.com/ballast-dev/ballast/cmd/internal/modelname"
 	"github.com/ballast-dev/ballast/cmd/internal/translate"
 	"github.com/ballast-dev/ballast/cmd/internal/wire"
+	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/resolve"
-	"github.com/ballast-dev/ballast/convert/signature"
 	"github.com/ballast-dev/ballast/store"
-	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// A Handler answers the admin interface. All fields except Log are required.
+// A Handler answers the admin interface. A part is needed by the requests that are about it.
 type Handler struct {
 	Store   *store.Store
 	Version wire.Version
 
-	// Prefetch downloads a model and calls event with the changes, until it is complete or ctx
-	// ends. The work continues when ctx ends or event returns an error.
-	Prefetch func(ctx context.Context, ref remote.Ref, r jobs.Request, event func([]wire.Event) error) (store.Image, error)
-
-	// CRIPull has containerd pull an image as for a kubelet.
-	CRIPull func(ctx context.Context, r wire.FleetPullRequest) error
-
-	// Import imports a model of an Ollama on this machine, as Prefetch does from a registry. ImportModels
-	// returns the names of its models.
-	Import       func(ctx context.Context, r wire.ImportRequest, event func([]wire.Event) error) ([]wire.Imported, error)
-	ImportModels func(ctx context.Context, dir string) ([]string, error)
-
-	// ImportArchive imports the models of an archive, which is stream if the request has no path.
-	ImportArchive func(ctx context.Context, r wire.ArchiveRequest, stream io.Reader, event func([]wire.Event) error) ([]wire.Imported, error)
-
-	// Hydrate downloads the rest of an incomplete model, as Prefetch does. If wait is false, it
-	// returns at once. ref is the reference by which the model was requested; zero if by a digest.
-	Hydrate func(ctx context.Context, im store.Image, ref remote.Ref, wait bool, event func([]wire.Event) error) error
-
-	// Convert returns the image of a reference, without downloading its model.
-	Convert func(ctx context.Context, ref remote.Ref) (store.Image, error)
-
-	// Mount prepares the mount of a model on the host and returns what to mount; Mounts returns all
-	// mounts, and Unmounted releases the model whose mount at a directory is gone.
-	Mount     func(ctx context.Context, im store.Image, ref remote.Ref, r wire.MountRequest) (wire.Mount, error)
-	Mounts    func(ctx context.Context) ([]wire.Mount, error)
-	Unmounted func(ctx context.Context, dir string) error
-
-	// Status returns the work of the daemon.
-	Status func(context.Context) wire.Status
-
-	// Stop stops the downloads of a table, if it is not empty, and of references, that no client
-	// waits for, and returns their number.
-	Stop func(ctx context.Context, table digest.Digest, refs ...string) (int, error)
-
-	// Verifying lists a verification of a kind, of the model called name, or of all models if name is empty.
-	// The caller reports its progress in bytes, and its end.
-	Verifying func(kind wire.Kind, name string) (progress func(done, total int64), end func(error))
-
-	// Sources returns the sources of a table for a request by a reference, which may be zero.
-	Sources func(ctx context.Context, table digest.Digest, ref remote.Ref) ([]transfer.Source, error)
-
-	// Resolve restores the documents of an image, including its table, from its sources.
-	Resolve func(ctx context.Context, im store.Image) error
-
-	// Repaired repairs the snapshots that show a table, after a repair of its objects.
-	Repaired func(ctx context.Context, table digest.Digest) error
-
-	// Forget removes from containerd the records of snapshots that do not exist.
-	Forget func(ctx context.Context) error
-
-	// Settle releases what is held for images that containerd no longer has, and for mounts that
-	// are gone. It runs before a GC.
-	Settle func(ctx context.Context) error
-
-	// Holders returns what in containerd needs a table, and Eager why an image is not shown before it
-	// is complete; "" if it is.
-	Holders func(ctx context.Context, table digest.Digest) ([]wire.Holder, error)
-	Eager   func(ctx context.Context, im store.Image) (string, error)
-
-	// Snapshots compares the snapshots that show a table, or all if it is empty, with their table.
-	Snapshots func(ctx context.Context, table digest.Digest) ([]wire.SnapshotProblem, error)
-
-	// CheckSignatures looks for the signatures of a reference.
-	CheckSignatures func(ctx context.Context, ref string) (wire.Signatures, error)
-
-	// Signers returns the recorded results of the rules for an image.
-	Signers func(im store.Image) ([]signature.Result, error)
+	Jobs       Jobs
+	Mounts     Mounts
+	Care       *care.Care
+	Holders    Holders
+	Containerd Puller
+	Facade     *registry.Handler
+	Keys       Keys
+	Node       Node
 
 	// Models is the directory of mounts that only root can enter.
 	Models string
 
-	// Health returns facts for "ballast doctor".
-	Health func(context.Context) (wire.Health, error)
-
-	// Received returns the bytes that registries themselves have sent, and the mirrors that were used.
-	Received func() (direct int64, mirrors []wire.Mirror)
-
-	// RotateCA replaces the keys with which containerd and the facade authenticate each other.
-	RotateCA func(context.Context) error
-
 	// Metrics answers /metrics.
 	Metrics http.Handler
-
-	// Touch returns when the disk of the store has written something. May be nil.
-	Touch func()
 
 	// Log receives a line for each request that changes something; nil discards.
 	Log *slog.Logger
 }
 
+// Jobs downloads and imports: *jobs.Jobs. What calls event continues when ctx ends or event returns an error.
+type Jobs interface {
+	Prefetch(ctx context.Context, ref remote.Ref, r jobs.Request, event func([]wire.Event) error) (store.Image, error)
+	Import(ctx context.Context, r wire.ImportRequest, event func([]wire.Event) error) ([]wire.Imported, error)
+	ImportModels(ctx context.Context, dir string) ([]string, error)
+	ImportArchive(ctx context.Context, r wire.ArchiveRequest, stream io.Reader, event func([]wire.Event) error) ([]wire.Imported, error)
+	Hydrate(ctx context.Context, im store.Image, ref remote.Ref, wait bool, event func([]wire.Event) error) error
+	Convert(ctx context.Context, ref remote.Ref) (store.Image, error)
+	Status(ctx context.Context) wire.Status
+	Stop(ctx context.Context, table digest.Digest, refs ...string) (int, error)
+}
+
+// Mounts are the mounts on the host: *hostmounts.Mounts.
+type Mounts interface {
+	Prepare(ctx context.Context, im store.Image, ref remote.Ref, r wire.MountRequest) (wire.Mount, error)
+	List(ctx context.Context) ([]wire.Mount, error)
+	Release(ctx context.Context, dir string) error
+}
+
+// Holders knows what in containerd needs a table: *care.Snapshots.
+type Holders interface {
+	Holders(ctx context.Context, table digest.Digest) ([]wire.Holder, error)
+}
+
+// A Puller has containerd pull an image as for a kubelet: *ctrd.Client.
+type Puller interface {
+	Pull(ctx context.Context, ref, handler string, auth *cri.AuthConfig) error
+}
+
+// Keys are those with which containerd and the facade authenticate each other: *facadeport.Port.
+type Keys interface {
+	Rotate(ctx context.Context) error
+}
+
+// Node is what only the daemon knows.
+type Node interface {
+	Health(ctx context.Context) (wire.Health, error)
+
+	// Received returns the bytes that registries themselves have sent, and the mirrors that were used.
+	Received() (direct int64, mirrors []wire.Mirror)
+
+	// Eager returns why an image is not shown before it is complete; "" if it is.
+	Eager(ctx context.Context, im store.Image) (string, error)
+
+	// Touch returns when the disk of the store has written something.
+	Touch()
+}
+
 // Routes returns the handler of all paths.
 func (h *Handler) Routes() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/v1/", working(h.requests(), h.Touch))
+	mux.Handle("/v1/", working(h.requests(), h.Node))
 	mux.Handle("GET /metrics", h.Metrics)
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
@@ -139,8 +116,8 @@ func (h *Handler) requests() http.Handler {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /v1/version", query(func(context.Context) (wire.Version, error) { return h.Version, nil }))
-	mux.Handle("GET /v1/health", query(func(ctx context.Context) (wire.Health, error) { return h.Health(ctx) }))
-	mux.Handle("POST /v1/facade/rotate", query(func(ctx context.Context) (struct{}, error) { return struct{}{}, h.RotateCA(ctx) }))
+	mux.Handle("GET /v1/health", query(func(ctx context.Context) (wire.Health, error) { return h.Node.Health(ctx) }))
+	mux.Handle("POST /v1/facade/rotate", query(func(ctx context.Context) (struct{}, error) { return struct{}{}, h.Keys.Rotate(ctx) }))
 	mux.Handle("GET /v1/images", answer(func(r *http.Request) (any, error) {
 		return h.images(r.Context(), r.FormValue("size") == "true")
 	}))
@@ -149,14 +126,14 @@ func (h *Handler) requests() http.Handler {
 	mux.Handle("GET /v1/order", named(h.order))
 	mux.Handle("DELETE /v1/image", named(h.removeImage))
 	mux.Handle("GET /v1/removal", named(h.planRemoval))
-	mux.Handle("GET /v1/status", query(func(ctx context.Context) (wire.Status, error) { return h.Status(ctx), nil }))
+	mux.Handle("GET /v1/status", query(func(ctx context.Context) (wire.Status, error) { return h.Jobs.Status(ctx), nil }))
 	mux.Handle("GET /v1/pins", query(h.pins))
 	mux.Handle("PUT /v1/pin", request(h.pin))
 	mux.Handle("DELETE /v1/pin", named(h.unpin))
-	mux.Handle("GET /v1/mounts", query(func(ctx context.Context) ([]wire.Mount, error) { return h.Mounts(ctx) }))
+	mux.Handle("GET /v1/mounts", query(func(ctx context.Context) ([]wire.Mount, error) { return h.Mounts.List(ctx) }))
 	mux.Handle("POST /v1/mount", request(h.mount))
 	mux.Handle("DELETE /v1/mount", answer(func(r *http.Request) (any, error) {
-		return struct{}{}, h.Unmounted(r.Context(), r.FormValue("dir"))
+		return struct{}{}, h.Mounts.Release(r.Context(), r.FormValue("dir"))
 	}))
 	mux.Handle("POST /v1/gc", request(h.gc))
 	mux.Handle("GET /v1/df", query(func(context.Context) (wire.Usage, error) {
@@ -171,14 +148,14 @@ func (h *Handler) requests() http.Handler {
 	mux.Handle("PUT /v1/pause", request(h.pause))
 	mux.Handle("POST /v1/verify", stream(h.verify))
 	mux.Handle("GET /v1/signatures", answer(func(r *http.Request) (any, error) {
-		return h.CheckSignatures(r.Context(), r.FormValue("name"))
+		return h.signatures(r.Context(), r.FormValue("name"))
 	}))
 	return mux
 }
 
 // StatusRoutes returns the handler of the paths that show the health of the daemon and change nothing: for
 // pods that watch it, and need not be able to do what the admin socket can.
-func (h *Handler) StatusRoutes() http.Handler { return working(h.statusMux(), h.Touch) }
+func (h *Handler) StatusRoutes() http.Handler { return working(h.statusMux(), h.Node) }
 
 func (h *Handler) statusMux() *http.ServeMux {
 	all, mux := h.requests(), http.NewServeMux()
@@ -297,7 +274,7 @@ func (h *Handler) prefetch(ctx context.Context, r wire.PrefetchRequest, out *lin
 	if err := checkRate(r.Rate); err != nil {
 		return err
 	}
-	im, err := h.Prefetch(ctx, ref, jobs.Request{PrefetchRequest: r}, out.events)
+	im, err := h.Jobs.Prefetch(ctx, ref, jobs.Request{PrefetchRequest: r}, out.events)
 	if err != nil {
 		return out.send(wire.Event{Status: wire.StatusError, Ref: ref.String(), Error: wire.Wrap(err)})
 	}
@@ -308,10 +285,8 @@ func (h *Handler) gc(ctx context.Context, o wire.GCOptions) (r wire.GCResult, er
 	if o.Keep < 0 {
 		return r, fmt.Errorf("keep %d is negative: %w", o.Keep, errdefs.ErrInvalidArgument)
 	}
-	if h.Settle != nil {
-		if err := h.Settle(ctx); err != nil {
-			h.Log.Warn("models may stay whose images or mounts are gone", "err", err)
-		}
+	if err := h.Care.Settle(ctx); err != nil {
+		h.Log.Warn("models may stay whose images or mounts are gone", "err", err)
 	}
 	res, err := h.Store.GC(ctx, store.GCOptions{Keep: o.Keep, DryRun: o.DryRun, Abandoned: true})
 	return wire.GCResult(res), err

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -17,7 +16,6 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert/converttest"
-	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
@@ -285,7 +283,7 @@ func TestRepairDocuments(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.store = storetest.Open(t, r.store.Dir(), store.Options{})
-			r.handler.Store = r.store
+			r.handler.Store, r.handler.Care.Store = r.store, r.store
 		}
 		res, err := r.client.Verify(t.Context(), wire.VerifyRequest{Repair: true}, func(wire.VerifyEvent) {})
 		if err != nil || res.Left != 0 || len(res.Bad) != len(documents) {
@@ -307,7 +305,7 @@ func TestRepairDocuments(t *testing.T) {
 // A list without entries is [] and not null.
 func TestEmptyLists(t *testing.T) {
 	s := storetest.Open(t, t.TempDir(), store.Options{})
-	h := &admin.Handler{Store: s, Status: func(context.Context) wire.Status { return wire.Status{} }, Metrics: http.NotFoundHandler()}
+	h := &admin.Handler{Store: s, Jobs: &fakeJobs{status: new(wire.Status)}, Node: &fakeNode{}, Metrics: http.NotFoundHandler()}
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
 	if err != nil {
@@ -338,17 +336,15 @@ func (r *rig) scrub(t *testing.T) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	r.handler.Verifying = func(_ wire.Kind, name string) (func(int64, int64), func(error)) {
-		return func(int64, int64) {}, func(err error) {
-			if err != nil {
-				t.Errorf("%q: %v", name, err)
-			}
-			if name == "" { // the scrub
-				stop()
-			}
+	r.care.verified = func(name string, err error) {
+		if err != nil {
+			t.Errorf("%q: %v", name, err)
+		}
+		if name == "" { // the scrub
+			stop()
 		}
 	}
-	if err := r.handler.Scrub(ctx, time.Nanosecond, 1<<40); err != nil {
+	if err := r.handler.Care.Scrub(ctx, time.Nanosecond, 1<<40); err != nil {
 		t.Error(err)
 	}
 }
@@ -356,7 +352,6 @@ func (r *rig) scrub(t *testing.T) {
 // TestScrubRepairsWhatIsDamaged: of an image without a pin too, and nothing of another one that lacks files.
 func TestScrubRepairsWhatIsDamaged(t *testing.T) {
 	r := newRig(t)
-	r.handler.Log = slog.New(slog.DiscardHandler)
 	r.hydrate(t)
 	other := storetest.NewBuilder("other").Raw("w", storetest.Random(2, 100), 0o644).Put(t, r.store)
 	if err := r.store.AddRef("pin/other", other, time.Time{}); err != nil {
@@ -367,7 +362,7 @@ func TestScrubRepairsWhatIsDamaged(t *testing.T) {
 		t.Fatal(err)
 	}
 	var asked []digest.Digest
-	r.handler.Sources = func(_ context.Context, table digest.Digest, _ remote.Ref) ([]transfer.Source, error) {
+	r.care.sources = func(table digest.Digest) ([]transfer.Source, error) {
 		asked = append(asked, table)
 		return storetest.From(r.fetcher), nil
 	}
@@ -383,7 +378,6 @@ func TestScrubRepairsWhatIsDamaged(t *testing.T) {
 // TestScrubDownloadsNoEvicted restores the damaged manifest of an image, and does not download its files, which are not there.
 func TestScrubDownloadsNoEvicted(t *testing.T) {
 	r := newRig(t)
-	r.handler.Log = slog.New(slog.DiscardHandler)
 	manifest := filepath.Join(r.store.ObjectsDir(), store.ObjectName(r.image.Manifest))
 	want, err := os.ReadFile(manifest)
 	if err != nil {
@@ -392,7 +386,7 @@ func TestScrubDownloadsNoEvicted(t *testing.T) {
 	if err := os.Truncate(manifest, 1); err != nil {
 		t.Fatal(err)
 	}
-	r.handler.Sources = func(context.Context, digest.Digest, remote.Ref) ([]transfer.Source, error) {
+	r.care.sources = func(digest.Digest) ([]transfer.Source, error) {
 		t.Error("files of an evicted model are downloaded")
 		return storetest.From(r.fetcher), nil
 	}

@@ -20,14 +20,14 @@ func (h *Handler) why(ctx context.Context, name modelname.Name) (*wire.Why, erro
 	w.Image, _ = h.state(ctx, im, refs)
 	w.Share = new(wire.Share(h.Store.Share(w.ID())))
 	if w.State != wire.StateComplete {
-		if w.Eager, err = h.Eager(ctx, im); err != nil {
+		if w.Eager, err = h.Node.Eager(ctx, im); err != nil {
 			return nil, err
 		}
 	}
 	for _, p := range w.Pins {
 		w.Holders = append(w.Holders, wire.Holder{Kind: wire.HoldPin, Name: p.Name, Expires: p.Expires, End: wire.Command("ballast", "unpin", p.Name)})
 	}
-	mounts, err := h.Mounts(ctx)
+	mounts, err := h.Mounts.List(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -36,7 +36,7 @@ func (h *Handler) why(ctx context.Context, name modelname.Name) (*wire.Why, erro
 			w.Holders = append(w.Holders, wire.Holder{Kind: wire.HoldMount, Name: m.Dir, End: wire.Command("ballast", "unmount", m.Dir)})
 		}
 	}
-	work := h.Status(ctx).Jobs
+	work := h.Jobs.Status(ctx).Jobs
 	explained := []wire.Image{w.Image}
 	addWork(explained, work)
 	w.Image = explained[0]
@@ -46,7 +46,7 @@ func (h *Handler) why(ctx context.Context, name modelname.Name) (*wire.Why, erro
 		}
 		w.Holders = append(w.Holders, wire.Holder{Kind: wire.HoldDownload, Name: string(j.Kind) + " " + j.Ref, Expires: j.Ends, End: endOf(j)})
 	}
-	theirs, err := h.Holders(ctx, im.Table)
+	theirs, err := h.Holders.Holders(ctx, im.Table)
 	if err != nil { // containerd may be down
 		w.Unknown = wire.Wrap(err)
 	}

@@ -34,7 +34,7 @@ func (h *Handler) hydrate(ctx context.Context, req wire.HydrateRequest, out *lin
 		last.Ref = name.Ref.Recorded()
 	}
 	if _, err := h.Store.Files(ctx, im.Table); err != nil { // not complete
-		err := h.Hydrate(ctx, im, name.Ref, req.Wait, out.events)
+		err := h.Jobs.Hydrate(ctx, im, name.Ref, req.Wait, out.events)
 		switch {
 		case err != nil:
 			last = wire.Event{Status: wire.StatusError, Ref: last.Ref, Error: wire.Wrap(err)}
@@ -64,7 +64,7 @@ func (h *Handler) importModels(ctx context.Context, req wire.ImportRequest) ([]s
 	if err := checkImport(&req); err != nil {
 		return nil, err
 	}
-	return h.ImportModels(ctx, req.Dir)
+	return h.Jobs.ImportModels(ctx, req.Dir)
 }
 
 // checkImport cleans the directory in a request, or returns errdefs.ErrInvalidArgument.
@@ -81,7 +81,7 @@ func (h *Handler) importModel(ctx context.Context, req wire.ImportRequest, out *
 	if err := checkImport(&req); err != nil {
 		return err
 	}
-	imported, err := h.Import(ctx, req, out.events)
+	imported, err := h.Jobs.Import(ctx, req, out.events)
 	if err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func (h *Handler) importArchive(w http.ResponseWriter, r *http.Request) {
 		err = out.send(wire.Event{Status: wire.StatusResolving})
 	}
 	if err == nil {
-		imported, err = h.ImportArchive(r.Context(), req, r.Body, out.events)
+		imported, err = h.Jobs.ImportArchive(r.Context(), req, r.Body, out.events)
 	}
 	if err != nil {
 		_ = out.send(wire.Event{Status: wire.StatusError, Error: wire.Wrap(err)}) // the client may have disconnected
@@ -134,10 +134,10 @@ func (h *Handler) mount(ctx context.Context, req wire.MountRequest) (m wire.Moun
 	}
 	im, err := h.findShown(ctx, name)
 	if errdefs.IsNotFound(err) && name.IsRef() {
-		im, err = h.Convert(ctx, name.Ref)
+		im, err = h.Jobs.Convert(ctx, name.Ref)
 	}
 	if err != nil {
 		return m, err
 	}
-	return h.Mount(ctx, im, name.Ref, req)
+	return h.Mounts.Prepare(ctx, im, name.Ref, req)
 }

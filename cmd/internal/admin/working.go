@@ -9,9 +9,9 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/wire"
 )
 
-// working returns next, whose clients learn that the daemon works on an answer that takes long (wire.Working). touch returns
+// working returns next, whose clients learn that the daemon works on an answer that takes long (wire.Working). node.Touch returns
 // when the disk has written something: while it hangs they learn nothing.
-func working(next http.Handler, touch func()) http.Handler {
+func working(next http.Handler, node Node) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a := &answering{ResponseWriter: w, header: http.Header{}}
 		ended := make(chan struct{})
@@ -24,8 +24,8 @@ func working(next http.Handler, touch func()) http.Handler {
 					return
 				case <-time.After(wait):
 				}
-				if wait == wire.Working && touch != nil {
-					touch()
+				if wait == wire.Working && node != nil {
+					node.Touch()
 				}
 				if !a.works() {
 					return

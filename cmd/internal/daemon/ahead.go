@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/ahead"
+	"github.com/ballast-dev/ballast/cmd/internal/care"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/ctrd"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
@@ -47,7 +48,7 @@ func (d *Daemon) mounted(name string, table digest.Digest, view string) {
 // that do not say it, and while containerd does not answer.
 func (d *Daemon) aheadMode(ctx context.Context, name string) ahead.Mode {
 	ns, _, _ := strings.Cut(name, "/")
-	value, err := d.userLabel(namespaces.WithNamespace(ctx, ns), keyOf(name, ns))
+	value, err := d.userLabel(namespaces.WithNamespace(ctx, ns), care.KeyOf(name, ns))
 	if err != nil && !errdefs.IsNotFound(err) {
 		d.log.Debug("the label of a user of a model is not known", "snapshot", name, "label", labelReadAhead, "err", err)
 	}
@@ -68,7 +69,7 @@ func (d *Daemon) userLabel(ctx context.Context, key string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, ctrd.AskTimeout)
 	defer cancel()
 	id := key
-	if pod, ok := podOfVolume(key); ok {
+	if pod, ok := care.PodOfVolume(key); ok {
 		id = pod
 	}
 	got, err := d.containerd.Container(ctx, id)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/ahead"
+	"github.com/ballast-dev/ballast/cmd/internal/care"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/ctrd"
 	"github.com/ballast-dev/ballast/cmd/internal/dirs"
@@ -37,16 +38,6 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// The intervals between collections of expired references, and between checks for removed images
-// and mounts.
-const (
-	sweepEvery  = time.Hour
-	settleEvery = time.Minute
-)
-
-// keepAll makes a garbage collection remove only what has expired.
-const keepAll = 1<<63 - 1
-
 // A Daemon is ballastd. Create it with New, start it with Run, and Close it.
 type Daemon struct {
 	config  *config.Config
@@ -65,6 +56,8 @@ type Daemon struct {
 	containerd  *ctrd.Client
 	jobs        *jobs.Jobs
 	origins     *origins.Origins
+	snapshots   *care.Snapshots
+	care        *care.Care
 	mounts      *hostmounts.Mounts
 	lazy        atomic.Pointer[lazy.Mount] // nil if models are shown when they are complete
 	lazyWhy     atomic.Pointer[string]     // why lazy is nil
@@ -173,6 +166,14 @@ func (d *Daemon) buildSnapshotter() (err error) {
 		Dir: filepath.Join(filepath.Dir(c.Address), dirs.Models), Store: d.store, Facade: d.facade, Sources: sources,
 		Snapshotter: d.snapshotter, Differ: d.differ, Log: log,
 	})
+	d.snapshots = &care.Snapshots{Store: d.store, Snapshotter: d.snapshotter, Containerd: d.containerd, Origins: d.origins, Address: c.Address, Log: log}
+	d.care = &care.Care{
+		Store: d.store, Jobs: d.jobs, Sources: sources, Snapshots: d.snapshots, Held: []care.Settler{d.origins, d.mounts}, Log: log,
+		Swept: func(ctx context.Context) {
+			sources.SettleSecrets(ctx)
+			limitMemory(d.store.Memory()) // the number of objects may have grown
+		},
+	}
 	return nil
 }
 
@@ -218,6 +219,9 @@ func (d *Daemon) serve(ctx context.Context, g *errgroup.Group) error {
 	if err := d.snapshotter.Inspect(ctx); err != nil {
 		return fmt.Errorf("look at snapshots: %w", err)
 	}
+	if err := d.mounts.Settle(ctx); err != nil { // containerd may start later
+		d.log.Warn("models may stay whose mounts are gone", "err", err)
+	}
 	public, err := d.openResolve()
 	if err != nil {
 		return err
@@ -239,12 +243,7 @@ func (d *Daemon) serve(ctx context.Context, g *errgroup.Group) error {
 		g.Go(func() error { return d.ahead.Run(ctx) })
 	}
 	g.Go(func() error { return d.jobs.Run(ctx) })
-	g.Go(func() error { return d.sweep(ctx) })
-	g.Go(func() error { return d.settleAll(ctx) })
-	g.Go(func() error { return d.admin().CompareFiles(ctx) })
-	if c := d.config.Scrub; c.Interval.Duration > 0 {
-		g.Go(func() error { return d.admin().Scrub(ctx, c.Interval.Duration, int64(c.Rate)) })
-	}
+	g.Go(func() error { return d.care.Run(ctx, d.config.Scrub.Interval.Duration, int64(d.config.Scrub.Rate)) })
 	g.Go(func() error { return serve.GRPC(ctx, d.grpcServer(), grpc) })
 	g.Go(func() error {
 		return serve.HTTP(ctx, d.log, serve.Logged(d.log, "admin request", d.admin().Routes()), admin)
@@ -271,52 +270,6 @@ func (d *Daemon) serve(ctx context.Context, g *errgroup.Group) error {
 		return err
 	})
 	return nil
-}
-
-// sweep removes what has expired (pins, abandoned ingests) until ctx ends. Objects are removed by
-// the store when it needs space.
-func (d *Daemon) sweep(ctx context.Context) error {
-	return every(ctx, sweepEvery, func() {
-		if _, err := d.store.GC(ctx, store.GCOptions{Keep: keepAll}); err != nil && ctx.Err() == nil {
-			d.log.Error("collect what has expired", "err", err)
-		}
-		d.jobs.Sources.SettleSecrets(ctx)
-		limitMemory(d.store.Memory()) // the number of objects may have grown
-	})
-}
-
-// settleAll periodically releases, until ctx ends, models that are held for removed images and
-// mounts: a reboot removes all mounts.
-func (d *Daemon) settleAll(ctx context.Context) error {
-	settle := func(f func(context.Context) error) func() {
-		return func() {
-			if err := f(ctx); err != nil && ctx.Err() == nil {
-				d.log.Warn("models may stay whose images or mounts are gone", "err", err)
-			}
-		}
-	}
-	settle(d.mounts.Settle)() // containerd may start later
-	return every(ctx, settleEvery, settle(d.settle))
-}
-
-// settle releases models that are held for removed images of containerd and removed mounts on the
-// host.
-func (d *Daemon) settle(ctx context.Context) error {
-	return errors.Join(d.origins.Settle(ctx), d.mounts.Settle(ctx))
-}
-
-// every calls do periodically, the first time after one period, until ctx ends. It returns nil.
-func every(ctx context.Context, while time.Duration, do func()) error {
-	tick := time.NewTicker(while)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-			do()
-		}
-	}
 }
 
 // Close closes what New opened. Downloads stop and keep their bytes.

@@ -12,6 +12,8 @@
 //	jobs         prefetches, imports from a local Ollama, hydrations, and the rest of models that are already shown
 //	origins      models pulled by the digest of their registry, in image volumes
 //	hostmounts   models that processes of the host read without containerd
+//	care         verification, repair, and the removal of what has expired
+//	ctrd         requests to containerd
 //	lazy         the mount of incomplete files; mounted again after an unmount
 //	admin        HTTP over the admin socket, for the command line
 //	metrics      counters of all of these

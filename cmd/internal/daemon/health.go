@@ -10,12 +10,15 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/cmd/internal/dirs"
+	"github.com/ballast-dev/ballast/cmd/internal/jobs"
 	"github.com/ballast-dev/ballast/cmd/internal/translate"
 	"github.com/ballast-dev/ballast/cmd/internal/wire"
+	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/snapshotter"
+	"github.com/ballast-dev/ballast/snapshotter/differ"
 	"github.com/ballast-dev/ballast/snapshotter/tree"
+	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/durable"
-	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
 )
 
@@ -25,24 +28,47 @@ const askTimeout = 2 * time.Second
 // admin returns the handler of the admin interface.
 func (d *Daemon) admin() *admin.Handler {
 	return &admin.Handler{
-		Store: d.store, Version: d.version, Prefetch: d.jobs.Prefetch, CRIPull: d.criPull, Status: d.jobs.Status, Stop: d.jobs.Stop, Verifying: d.jobs.Verifying,
-		Hydrate: d.jobs.Hydrate, Import: d.jobs.Import, ImportModels: d.jobs.ImportModels,
-		ImportArchive: d.jobs.ImportArchive, Models: filepath.Join(filepath.Dir(d.config.Address), dirs.Models),
-		Convert: d.jobs.Convert, Mount: d.mounts.Prepare, Mounts: d.mounts.List, Unmounted: d.mounts.Release,
-		Sources: d.jobs.Sources.Wanted, Resolve: d.jobs.Restore, Settle: d.settle, Repaired: d.snapshotter.Refresh, Forget: d.forgetMissing, Holders: d.holders, Eager: d.eager, Snapshots: d.verifySnapshots, CheckSignatures: d.checkSignatures, Signers: d.signers,
-		Health: d.health, Received: func() (int64, []wire.Mirror) { return d.remote.ReceivedDirectly(), d.mirrors() }, RotateCA: d.port.Rotate, Metrics: d.metrics.Handler(), Touch: d.touch, Log: d.log,
+		Store: d.store, Version: d.version, Jobs: d.jobs, Mounts: d.mounts, Care: d.care, Holders: d.snapshots, Containerd: d.containerd,
+		Facade: d.facade, Keys: d.port, Node: facts{d}, Models: filepath.Join(filepath.Dir(d.config.Address), dirs.Models),
+		Metrics: d.metrics.Handler(), Log: d.log,
 	}
 }
 
-// touch returns when the disk of the store has written something, or refuses to.
-func (d *Daemon) touch() {
+// facts are what only the daemon knows: an admin.Node.
+type facts struct{ *Daemon }
+
+// Touch implements admin.Node. It also returns if the disk refuses to write.
+func (d facts) Touch() {
 	if err := durable.Touch(d.store.Dir()); err != nil {
 		d.log.Warn("the disk cannot be written", "err", err)
 	}
 }
 
-// health returns facts about the daemon.
-func (d *Daemon) health(ctx context.Context) (wire.Health, error) {
+// Received implements admin.Node.
+func (d facts) Received() (direct int64, mirrors []wire.Mirror) {
+	return d.remote.ReceivedDirectly(), d.mirrors()
+}
+
+// Eager implements admin.Node.
+func (d facts) Eager(ctx context.Context, im store.Image) (string, error) {
+	if why := d.lazyWhy.Load(); why != nil {
+		return *why, nil
+	}
+	switch mode := d.mode(jobs.Repositories(registry.Names(im))); mode {
+	case differ.Lazy:
+		return "", nil
+	case differ.Complete:
+		return "lazy.mode, or a rule of it, is \"complete\" for its repository", nil
+	}
+	use, err := d.store.ChunkUse(ctx, im.Table)
+	if err == nil && use.Chunks == 0 {
+		return "its files have no chunk digests, which \"ballast convert\" writes; lazy.mode = \"lazy\" needs none", nil
+	}
+	return "", err
+}
+
+// Health implements admin.Node.
+func (d facts) Health(ctx context.Context) (wire.Health, error) {
 	h := wire.Health{
 		Version: d.version, Started: d.started, Kernel: kernelRelease(), Dirs: map[string]wire.Dir{},
 		Address: d.config.Address, Admin: d.config.AdminAddress, Facade: d.config.Facade.Listen, FacadeHealth: d.port.Health(),
@@ -73,7 +99,7 @@ func (d *Daemon) health(ctx context.Context) (wire.Health, error) {
 	if err != nil {
 		return h, err
 	}
-	h.Snapshots = wire.SnapshotHealth{Aside: doubts.Aside, Unknown: len(doubts.Unknown), Problems: snapshotProblems(doubts.Problems)}
+	h.Snapshots = wire.SnapshotHealth{Aside: doubts.Aside, Unknown: len(doubts.Unknown), Problems: translate.Problems(doubts.Problems)}
 	if h.Lazy, err = d.lazyHealth(ctx); err != nil {
 		return h, err
 	}
@@ -90,9 +116,9 @@ func (d *Daemon) health(ctx context.Context) (wire.Health, error) {
 	if h.ContainerdVersion, err = d.containerdVersion(ctx); err != nil {
 		h.ContainerdError = err.Error()
 	} else {
-		name, err := d.snapshotterName(ctx)
+		name, err := d.snapshots.Name(ctx)
 		h.ContainerdLoaded = err == nil && name != ""
-		missing, err := d.missing(ctx)
+		missing, err := d.snapshots.Missing(ctx)
 		if err != nil {
 			d.log.WarnContext(ctx, "snapshots are not compared with those of containerd", "err", err)
 		}
@@ -126,27 +152,6 @@ func (d *Daemon) containerdVersion(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	return d.containerd.Version(ctx)
-}
-
-// verifySnapshots compares snapshots with their tables.
-func (d *Daemon) verifySnapshots(ctx context.Context, table digest.Digest) ([]wire.SnapshotProblem, error) {
-	problems, err := d.snapshotter.Verify(ctx, table)
-	all := snapshotProblems(problems)
-	if err != nil || table != "" {
-		return all, err
-	}
-	missing, err := d.missing(ctx)
-	if err != nil { // containerd may be down
-		d.log.WarnContext(ctx, "snapshots are not compared with those of containerd", "err", err)
-	}
-	return append(all, missing...), nil
-}
-
-func snapshotProblems(problems []snapshotter.Problem) (out []wire.SnapshotProblem) {
-	for _, p := range problems {
-		out = append(out, wire.SnapshotProblem{Snapshot: p.Snapshot, Table: p.Table, Path: p.Path, Problem: p.What})
-	}
-	return out
 }
 
 // kernelRelease returns what "uname -r" prints.

@@ -4,14 +4,10 @@ import (
 	"context"
 
 	"github.com/ballast-dev/ballast/cmd/internal/config"
-	"github.com/ballast-dev/ballast/cmd/internal/translate"
 	"github.com/ballast-dev/ballast/cmd/internal/upstream"
-	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert/registry"
-	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/convert/signature"
 	"github.com/ballast-dev/ballast/snapshotter/differ"
-	"github.com/ballast-dev/ballast/store"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -37,19 +33,4 @@ func (d *Daemon) signed(ctx context.Context, table digest.Digest, from []differ.
 		return false, nil
 	}
 	return d.facade.Admit(ctx, registry.Candidate{Table: table, Names: d.jobs.Sources.PulledNames(ctx, table, from), Complete: complete})
-}
-
-// checkSignatures checks the signatures of a reference, for information.
-func (d *Daemon) checkSignatures(ctx context.Context, name string) (wire.Signatures, error) {
-	ref, err := resolve.ParseRef(name)
-	if err != nil {
-		return wire.Signatures{}, err
-	}
-	im, results, found, err := d.facade.Checked(ctx, ref)
-	return wire.Signatures{Ref: ref.String(), Origin: im.Origin.Digest, Results: translate.Signatures(results), Found: found}, err
-}
-
-// signers returns the recorded signature results of an image, by the rules for its names.
-func (d *Daemon) signers(im store.Image) ([]signature.Result, error) {
-	return d.facade.Signatures.Known(signature.Subject{Names: registry.Names(im), Image: im})
 }

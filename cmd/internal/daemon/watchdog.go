@@ -28,7 +28,14 @@ func (d *Daemon) watchdog(ctx context.Context) error {
 	}
 	defer conn.Close()
 	var running chan error // the last check, while it has not ended
-	return every(ctx, limit/4, func() {
+	tick := time.NewTicker(limit / 4)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
 		if running == nil {
 			running = make(chan error, 1)
 			go func(ended chan error) { ended <- d.works(ctx, conn, limit) }(running)
@@ -46,7 +53,7 @@ func (d *Daemon) watchdog(ctx context.Context) error {
 			d.log.Error("the daemon hangs; if that stays so, the service manager starts it again", "limit", limit)
 		case <-ctx.Done():
 		}
-	})
+	}
 }
 
 // works checks that containerd gets an answer, that both databases can be written, and that the lazy

@@ -152,8 +152,7 @@ func (n *machine) serve(t *testing.T) {
 		n.health.Dirs[name] = wire.Dir{Path: path, Device: dev}
 	}
 	h := &admin.Handler{
-		Store: s, Metrics: http.NotFoundHandler(), Health: func(context.Context) (wire.Health, error) { return n.health, nil },
-		Mounts: func(context.Context) ([]wire.Mount, error) { return n.mounts, nil },
+		Store: s, Metrics: http.NotFoundHandler(), Node: answers{machine: n}, Mounts: mounted{machine: n},
 	}
 	l, err := net.Listen("unix", cfg.AdminAddress)
 	if err != nil {
@@ -201,6 +200,23 @@ func (n *machine) write(t *testing.T, name, s string) {
 const dropin = "conf.d/ballast.toml"
 
 // On a healthy node the only finding is that containerd itself does not run.
+// answers are the facts of a machine.
+type answers struct {
+	admin.Node // nil
+	*machine
+}
+
+func (a answers) Health(context.Context) (wire.Health, error) { return a.health, nil }
+func (a answers) Touch()                                      {}
+
+// mounted are the mounts of a machine.
+type mounted struct {
+	admin.Mounts // nil
+	*machine
+}
+
+func (m mounted) List(context.Context) ([]wire.Mount, error) { return m.mounts, nil }
+
 func TestHealthyNode(t *testing.T) {
 	findings := newNode(t).run(t)
 	for _, f := range findings {

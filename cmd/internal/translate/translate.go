@@ -3,6 +3,7 @@ package translate
 import (
 	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert/signature"
+	"github.com/ballast-dev/ballast/snapshotter"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 )
@@ -69,6 +70,13 @@ func Signatures(all []signature.Result) []wire.SignatureResult {
 // Bad translates damaged and missing objects.
 func Bad(all []store.CheckResult) []wire.BadObject {
 	return list(all, func(b store.CheckResult) wire.BadObject { return wire.BadObject(b) })
+}
+
+// Problems translates problems of snapshots.
+func Problems(all []snapshotter.Problem) []wire.SnapshotProblem {
+	return list(all, func(p snapshotter.Problem) wire.SnapshotProblem {
+		return wire.SnapshotProblem{Snapshot: p.Snapshot, Table: p.Table, Path: p.Path, Problem: p.What}
+	})
 }
 
 // Doubts translates the known problems of the store.

@@ -30,11 +30,21 @@ func listen(t *testing.T) (net.Listener, *wire.Client) {
 	return l, c
 }
 
-// serve serves h at a socket until the end of the test.
-func serve(t *testing.T, h *admin.Handler) *wire.Client {
+// A node has a health and a disk.
+type node struct {
+	admin.Node // nil
+	health     func() wire.Health
+	touch      func()
+}
+
+func (n node) Health(context.Context) (wire.Health, error) { return n.health(), nil }
+func (n node) Touch()                                      { n.touch() }
+
+// serve serves a node at a socket until the end of the test.
+func serve(t *testing.T, n node) *wire.Client {
 	t.Helper()
 	l, c := listen(t)
-	h.Metrics = http.NotFoundHandler()
+	h := &admin.Handler{Node: n, Metrics: http.NotFoundHandler()}
 	server := &http.Server{Handler: h.Routes()}
 	done := make(chan struct{})
 	go func() {
@@ -88,12 +98,12 @@ func TestWorks(t *testing.T) {
 	t.Parallel()
 	const long = 13 * time.Second
 	touched := make(chan struct{}, 100)
-	c := serve(t, &admin.Handler{
-		Health: func(context.Context) (wire.Health, error) {
+	c := serve(t, node{
+		health: func() wire.Health {
 			time.Sleep(long)
-			return wire.Health{Kernel: "6.18"}, nil
+			return wire.Health{Kernel: "6.18"}
 		},
-		Touch: func() { touched <- struct{}{} },
+		touch: func() { touched <- struct{}{} },
 	})
 	var h wire.Health
 	took, err := ends(t, func(ctx context.Context) (err error) { h, err = c.Health(ctx); return err })
@@ -110,10 +120,7 @@ func TestHungDisk(t *testing.T) {
 	t.Parallel()
 	hang := make(chan struct{})
 	t.Cleanup(func() { close(hang) })
-	c := serve(t, &admin.Handler{
-		Health: func(context.Context) (wire.Health, error) { <-hang; return wire.Health{}, nil },
-		Touch:  func() { <-hang },
-	})
+	c := serve(t, node{health: func() wire.Health { <-hang; return wire.Health{} }, touch: func() { <-hang }})
 	c.SetWorking(10 * time.Second)
 	if _, err := ends(t, func(ctx context.Context) error { _, err := c.Health(ctx); return err }); !errors.Is(err, wire.ErrSilent) {
 		t.Errorf("got %v, want %v", err, wire.ErrSilent)

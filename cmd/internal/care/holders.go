@@ -1,4 +1,4 @@
-package daemon
+package care
 
 import (
 	"context"
@@ -7,29 +7,25 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ballast-dev/ballast/cmd/internal/jobs"
 	"github.com/ballast-dev/ballast/cmd/internal/modelname"
 	"github.com/ballast-dev/ballast/cmd/internal/wire"
-	"github.com/ballast-dev/ballast/convert/registry"
-	"github.com/ballast-dev/ballast/snapshotter/differ"
-	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/opencontainers/go-digest"
 )
 
-// holders returns what in containerd needs a table: its images, containers, volumes of pods and leases.
-func (d *Daemon) holders(ctx context.Context, table digest.Digest) (all []wire.Holder, err error) {
-	keys, err := d.snapshotter.Keys(ctx)
+// Holders returns what in containerd needs a table: its images, containers, volumes of pods and leases.
+func (s *Snapshots) Holders(ctx context.Context, table digest.Digest) (all []wire.Holder, err error) {
+	keys, err := s.Snapshotter.Keys(ctx)
 	if err != nil {
 		return nil, err
 	}
 	origins := map[digest.Digest]bool{} // manifests whose images need it
 	maps.DeleteFunc(keys, func(ref, _ string) bool {
-		r, err := d.store.Ref(ref)
+		r, err := s.Store.Ref(ref)
 		return err != nil || r.Table != table
 	})
-	for _, r := range d.store.RefsOf(table) {
+	for _, r := range s.Store.RefsOf(table) {
 		if origin, ok := strings.CutPrefix(r.Name, modelname.OriginPrefix); ok {
 			origins[digest.Digest(origin)] = true
 		}
@@ -37,12 +33,12 @@ func (d *Daemon) holders(ctx context.Context, table digest.Digest) (all []wire.H
 	if len(keys)+len(origins) == 0 {
 		return nil, nil
 	}
-	name, err := d.snapshotterName(ctx)
+	name, err := s.Name(ctx)
 	if err != nil {
 		return nil, err
 	}
-	err = d.containerd.EachNamespace(ctx, func(ctx context.Context, ns string) error {
-		l := looking{d: d, ns: ns, snapshotter: name, infos: map[string]snapshots.Info{}, needs: map[string]bool{}, targets: maps.Clone(origins)}
+	err = s.Containerd.EachNamespace(ctx, func(ctx context.Context, ns string) error {
+		l := looking{of: s, ns: ns, snapshotter: name, infos: map[string]snapshots.Info{}, needs: map[string]bool{}, targets: maps.Clone(origins)}
 		if err := l.look(ctx, keys); err != nil {
 			return fmt.Errorf("containerd's namespace %s: %w", ns, err)
 		}
@@ -54,7 +50,7 @@ func (d *Daemon) holders(ctx context.Context, table digest.Digest) (all []wire.H
 
 // looking is a search for what needs snapshots in a namespace of containerd.
 type looking struct {
-	d           *Daemon
+	of          *Snapshots
 	ns          string
 	snapshotter string                    // its name
 	infos       map[string]snapshots.Info // of all snapshots, by key
@@ -65,11 +61,11 @@ type looking struct {
 
 // look finds what needs the snapshots with keys of the snapshotter.
 func (l *looking) look(ctx context.Context, keys map[string]string) error {
-	if err := l.d.containerd.Snapshots(l.snapshotter).Walk(ctx, func(_ context.Context, i snapshots.Info) error { l.infos[i.Name] = i; return nil }); err != nil {
+	if err := l.of.Containerd.Snapshots(l.snapshotter).Walk(ctx, func(_ context.Context, i snapshots.Info) error { l.infos[i.Name] = i; return nil }); err != nil {
 		return err
 	}
 	for _, key := range keys {
-		if key = keyOf(key, l.ns); l.infos[key].Name != "" {
+		if key = KeyOf(key, l.ns); l.infos[key].Name != "" {
 			l.needs[key] = true
 		}
 	}
@@ -106,7 +102,7 @@ func (l *looking) ctr(words ...string) string {
 
 // containers finds containers, volumes of pods, and snapshots that clients have made for themselves.
 func (l *looking) containers(ctx context.Context) error {
-	list, err := l.d.containerd.Containers(ctx)
+	list, err := l.of.Containerd.Containers(ctx)
 	if err != nil {
 		return err
 	}
@@ -126,7 +122,7 @@ func (l *looking) containers(ctx context.Context) error {
 		if l.infos[key].Kind == snapshots.KindCommitted || named[key] || isUnpacked(key) {
 			continue
 		}
-		if pod, ok := podOfVolume(key); ok && pods[pod] != "" {
+		if pod, ok := PodOfVolume(key); ok && pods[pod] != "" {
 			l.add(wire.HoldVolume, "pod "+pod, pods[pod])
 			continue
 		}
@@ -135,17 +131,17 @@ func (l *looking) containers(ctx context.Context) error {
 	return nil
 }
 
-// podOfVolume returns the ID of the sandbox that has an image volume, by the key of its snapshot, and false if
+// PodOfVolume returns the ID of the sandbox that has an image volume, by the key of its snapshot, and false if
 // that is something else. The sandbox is also the ID of a container.
 // https://github.com/containerd/containerd/blob/v2.4.2/internal/cri/server/container_image_mount.go
-func podOfVolume(key string) (string, bool) {
+func PodOfVolume(key string) (string, bool) {
 	_, of, ok := strings.Cut(key, "/image-volumes/")
 	pod, _, _ := strings.Cut(of, "/")
 	return pod, ok
 }
 
 func (l *looking) leases(ctx context.Context) error {
-	return l.d.containerd.EachLease(ctx, l.snapshotter, l.needed, func(of leases.Lease, _ []leases.Resource) error {
+	return l.of.Containerd.EachLease(ctx, l.snapshotter, l.needed, func(of leases.Lease, _ []leases.Resource) error {
 		l.add(wire.HoldLease, of.ID, l.ctr("leases", "rm", "--sync", of.ID))
 		return nil
 	})
@@ -156,7 +152,7 @@ func (l *looking) needed(key string) bool { return l.needs[key] }
 
 // images finds images: by the configs from which containerd refers to their snapshots, and by their manifests.
 func (l *looking) images(ctx context.Context) error {
-	unpacked, err := l.d.containerd.Unpacked(ctx, l.snapshotter)
+	unpacked, err := l.of.Containerd.Unpacked(ctx, l.snapshotter)
 	if err != nil {
 		return err
 	}
@@ -165,27 +161,9 @@ func (l *looking) images(ctx context.Context) error {
 			l.targets[config] = true
 		}
 	}
-	names, err := l.d.origins.NamesOf(ctx, l.targets)
+	names, err := l.of.Origins.NamesOf(ctx, l.targets)
 	for _, name := range names {
 		l.add(wire.HoldImage, name, l.ctr("images", "rm", "--sync", name))
 	}
 	return err
-}
-
-// eager returns why an image is shown only when it is complete; "" if it can be read before.
-func (d *Daemon) eager(ctx context.Context, im store.Image) (string, error) {
-	if why := d.lazyWhy.Load(); why != nil {
-		return *why, nil
-	}
-	switch mode := d.mode(jobs.Repositories(registry.Names(im))); mode {
-	case differ.Lazy:
-		return "", nil
-	case differ.Complete:
-		return "lazy.mode, or a rule of it, is \"complete\" for its repository", nil
-	}
-	use, err := d.store.ChunkUse(ctx, im.Table)
-	if err == nil && use.Chunks == 0 {
-		return "its files have no chunk digests, which \"ballast convert\" writes; lazy.mode = \"lazy\" needs none", nil
-	}
-	return "", err
 }

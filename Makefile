@@ -111,13 +111,17 @@ check: ## gofmt, go vet, staticcheck, import policy
 	cd test && go test -count=1 . ./bench ./ballast-demo # they read files of another module, which the test cache does not track
 	cd test/chart && go test -count=1 ./... # so do these
 
-# Tests wait a lot. In the time that they leave, what later stages need is built; a stage that needs it earlier waits for it.
+# Tests wait a lot. In the time that they leave, what later stages need is built, and parsers are fuzzed; a stage that needs
+# what is built earlier waits for it.
 .PHONY: test
 test: ## Everything that CI runs
 	@test/install.sh; mkdir -p .cache
-	@set -m; nice -n 19 $(MAKE) --no-print-directory prebuild >.cache/prebuild.log 2>&1 & prebuild=$$!; \
-	set +m; trap 'kill -- -$$prebuild 2>/dev/null || true' EXIT; \
-	$(MAKE) --no-print-directory check test-unit test-fuzz e2e kubelet
+	@set -m; nice -n 19 $(MAKE) --no-print-directory prebuild >.cache/prebuild.log 2>&1 & prebuild=$$!; fuzz=; set +m; \
+	trap 'kill -- -$$prebuild $${fuzz:+-$$fuzz} 2>/dev/null || true' EXIT; \
+	$(MAKE) --no-print-directory check test-unit; \
+	set -m; nice -n 10 $(MAKE) --no-print-directory test-fuzz >.cache/fuzz.log 2>&1 & fuzz=$$!; set +m; \
+	$(MAKE) --no-print-directory e2e kubelet; \
+	wait $$fuzz || { cat .cache/fuzz.log; exit 1; }; grep -c ^== .cache/fuzz.log | sed 's/$$/ fuzz targets passed/'
 
 .PHONY: prebuild
 prebuild:

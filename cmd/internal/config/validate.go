@@ -139,8 +139,8 @@ func (c *Config) checkLazy() error {
 		return invalid("lazy.verify", "%q is not chunk or after", l.Verify)
 	case !slices.Contains([]string{HolderAuto, HolderProcess, HolderOutside, HolderNone}, l.Holder):
 		return invalid("lazy.holder", "%q is not one of auto, process, outside, none", l.Holder)
-	case l.ReadAhead < 128<<10 || l.ReadAhead > maxReadAhead:
-		return invalid("lazy.read_ahead", "%v is not in the range 128KiB to 64MiB", l.ReadAhead)
+	case l.KernelReadAhead < 128<<10 || l.KernelReadAhead > maxReadAhead:
+		return invalid("lazy.kernel_read_ahead", "%v is not in the range 128KiB to 64MiB", l.KernelReadAhead)
 	case l.Rate < 0:
 		return invalid("lazy.rate", "is negative")
 	}

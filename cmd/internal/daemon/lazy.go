@@ -74,7 +74,7 @@ func (d *Daemon) lazyUsers(ctx context.Context, m *lazy.Mount) error {
 func (d *Daemon) lazyOptions(h fdstore.Options) lazy.Options {
 	o := lazyPlaces(d.store.Dir(), d.config)
 	o.Source, o.Holder, o.Log, o.Refused = views{d.store}, h, d.log, d.metrics.Refused
-	o.ReadAhead, o.NoPassthrough, o.NoIDMap = int64(d.config.Lazy.ReadAhead), !d.config.Lazy.Passthrough, !d.config.Lazy.IDMap
+	o.ReadAhead, o.NoPassthrough, o.NoIDMap = int64(d.config.Lazy.KernelReadAhead), !d.config.Lazy.Passthrough, !d.config.Lazy.IDMap
 	return o
 }
 

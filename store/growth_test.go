@@ -54,8 +54,7 @@ func userSteps(t testing.TB, s *store.Store) []userStep {
 	}
 	exposure := store.ExposeOptions{View: "snapshot/1", Sources: good(storetest.NewFetcher(p)), Probe: true, Wait: true}
 	return []userStep{
-		{"presence", func(t testing.TB, s *store.Store, _ int) error { _, err := s.Presence(t.Context(), table); return err }},
-		{"started", func(t testing.TB, s *store.Store, _ int) error { _, err := s.Started(t.Context(), table); return err }},
+		{"state", func(t testing.TB, s *store.Store, _ int) error { _, err := s.State(t.Context(), table); return err }},
 		{"usage", func(t testing.TB, s *store.Store, _ int) error { _, err := s.Usage(); return err }},
 		{"expose", func(t testing.TB, s *store.Store, _ int) error { return s.Expose(t.Context(), table, exposure) }},
 		{"hydrate", func(t testing.TB, s *store.Store, n int) error {
@@ -140,7 +139,7 @@ func BenchmarkParts(b *testing.B) {
 				table := manyParts(parts, twice).Put(b, s)
 				start := processorTime(b)
 				for b.Loop() {
-					if _, err := s.Presence(b.Context(), table); err != nil {
+					if _, err := s.State(b.Context(), table); err != nil {
 						b.Fatal(err)
 					}
 				}

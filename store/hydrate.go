@@ -50,9 +50,6 @@ func (s *Store) Hydrate(ctx context.Context, table digest.Digest, o HydrateOptio
 	return s.engine.Hydrate(ctx, table, t, o)
 }
 
-// Hydrating returns the progress of the blobs of a table, and whether the table is being hydrated.
-func (s *Store) Hydrating(table digest.Digest) ([]Progress, bool) { return s.engine.Running(table) }
-
 // Work returns everything that is being hydrated, oldest first.
 func (s *Store) Work() []Work { return s.engine.Work() }
 

@@ -170,9 +170,10 @@ func TestReadSmallFileWhilePaused(t *testing.T) {
 }
 
 // waiting reports whether no fetch of a table has begun.
-func waiting(s *store.Store, table digest.Digest) bool {
-	ps, ok := s.Hydrating(table)
-	return !ok || slices.ContainsFunc(ps, func(p store.Progress) bool { return p.State == "waiting" })
+func waiting(t *testing.T, s *store.Store, table digest.Digest) bool {
+	t.Helper()
+	st := state(t, s, table)
+	return !st.Running || slices.ContainsFunc(st.Blobs, func(p store.Progress) bool { return p.State == "waiting" })
 }
 
 func testReadSmallFileWhilePaused(t *testing.T, first int) {
@@ -187,7 +188,7 @@ func testReadSmallFileWhilePaused(t *testing.T, first int) {
 	job := later(func() error {
 		return s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: o.Sources, Background: true})
 	})
-	waitFor(t, "the fetch begins", func() bool { return !waiting(s, table) })
+	waitFor(t, "the fetch begins", func() bool { return !waiting(t, s, table) })
 	for i := range 2 {
 		if err := ends(t, "read", later(func() error { return readOne(s, files[(first+i)%2], 40_000) })); err != nil {
 			t.Error(err)

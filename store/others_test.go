@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"errors"
 	"fmt"
 	"syscall"
 	"testing"
@@ -60,9 +61,8 @@ func (n *neighbour) steps() []ownStep {
 		{"mount", func(t testing.TB) error { return n.Present(t.Context(), ownView) }},
 		{"status", func(t testing.TB) error {
 			_, err := n.Usage()
-			_, _ = n.Hydrating(n.table)
-			_ = n.Awaited(n.table)
-			return err
+			_, serr := n.State(t.Context(), n.table)
+			return errors.Join(err, serr)
 		}},
 		{"show", func(t testing.TB) error {
 			return n.Expose(t.Context(), n.table, store.ExposeOptions{View: ownView, Sources: good(storetest.NewFetcher(own)), Probe: true, Wait: true})

@@ -27,7 +27,7 @@ func TestArrivalProvesNothing(t *testing.T) {
 	theft := later(func() error {
 		return s.Hydrate(ctx, thief, store.HydrateOptions{Sources: evil(hung(p)), Background: true})
 	})
-	waitFor(t, "the fetch begins", func() bool { return !waiting(s, thief) })
+	waitFor(t, "the fetch begins", func() bool { return !waiting(t, s, thief) })
 	own := storetest.NewBuilder("owner").Raw("w", p, 0o644).Put(t, s)
 	hold(t, s, own)
 	if err := s.Hydrate(t.Context(), own, store.HydrateOptions{Sources: good(storetest.Private{Fetcher: storetest.NewFetcher(p)})}); err != nil {

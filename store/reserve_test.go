@@ -79,7 +79,7 @@ func TestClaimedSize(t *testing.T) {
 			return s.Expose(t.Context(), table, store.ExposeOptions{Sources: from, Wait: true, Unverified: true, Probe: true})
 		},
 		"state": func() error {
-			_, err := s.Presence(t.Context(), table)
+			_, err := s.State(t.Context(), table)
 			return err
 		},
 	} {

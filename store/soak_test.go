@@ -220,7 +220,7 @@ func soakStep(ctx context.Context, s *store.Store, r *rand.Rand, models, blobs [
 			}
 		}
 	case 11:
-		_, _ = s.Presence(ctx, table)
+		_, _ = s.State(ctx, table)
 		_, _ = s.Usage()
 	}
 	return nil

@@ -2,31 +2,64 @@ package store
 
 import (
 	"context"
+	"slices"
 
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
 
-// Presence reports how much of a table is on the node, in bytes.
-type Presence struct {
-	Total int64 // of the whole table
-	Done  int64 // complete or staged
+// A State is how much of a table is on the node, and what is being done about the rest.
+type State struct {
+	// Files are the files as Views.Files returns them if the table is complete. The other fields are about an incomplete one.
+	Files []filetable.File
+
+	Total int64 // bytes of the whole table
+	Done  int64 // of them, complete or staged. Remaining files of an archive of which others were collected do not count
+	Begun bool  // anything is on the node: staged bytes, or an object that the table names
+
+	// Running is set while the table is hydrated, with the progress of its blobs. Awaited means that a Hydrate that is not in the
+	// background waits for it: such work does not stop when the store is paused.
+	Running bool
+	Blobs   []Progress
+	Awaited bool
+
+	Early map[string]Early // the views that show it
+	Lost  []CheckResult    // the missing and damaged objects of a table that was complete
 }
 
-// Presence returns how much of a table is on the node. It returns errdefs.ErrNotFound for an
-// unknown table. Remaining files of an archive of which others were collected do not count.
-func (s *Store) Presence(ctx context.Context, table digest.Digest) (Presence, error) {
+// Incomplete reports whether files are missing.
+func (s *State) Incomplete() bool { return s.Files == nil }
+
+// State returns the state of a table. It returns errdefs.ErrNotFound for an unknown table, and the error of Views.Files for one that
+// cannot be shown.
+func (s *Store) State(ctx context.Context, table digest.Digest) (st State, err error) {
+	if st.Files, err = s.Files(ctx, table); err == nil || !errdefs.IsUnavailable(err) {
+		return st, err
+	}
 	t, err := s.Table(ctx, table)
 	if err != nil {
-		return Presence{}, err
+		return st, err
 	}
-	total, done, err := s.engine.Presence(ctx, t)
-	return Presence{Total: total, Done: done}, err
+	if st.Total, st.Done, err = s.engine.Presence(ctx, t); err != nil {
+		return st, err
+	}
+	st.Begun = st.Done > 0 || s.begun(t)
+	st.Blobs, st.Running = s.engine.Running(table)
+	st.Awaited, st.Early = s.engine.Awaited(table), s.Early(table)
+	st.Lost, err = s.Missing(ctx, table)
+	return st, err
 }
 
-// Awaited reports whether a Hydrate that is not in the background waits for a table. Such work does
-// not stop when the store is paused.
-func (s *Store) Awaited(table digest.Digest) bool { return s.engine.Awaited(table) }
+// begun reports whether an object that a table names is on the node, or the first bytes of a blob are in flight.
+func (s *Store) begun(t *filetable.Table) bool {
+	for _, f := range t.Files {
+		if f.Digest != "" && f.Source != nil && len(f.Source.Inline) == 0 && s.has(f.Digest) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(t.Blobs, func(b filetable.Blob) bool { return len(s.area.Dirs(b.Digest)) > 0 })
+}
 
 // ChunkUse reports how many chunks of a table are shared.
 type ChunkUse struct {
@@ -108,28 +141,4 @@ func (s *Store) chunksOf(t *filetable.Table, wanted map[digest.Digest]int64, own
 			}
 		}
 	}
-}
-
-// Started reports whether anything of a table is on the node: staged bytes, or an object that it
-// names.
-func (s *Store) Started(ctx context.Context, table digest.Digest) (bool, error) {
-	p, err := s.Presence(ctx, table)
-	if err != nil || p.Done > 0 {
-		return p.Done > 0, err
-	}
-	t, err := s.Table(ctx, table)
-	if err != nil {
-		return false, err
-	}
-	for _, f := range t.Files {
-		if f.Digest != "" && f.Source != nil && len(f.Source.Inline) == 0 && s.has(f.Digest) {
-			return true, nil
-		}
-	}
-	for _, b := range t.Blobs { // its first bytes may be in flight
-		if len(s.area.Dirs(b.Digest)) > 0 {
-			return true, nil
-		}
-	}
-	return false, nil
 }

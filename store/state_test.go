@@ -11,14 +11,14 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// presence returns the Presence of a table.
-func presence(t *testing.T, s *store.Store, table digest.Digest) store.Presence {
+// state returns the State of a table.
+func state(t testing.TB, s *store.Store, table digest.Digest) store.State {
 	t.Helper()
-	p, err := s.Presence(t.Context(), table)
+	st, err := s.State(t.Context(), table)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return p
+	return st
 }
 
 // TestPresence follows a model from absent over partly read to complete, across a restart.
@@ -33,11 +33,8 @@ func TestPresence(t *testing.T) {
 			for _, b := range c.files {
 				total += int64(len(b))
 			}
-			if got, want := presence(t, s, table), (store.Presence{Total: total}); got != want {
-				t.Errorf("before: got %+v, want %+v", got, want)
-			}
-			if begun, err := s.Started(t.Context(), table); begun || err != nil {
-				t.Errorf("before: begun %t, %v", begun, err)
+			if got := state(t, s, table); got.Total != total || got.Done != 0 || got.Begun || !got.Incomplete() {
+				t.Errorf("before: got %+v of %d", got, total)
 			}
 			hold(t, s, table)
 			expose := func() {
@@ -50,7 +47,7 @@ func TestPresence(t *testing.T) {
 			if _, err := s.View("").ReadAt(t.Context(), digest.FromBytes(big), make([]byte, 100), int64(len(big)-100)); err != nil {
 				t.Fatal(err)
 			}
-			some := presence(t, s, table)
+			some := state(t, s, table)
 			if some.Total != total || some.Done <= 0 || some.Done >= total {
 				t.Errorf("after a read: got %+v of %d", some, total)
 			}
@@ -59,17 +56,14 @@ func TestPresence(t *testing.T) {
 			}
 			s.Close()
 			s = storetest.Open(t, dir, store.Options{})
-			if got := presence(t, s, table); got != some {
+			if got := state(t, s, table); got.Total != some.Total || got.Done != some.Done || !got.Begun {
 				t.Errorf("after a restart: got %+v, want %+v", got, some)
-			}
-			if begun, err := s.Started(t.Context(), table); !begun || err != nil {
-				t.Errorf("after a restart: begun %t, %v", begun, err)
 			}
 			if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 				t.Fatal(err)
 			}
-			if got, want := presence(t, s, table), (store.Presence{Total: total, Done: total}); got != want {
-				t.Errorf("at the end: got %+v, want %+v", got, want)
+			if got := state(t, s, table); got.Incomplete() || len(got.Files) < len(c.files) {
+				t.Errorf("at the end: got %+v", got)
 			}
 		})
 	}
@@ -88,7 +82,7 @@ func TestUnverified(t *testing.T) {
 	if _, err := s.View("").ReadAt(t.Context(), digest.FromBytes(p), make([]byte, 10), 5<<20); err != nil {
 		t.Fatal(err)
 	}
-	if got := presence(t, s, table); !s.Early(table)[""].Unverified || got.Done <= 0 || got.Done >= got.Total {
+	if got := state(t, s, table); !got.Early[""].Unverified || got.Done <= 0 || got.Done >= got.Total {
 		t.Errorf("unverified %t, %+v", s.Early(table)[""].Unverified, got)
 	}
 	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
@@ -111,10 +105,9 @@ func TestAwaited(t *testing.T) {
 	go func() {
 		ended <- s.Hydrate(ctx, table, store.HydrateOptions{Sources: storetest.From(f), Background: true})
 	}()
-	for running := false; !running; {
-		_, running = s.Hydrating(table)
+	for !state(t, s, table).Running {
 	}
-	if s.Awaited(table) {
+	if state(t, s, table).Awaited {
 		t.Error("background work is reported as awaited")
 	}
 	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {

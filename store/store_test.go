@@ -211,7 +211,7 @@ func interrupted(t *testing.T, s *store.Store, table digest.Digest, blob []byte,
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := later(func() error { return s.Hydrate(ctx, table, store.HydrateOptions{Sources: storetest.From(f)}) })
-	waitFor(t, "the first part is staged", func() bool { return presence(t, s, table).Done >= n })
+	waitFor(t, "the first part is staged", func() bool { return state(t, s, table).Done >= n })
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Fatal(err)

@@ -56,7 +56,7 @@ func attack(t *testing.T, s *store.Store, b *storetest.Builder, f transfer.Fetch
 	ctx, cancel := context.WithCancel(context.Background())
 	done := later(func() error { return s.Hydrate(ctx, table, store.HydrateOptions{Sources: evil(f)}) })
 	t.Cleanup(func() { cancel(); <-done })
-	waitFor(t, "the fetch begins", func() bool { return !waiting(s, table) })
+	waitFor(t, "the fetch begins", func() bool { return !waiting(t, s, table) })
 }
 
 func oneFileTar(t testing.TB, seed uint64, size int) []byte {
@@ -366,8 +366,7 @@ func TestReservations(t *testing.T) {
 	var tables [2]digest.Digest
 	jobs := make([]<-chan error, 2)
 	begun := func(i int) (yes bool) {
-		ps, _ := s.Hydrating(tables[i])
-		for _, p := range ps {
+		for _, p := range state(t, s, tables[i]).Blobs {
 			yes = yes || p.State == "downloading"
 		}
 		return yes

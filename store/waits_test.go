@@ -93,7 +93,7 @@ func TestReaderOfAbandonedDownload(t *testing.T) {
 			if err := endsIn(t, linger+time.Second, "read", read); !errdefs.IsUnavailable(err) {
 				t.Errorf("read: %v, want unavailable", err)
 			}
-			if _, running := s.Hydrating(table); running {
+			if state(t, s, table).Running {
 				t.Error("it is still downloaded")
 			}
 			ctx, cancel = context.WithCancel(t.Context())

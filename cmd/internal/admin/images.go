@@ -104,57 +104,40 @@ func (h *Handler) state(ctx context.Context, im store.Image, refs []store.Ref) (
 			v.Snapshots++
 		}
 	}
-	files, err := h.Store.Files(ctx, im.Table)
-	switch {
-	case err == nil:
-		return v, files
-	case !errdefs.IsUnavailable(err):
+	st, err := h.Store.State(ctx, im.Table)
+	if err != nil {
 		invalid(&v, err)
-		return v, nil
+	} else if st.Incomplete() {
+		h.incomplete(&v, st)
 	}
-	if err := h.progress(ctx, &v); err != nil {
-		invalid(&v, err)
-	}
-	return v, nil
+	return v, st.Files
 }
 
-// progress sets the progress of an incomplete image.
-func (h *Handler) progress(ctx context.Context, v *wire.Image) error {
-	ps, pulling := h.Store.Hydrating(v.Table)
-	early := h.Store.Early(v.Table)
+// incomplete sets the state of an image with missing files.
+func (h *Handler) incomplete(v *wire.Image, st store.State) {
 	switch {
-	case len(early) > 0:
-		p, err := h.Store.Presence(ctx, v.Table)
-		if err != nil {
-			return err
-		}
-		v.State, v.Total, v.Completed = wire.StateLazy, p.Total, p.Done
-		for _, e := range early {
+	case len(st.Early) > 0:
+		v.State, v.Total, v.Completed = wire.StateLazy, st.Total, st.Done
+		for _, e := range st.Early {
 			v.Unverified = v.Unverified || e.Unverified
 		}
-	case pulling:
+	case st.Running:
 		v.State = wire.StatePulling
-		for _, p := range ps {
+		for _, p := range st.Blobs {
 			v.Total += p.Total
 			v.Completed += p.Done
 		}
 	default:
-		begun, err := h.Store.Started(ctx, v.Table)
-		if err != nil {
-			return err
-		}
 		v.State = wire.StateAbsent
-		if begun {
+		if st.Begun {
 			v.State = wire.StatePartial
 		}
-		missing, err := h.Store.Missing(ctx, v.Table)
-		if len(missing) > 0 { // it was complete
-			v.Error = wire.Wrap(fmt.Errorf("%d of its objects are damaged or missing, such as %s: %w", len(missing), missing[0].Digest, errdefs.ErrDataLoss))
+		if len(st.Lost) > 0 { // it was complete
+			v.Error = wire.Wrap(fmt.Errorf("%d of its objects are damaged or missing, such as %s: %w", len(st.Lost), st.Lost[0].Digest, errdefs.ErrDataLoss))
 		}
-		return err
+		return
 	}
-	v.Paused = h.Store.Paused() && !h.Store.Awaited(v.Table)
-	return nil
+	v.Paused = h.Store.Paused() && !st.Awaited
 }
 
 // image returns all facts about one image.

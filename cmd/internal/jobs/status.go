@@ -115,8 +115,8 @@ func (b *Background) list(ctx context.Context) (out []wire.Job) {
 		if f.failed != nil {
 			j.Error = wire.Wrap(f.failed)
 		}
-		if p, err := b.Store.Presence(ctx, table); err == nil {
-			j.Total, j.Completed = p.Total, p.Done
+		if st, err := b.Store.State(ctx, table); err == nil {
+			j.Total, j.Completed = st.Total, st.Done
 		}
 		out = append(out, j)
 	}

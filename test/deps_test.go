@@ -74,7 +74,7 @@ snapshotter/tree          : store/durable store/filetable
 snapshotter/differ        : snapshotter store store/filetable store/transfer store/verify
 snapshotter/lazy          : snapshotter/lazy/fdstore store/offheap store/verify
 snapshotter/lazy/fdstore  :
-cmd/internal/config       : convert/formats convert/remote
+cmd/internal/config       : convert/formats convert/remote store/verify
 cmd/internal/facadetls    : store/durable
 cmd/internal/manualtest       :
 cmd/internal/portowner    :
@@ -92,13 +92,14 @@ cmd/internal/facadeport   : cmd/internal/config cmd/internal/facadetls cmd/inter
 cmd/internal/origins      : cmd/internal/ctrd cmd/internal/modelname convert convert/formats convert/mediatype convert/registry convert/resolve store
 cmd/internal/hostmounts   : cmd/internal/jobs cmd/internal/modelname cmd/internal/wire convert/registry convert/remote snapshotter snapshotter/differ store
 cmd/internal/care         : cmd/internal/ctrd cmd/internal/modelname cmd/internal/origins cmd/internal/translate cmd/internal/wire convert/remote snapshotter store store/transfer
+cmd/internal/hostsfile    : cmd/internal/config store/verify
 cmd/internal/admin        : cmd/internal/care cmd/internal/jobs cmd/internal/modelname cmd/internal/translate cmd/internal/wire convert convert/headers convert/image convert/registry convert/remote convert/resolve convert/signature store store/filetable
 cmd/internal/localgrpc    :
 cmd/internal/ctrd         : cmd/internal/containerdversion cmd/internal/localgrpc store/verify
-cmd/internal/node         : cmd/internal/config cmd/internal/containerdversion cmd/internal/ctrd cmd/internal/snippet
+cmd/internal/node         : cmd/internal/config cmd/internal/containerdversion cmd/internal/ctrd cmd/internal/hostsfile cmd/internal/snippet
 cmd/internal/setup        : cmd/internal/config cmd/internal/containerdversion cmd/internal/ctrd cmd/internal/dirs cmd/internal/facadetls cmd/internal/node cmd/internal/snippet cmd/internal/wire contrib/systemd convert/mediatype store store/durable store/filetable
 contrib/systemd           :
-cmd/internal/doctor       : cmd/internal/config cmd/internal/containerdversion cmd/internal/ctrd cmd/internal/node cmd/internal/portowner cmd/internal/setup cmd/internal/snippet cmd/internal/wire
+cmd/internal/doctor       : cmd/internal/config cmd/internal/containerdversion cmd/internal/ctrd cmd/internal/hostsfile cmd/internal/node cmd/internal/portowner cmd/internal/setup cmd/internal/snippet cmd/internal/wire
 cmd/internal/ahead        :
 cmd/internal/daemon       : *
 cmd/ballastd              : cmd/internal/ahead cmd/internal/config cmd/internal/daemon cmd/internal/wire snapshotter/lazy snapshotter/lazy/fdstore
@@ -158,6 +159,12 @@ var closures = []struct {
 	why      string
 }{
 	{"..", "./cmd/...", "k8s.io sigs.k8s.io !k8s.io/cri-api", "only ballast-fleet is a program for Kubernetes"},
+	{
+		"..", "./cmd/ballastd",
+		module + "/cmd/internal/setup " + module + "/cmd/internal/node " + module + "/cmd/internal/doctor " + module + "/convert/export " +
+			"github.com/containerd/containerd/v2/cmd github.com/containerd/containerd/v2/client dario.cat/mergo",
+		"what faces tenants as root is not what installs, judges and publishes",
+	},
 	{"../cmd/ballast-fleet", "./...", module + " !" + module + "/cmd/ballast-fleet !" + module + "/cmd/internal/wire", "it is a client of the daemon"},
 	{"..", "./cmd/internal/wire", module + " !" + module + "/cmd/internal/wire", "clients link the contract, not the engine"},
 }

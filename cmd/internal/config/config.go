@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/opencontainers/go-digest"
 )
 
 // Version is the version of the configuration file.
@@ -16,6 +17,9 @@ const DefaultPath = "/etc/ballast/config.toml"
 // Config is the configuration of the daemon, and of those parts of the command line that need to
 // know what the daemon does.
 type Config struct {
+	// From is the argument of Load, for another Load; "" without one.
+	From string `toml:"-"`
+
 	Version int `toml:"version" comment:"Version of the file format. Every file needs this line."`
 
 	Root         string `toml:"root" comment:"Directory for everything that ballast stores, and for nothing else: a directory with files of others is\nrefused. It must be on one file system: files in it are lower layers of overlay mounts and are renamed\nbetween directories."`
@@ -58,6 +62,14 @@ type Facade struct {
 	OriginDigests bool `toml:"origin_digests" comment:"Let pods mount a model by the digest that its registry shows, where that is safe. If false, or\nwhere it is not safe, the pull fails and the error names the converted digest, which always works."`
 
 	InsecurePlainHTTP bool `toml:"insecure_plain_http" comment:"For tests only: use plain HTTP without keys. Every user of the node can then pull what the node can\npull. A process that binds the port while ballastd is down receives pull secrets and can replace images."`
+
+	Closed []HostsFile `toml:"closed,omitempty" comment:"The hosts.toml of a closed registry. \"ballast setup\" writes these tables into conf.d/00-closed.toml. ballastd\nlogs an error when another program replaces or removes such a file; it reads the tables again when they\nchange, without a restart."`
+}
+
+// HostsFile is a hosts.toml of containerd.
+type HostsFile struct {
+	File   string        `toml:"file" comment:"Its path."`
+	Digest digest.Digest `toml:"digest" comment:"Its content, as \"sha256:\" and a checksum."`
 }
 
 // Upstream configures access to registries.

@@ -66,6 +66,7 @@ ollama_hosts = ["a.example", "b.example"]
 		t.Fatal(err)
 	}
 	want := Default()
+	want.From = filepath.Join(dir, "config.toml")
 	want.Root = "/data/ballast"
 	want.Fetch = Fetch{Connections: 16, Reserve: 2e9, Linger: Duration{time.Hour}}
 	want.Upstream.OllamaHosts = []string{"c.example"}
@@ -101,6 +102,13 @@ func TestLoadErrors(t *testing.T) {
 		{"address", "version = 1\n[upstream]\nallow_hosts = [\"10.0.0.300\"]\n", `"10.0.0.300" is not a host`},
 		{"URL", "version = 1\n[upstream]\nallow_hosts = [\"http://x\"]\n", `"http://x" is not a host`},
 		{"not a host of references", "version = 1\n[upstream]\nshare_credentials = [\"https://registry.example\"]\n", `upstream.share_credentials: "https://registry.example" is not a host`},
+		{"closed without file", "version = 1\n[[facade.closed]]\ndigest = \"sha256:" + strings.Repeat("a", 64) + "\"\n", `facade.closed 1: file: "" is not an absolute path`},
+		{"closed by another file", "version = 1\n[[facade.closed]]\nfile = \"/etc/shadow\"\n", `facade.closed 1: file: "/etc/shadow" is not the path of a hosts.toml`},
+		{"closed elsewhere", "version = 1\n[[facade.closed]]\nfile = \"/etc/../a/hosts.toml\"\n", `is not the path of a hosts.toml`},
+		{"closed far away", "version = 1\n[[facade.closed]]\nfile = \"/" + strings.Repeat("x/", 2048) + "hosts.toml\"\n", "more than 4096"},
+		{"closed without digest", "version = 1\n[[facade.closed]]\nfile = \"/a/hosts.toml\"\n", `facade.closed 1: digest: "" is not "sha256:" and a checksum`},
+		{"closed with a long digest", "version = 1\n[[facade.closed]]\nfile = \"/a/hosts.toml\"\ndigest = \"sha512:" + strings.Repeat("a", 128) + "\"\n", `is not "sha256:" and a checksum`},
+		{"closed too often", "version = 1\n" + strings.Repeat("[[facade.closed]]\n", 1001), "1001 tables are more than 1000"},
 		{"share", "version = 1\n[gc]\nhigh = \"120%\"\n", "not in the range 1%"},
 		{"share as number", "version = 1\n[gc]\nhigh = 500\n", "gc.high: 500% is not in the range 1%"},
 		{"scrub without end", "version = 1\n[scrub]\ninterval = \"-1h\"\n", "scrub.interval: is negative"},

@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"encoding"
 	"errors"
 	"fmt"
@@ -28,17 +29,29 @@ func Load(path string) (*Config, error) {
 
 // LoadFiles is Load, and also returns the files that were read.
 func LoadFiles(path string) (*Config, []string, error) {
-	must := true
-	if path == "" {
-		path = os.Getenv("BALLAST_CONFIG")
-	}
-	if path == "" {
-		path, must = DefaultPath, false
-	}
 	c := Default()
+	c.From = path
 	fromEnvironment(c)
+	path, must := find(path)
 	return load(c, path, must, nil)
 }
+
+// find returns the configuration file for the argument of Load, and whether it must exist.
+func find(path string) (file string, must bool) {
+	if path = cmp.Or(path, os.Getenv("BALLAST_CONFIG")); path == "" {
+		return DefaultPath, false
+	}
+	return path, true
+}
+
+// DropIns returns the directory of the drop-ins for the argument of Load.
+func DropIns(path string) string {
+	file, _ := find(path)
+	return dropIns(file)
+}
+
+// dropIns returns the directory of the drop-ins of a configuration file.
+func dropIns(file string) string { return filepath.Join(filepath.Dir(file), "conf.d") }
 
 // LoadHost reads the configuration of a host whose DefaultPath is at path in this process. The file
 // may be missing, and the environment is not used: that of the host's daemon is another one.
@@ -60,12 +73,12 @@ func load(c *Config, path string, must bool, instead map[string]string) (*Config
 	default:
 		return nil, nil, err
 	}
-	dropins, err := filepath.Glob(filepath.Join(filepath.Dir(path), "conf.d", "*.toml"))
+	dropins, err := filepath.Glob(filepath.Join(dropIns(path), "*.toml"))
 	if err != nil {
 		return nil, nil, err
 	}
 	for name := range instead {
-		dropins = append(dropins, filepath.Join(filepath.Dir(path), "conf.d", name))
+		dropins = append(dropins, filepath.Join(dropIns(path), name))
 	}
 	slices.Sort(dropins)
 	for _, p := range slices.Compact(dropins) {

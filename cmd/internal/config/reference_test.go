@@ -28,6 +28,9 @@ func TestReference(t *testing.T) {
 func writeTable(b *strings.Builder, heading, prefix string, of reflect.Type, defaults reflect.Value) {
 	var tables []reflect.StructField
 	for f := range of.Fields() {
+		if tomlName(f) == "-" {
+			continue
+		}
 		if isTable(f.Type) {
 			tables = append(tables, f)
 			continue

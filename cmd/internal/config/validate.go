@@ -11,9 +11,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/containerd/errdefs"
-
 	"github.com/ballast-dev/ballast/convert/formats"
+	"github.com/ballast-dev/ballast/store/verify"
+	"github.com/containerd/errdefs"
 )
 
 // maxSocketPath limits the path of a unix socket: sun_path has 108 bytes with the final 0, and a
@@ -43,7 +43,7 @@ func (c *Config) validate() error {
 	if c.Address == c.AdminAddress {
 		return invalid("admin_address", "is the same as address")
 	}
-	return cmp.Or(c.checkDirs(), c.checkListeners(), c.checkCartons(), c.checkValues(), c.checkLazy(), c.checkVerify(), c.checkUpstream())
+	return cmp.Or(c.checkDirs(), c.checkListeners(), c.checkClosed(), c.checkCartons(), c.checkValues(), c.checkLazy(), c.checkVerify(), c.checkUpstream())
 }
 
 func (c *Config) checkValues() error {
@@ -171,6 +171,31 @@ func (c *Config) checkListeners() error {
 	if c.Metrics.Listen != "" {
 		if _, _, err := net.SplitHostPort(c.Metrics.Listen); err != nil {
 			return invalid("metrics.listen", "%v", err)
+		}
+	}
+	return nil
+}
+
+// The limits of facade.closed: ballastd watches three directories for each file.
+const (
+	maxClosed    = 1000
+	maxHostsPath = 4096 // PATH_MAX
+)
+
+func (c *Config) checkClosed() error {
+	if n := len(c.Facade.Closed); n > maxClosed {
+		return invalid("facade.closed", "%d tables are more than %d", n, maxClosed)
+	}
+	for i, f := range c.Facade.Closed {
+		key := fmt.Sprintf("facade.closed %d: ", i+1)
+		if err := checkPath(key+"file", f.File, maxHostsPath); err != nil {
+			return err
+		}
+		if f.File != filepath.Clean(f.File) || filepath.Base(f.File) != "hosts.toml" || strings.Contains(f.File, "\x00") {
+			return invalid(key+"file", "%q is not the path of a hosts.toml", f.File)
+		}
+		if _, err := verify.ParseDigest(f.Digest.String()); err != nil {
+			return invalid(key+"digest", "%.100q is not \"sha256:\" and a checksum", f.Digest)
 		}
 	}
 	return nil

@@ -4,19 +4,30 @@ import (
 	"context"
 	"path/filepath"
 
-	"github.com/ballast-dev/ballast/cmd/internal/node"
-	"github.com/ballast-dev/ballast/cmd/internal/setup"
+	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/cmd/internal/hostsfile"
 	"github.com/ballast-dev/ballast/cmd/internal/snippet"
 )
 
 // watchHosts logs, until ctx ends, which hosts.toml files of ballast setup were replaced or taken away, and by whom:
-// without them, models of their registries are empty directories.
+// without them, models of their registries are empty directories. The list of the files is read again when the
+// configuration changes: setup closes registries when the daemon has started, and a restart for that would cut off readers.
 func (d *Daemon) watchHosts(ctx context.Context) error {
-	err := setup.WatchHosts(ctx, "/", func(paths []string) {
+	closed := d.config.Facade.Closed
+	list := func() []config.HostsFile {
+		again, err := config.Load(d.config.From)
+		if err != nil {
+			d.log.WarnContext(ctx, "the configuration cannot be read again; hosts.toml files are compared with the list of before", "err", err)
+			return closed
+		}
+		closed = again.Facade.Closed
+		return closed
+	}
+	err := hostsfile.Watch(ctx, config.DropIns(d.config.From), list, func(paths []string) {
 		for _, p := range paths {
 			if !snippet.NamesFacade(p, d.config.Facade.Listen) {
 				d.log.ErrorContext(ctx, "a hosts.toml does not lead to the facade any more: models of this registry arrive unconverted; see ballast doctor",
-					"file", p, "registry", snippet.RegistryOf(filepath.Base(filepath.Dir(p))), "by", (node.Host{Root: "/"}).HostsWriter(p))
+					"file", p, "registry", snippet.RegistryOf(filepath.Base(filepath.Dir(p))), "by", hostsfile.Writer("/", p))
 			}
 		}
 	})

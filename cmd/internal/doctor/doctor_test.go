@@ -25,6 +25,7 @@ import (
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/durable"
 	"github.com/ballast-dev/ballast/store/storetest/disktest"
+	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
 )
 
@@ -195,6 +196,11 @@ func (n *machine) write(t *testing.T, name, s string) {
 	if err := os.WriteFile(path, []byte(s), 0o644); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// closed has setup say that it has closed a registry.
+func (n *machine) closed(registry string) {
+	n.doctor.Config.Facade.Closed = []config.HostsFile{{File: filepath.Join(n.dir, "certs.d", registry, "hosts.toml"), Digest: digest.FromString("of setup")}}
 }
 
 const dropin = "conf.d/ballast.toml"
@@ -521,6 +527,17 @@ func TestFaults(t *testing.T) {
 			}
 			n.doctor.HostsDirs = []string{"/nowhere/certs.d", filepath.Join(n.dir, "certs.d")} // containerd also names the last one
 		}, "hosts.toml", node.Warn, "certs.d, /nowhere/certs.d uses the facade", "ballast config hosts REGISTRY --write --hosts-dir "},
+		{"hosts.toml of setup gone", func(t *testing.T, n *machine) {
+			n.closed("quay.io")
+		}, "hosts.toml", node.Fail, "quay.io/hosts.toml of ballast setup is gone, so models of quay.io arrive unconverted", "ballast doctor --fix"},
+		{"hosts.toml of setup replaced", func(t *testing.T, n *machine) {
+			n.closed("quay.io")
+			n.write(t, "certs.d/quay.io/hosts.toml", "server = \"https://quay.io\"\n")
+		}, "hosts.toml", node.Fail, "quay.io/hosts.toml was replaced, and does not lead to the facade", "ballast setup --force"},
+		{"hosts.toml of setup replaced by dfinit", func(t *testing.T, n *machine) {
+			n.closed("quay.io")
+			n.write(t, "certs.d/quay.io/hosts.toml", "[host.\"http://127.0.0.1:4001\"]\n")
+		}, "hosts.toml", node.Fail, "quay.io/hosts.toml was replaced by Dragonfly", "take quay.io out of what Dragonfly writes"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode(t)

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ballast-dev/ballast/cmd/internal/hostsfile"
 	"github.com/ballast-dev/ballast/cmd/internal/setup"
 	"github.com/ballast-dev/ballast/cmd/internal/snippet"
 	"github.com/ballast-dev/ballast/cmd/internal/wire"
@@ -81,17 +82,13 @@ func (d *Doctor) hosts(ctx context.Context, h *wire.Health) {
 // replaced reports whether a hosts.toml of setup is gone, or does not name the facade any more.
 func (d *Doctor) replaced() (bad bool) {
 	const check = "hosts.toml"
-	paths, err := setup.ReplacedHosts(d.Node.Root)
-	if err != nil {
-		d.Warn(check, "", "%v", err)
-	}
-	for _, p := range paths {
+	for _, p := range hostsfile.Replaced(d.Config.Facade.Closed) {
 		if d.namesFacade(p) { // checked as it is
 			continue
 		}
 		bad = true
 		registry := snippet.RegistryOf(filepath.Base(filepath.Dir(p)))
-		switch who := d.Node.HostsWriter(p); {
+		switch who := hostsfile.Writer(d.Node.Root, p); {
 		case who != "":
 			d.Fail(check, fmt.Sprintf("take %s out of what %s writes, then ballast setup --force", registry, who), "%s was replaced by %s, so models of %s arrive unconverted", p, who, registry)
 		case !d.Node.Exists(p):

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
+	"github.com/ballast-dev/ballast/cmd/internal/hostsfile"
 	"github.com/containerd/containerd/v2/defaults"
 )
 
@@ -26,27 +27,7 @@ var snapshotters = []struct{ name, plugin, socket string }{
 	{"SOCI", "soci", "soci-snapshotter-grpc.sock"},
 }
 
-// Names of programs that write hosts.toml files.
 const (
-	dragonfly = "Dragonfly"
-	spegel    = "Spegel"
-)
-
-// What programs write into hosts.toml files and no other: Dragonfly's dfinit a header, and into that of
-// all registries the address of its proxy; Spegel a short timeout, in single quotes.
-// https://github.com/dragonflyoss/client/blob/v1.5.1/dragonfly-client-init/src/container_runtime/containerd.rs
-// https://github.com/spegel-org/spegel/blob/v0.7.4/pkg/oci/containerd.go
-var hostsMarks = []struct{ mark, name string }{
-	{"X-Dragonfly-Registry", dragonfly},
-	{`"http://127.0.0.1:4001"`, dragonfly},
-	{`"http://127.0.0.1:65001"`, dragonfly},
-	{"dial_timeout = '200ms'", spegel},
-}
-
-const (
-	// spegelBackup is the directory to which Spegel moves all that it finds beside it.
-	spegelBackup = "_backup"
-
 	// nydusBackup is added to the name of the file that nydus' installer restores when it is removed.
 	nydusBackup = ".bak.nydus"
 
@@ -54,22 +35,6 @@ const (
 	// https://github.com/NVIDIA/nvidia-container-toolkit/blob/v1.18.0/cmd/nvidia-ctk/README.md
 	nvidiaRuntime = "nvidia-container-runtime"
 )
-
-// HostsWriter returns the name of the program that has replaced a hosts.toml, or taken it away, or "" if
-// it is unknown.
-func (h Host) HostsWriter(file string) string {
-	text, _ := h.Text(file)
-	for _, m := range hostsMarks {
-		if strings.Contains(text, m.mark) {
-			return m.name
-		}
-	}
-	dir, registry := filepath.Split(filepath.Dir(file))
-	if text == "" && h.Exists(filepath.Join(dir, spegelBackup, registry)) {
-		return spegel
-	}
-	return ""
-}
 
 // neighbours names other programs, and says what matters where ballast is there too.
 func (k *Checker) neighbours(ours string) {
@@ -144,18 +109,18 @@ func (k *Checker) mirrors() {
 		}
 		wrote := map[string][]string{}
 		for _, n := range names {
-			if who := k.Host.HostsWriter(filepath.Join(dir, n, "hosts.toml")); who != "" {
+			if who := hostsfile.Writer(k.Host.Root, filepath.Join(dir, n, "hosts.toml")); who != "" {
 				wrote[who] = append(wrote[who], n)
 			}
 		}
-		if list := wrote[dragonfly]; len(list) > 0 {
+		if list := wrote[hostsfile.Dragonfly]; len(list) > 0 {
 			k.OK(CheckNeighbours, "Dragonfly's dfinit writes hosts.toml of %s in %s at each start: models of these arrive unconverted. Registries with a hosts.toml of ballast go to ballast; do not give them to dfinit as well",
 				strings.Join(list, ", "), dir)
 		}
-		if k.Host.IsDir(filepath.Join(dir, spegelBackup)) && k.Config.Facade.Listen != "" {
-			k.Warn(CheckNeighbours, fmt.Sprintf("spegel.containerdMirrorAdd=false in the values of its chart; then move the files of %s back, and run ballast setup", filepath.Join(dir, spegelBackup)),
+		if k.Host.IsDir(filepath.Join(dir, hostsfile.SpegelBackup)) && k.Config.Facade.Listen != "" {
+			k.Warn(CheckNeighbours, fmt.Sprintf("spegel.containerdMirrorAdd=false in the values of its chart; then move the files of %s back, and run ballast setup", filepath.Join(dir, hostsfile.SpegelBackup)),
 				"Spegel replaces all of %s at each start, with the hosts.toml of ballast: models then arrive unconverted", dir)
-		} else if list := wrote[spegel]; len(list) > 0 {
+		} else if list := wrote[hostsfile.Spegel]; len(list) > 0 {
 			k.OK(CheckNeighbours, "Spegel mirrors %s by hosts.toml in %s; it does not share models: containerd does not have their blobs", strings.Join(list, ", "), dir)
 		}
 	}

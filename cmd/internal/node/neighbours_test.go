@@ -199,15 +199,3 @@ func TestNeighbours(t *testing.T) {
 		})
 	}
 }
-
-// TestHostsWriter names who has replaced a hosts.toml of ballast.
-func TestHostsWriter(t *testing.T) {
-	h := files(t, map[string]string{
-		certs + "a/hosts.toml": dfinitHosts, certs + "b/hosts.toml": spegelDefault, certs + "c/hosts.toml": ballastHosts, certs + "_backup/d/hosts.toml": ballastHosts,
-	})
-	for registry, want := range map[string]string{"a": "Dragonfly", "b": "Spegel", "c": "", "d": "Spegel", "e": ""} {
-		if got := h.HostsWriter(certs + registry + "/hosts.toml"); got != want {
-			t.Errorf("%s: got %q, want %q", registry, got, want)
-		}
-	}
-}

@@ -96,89 +96,63 @@ func TestForeignHosts(t *testing.T) {
 	}
 }
 
-// TestWatchHosts notices when other programs replace, move and restore hosts.toml files.
-func TestWatchHosts(t *testing.T) {
-	const certs, file = "etc/containerd/certs.d", "/etc/containerd/certs.d/ghcr.io/hosts.toml"
+// TestClosedList cuts set-ups, openings and removals off after each step, and looks at what the list of files of closed
+// registries says then: all of it is on the host as it says, and in the end it has each of them.
+func TestClosedList(t *testing.T) {
+	const theirs = "etc/containerd/certs.d/ghcr.io/hosts.toml"
+	setup := func(registries ...string) func(*root) (*Plan, error) {
+		return func(r *root) (*Plan, error) { return r.plan(Options{Registries: registries, Force: true}) }
+	}
+	open := func(registry string) func(*root) (*Plan, error) {
+		return func(r *root) (*Plan, error) { return NewOpen(t.Context(), Options{Host: r.dir}, []string{registry}) }
+	}
 	r := newRoot(t, "kubeadm")
 	r.keys()
-	r.set(Options{Registries: []string{"ghcr.io"}})
-	ctx, cancel := context.WithCancel(t.Context())
-	seen, ended := make(chan []string, 100), make(chan error, 1)
-	go func() { ended <- WatchHosts(ctx, r.dir, func(paths []string) { seen <- paths }) }()
-	expect := func(want ...string) {
+	r.write(theirs, "server = \"https://ghcr.io\"\n")
+	list := func() []string {
 		t.Helper()
-		select {
-		case got := <-seen:
-			if !slices.Equal(got, want) {
-				t.Errorf("got %q, want %q", got, want)
-			}
-		case err := <-ended:
-			t.Fatalf("it ended: %v", err)
-		case <-time.After(5 * time.Minute):
-			t.Fatal("nothing was noticed")
-		}
-	}
-	at := func(p string) string { return filepath.Join(r.dir, certs, p) }
-	ours := r.read(certs + "/ghcr.io/hosts.toml")
-	r.ok(os.Mkdir(at("_backup"), 0o755))
-	r.ok(os.Rename(at("ghcr.io"), at("_backup/ghcr.io"))) // as Spegel does
-	expect(file)
-	r.ok(os.Rename(at("_backup/ghcr.io"), at("ghcr.io")))
-	expect()
-	r.write(certs+"/ghcr.io/hosts.toml", "server = \"https://ghcr.io\"\n") // as Dragonfly does
-	expect(file)
-	r.ok(os.RemoveAll(at("ghcr.io")))
-	r.write(certs+"/ghcr.io/hosts.toml", ours)
-	expect()
-	r.ok(os.Remove(at("ghcr.io/hosts.toml")))
-	r.ok(os.Mkdir(at("ghcr.io/hosts.toml"), 0o755))
-	expect(file)
-	r.ok(os.Remove(at("ghcr.io/hosts.toml")))
-	r.write(certs+"/ghcr.io/hosts.toml", ours)
-	expect()
-	certsDir := filepath.Join(r.dir, certs)
-	time.Sleep(3 * settle) // no earlier event is left, so that the move must be one
-	r.ok(os.Rename(certsDir, certsDir+".bak"))
-	r.ok(os.Mkdir(certsDir, 0o755))
-	expect(file)
-	r.ok(os.Remove(certsDir))
-	r.ok(os.Rename(certsDir+".bak", certsDir))
-	expect()
-	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
-}
-
-// TestReplacedHosts tells a file that was taken away from one that a set-up has not written yet.
-func TestReplacedHosts(t *testing.T) {
-	const file = "/etc/containerd/certs.d/ghcr.io/hosts.toml"
-	r := newRoot(t, "kubeadm")
-	r.keys()
-	r.set(Options{Registries: []string{"ghcr.io"}})
-	h := hostAt(r.dir)
-	for _, tt := range []struct {
-		name    string
-		runs    bool
-		content string
-		want    []string
-	}{
-		{"gone", false, "", []string{file}},
-		{"not written yet", true, "", nil},
-		{"replaced while a set-up runs", true, "server = \"https://ghcr.io\"\n", []string{file}},
-	} {
-		r.ok(os.RemoveAll(filepath.Join(r.dir, file)))
-		if tt.content != "" {
-			r.write(file[1:], tt.content)
-		}
-		have, err := h.readRecord()
+		c, err := hostAt(r.dir).config(nil)
 		r.ok(err)
-		if have.Before = nil; tt.runs {
-			have.Before = &before{}
+		var names []string
+		for _, f := range c.Facade.Closed {
+			if got, err := hostAt(r.dir).digestAt(f.File); err != nil || got != f.Digest {
+				t.Errorf("%s is listed with %s, and has %s, %v", f.File, f.Digest, got, err)
+			}
+			names = append(names, filepath.Base(filepath.Dir(f.File)))
 		}
-		r.ok(h.writeRecord(have))
-		if got, err := ReplacedHosts(r.dir); err != nil || !slices.Equal(got, tt.want) {
-			t.Errorf("%s: %q, %v, want %q", tt.name, got, err, tt.want)
+		return names
+	}
+	for _, tt := range []struct {
+		name string
+		plan func(*root) (*Plan, error)
+		want []string
+	}{
+		{"one", setup("ghcr.io"), []string{"ghcr.io"}},
+		{"another", setup("quay.io"), []string{"quay.io"}}, // and the file of others is back
+		{"all", setup("_default", "ghcr.io", "quay.io"), []string{"_default", "ghcr.io", "quay.io"}},
+		{"another port", func(r *root) (*Plan, error) {
+			r.write(configFile, "version = 1\n[facade]\nlisten = \"127.0.0.1:5758\"\n")
+			return setup("_default", "ghcr.io", "quay.io")(r)
+		}, []string{"_default", "ghcr.io", "quay.io"}},
+		{"open below _default", open("ghcr.io"), []string{"_default", "quay.io"}},
+		{"open", open("_default"), []string{"quay.io"}},
+		{"open the last", open("quay.io"), nil},
+		{"again", setup("quay.io"), []string{"quay.io"}},
+		{"remove", func(r *root) (*Plan, error) {
+			return NewRemoval(t.Context(), Options{Host: r.dir, NoRestart: true})
+		}, nil},
+	} {
+		t.Log(tt.name)
+		p, err := tt.plan(r)
+		r.ok(err)
+		r.ok(p.begin())
+		for _, s := range p.Steps {
+			r.ok(p.do(t.Context(), s))
+			list()
+		}
+		r.ok(p.end())
+		if got := list(); !slices.Equal(got, tt.want) {
+			t.Errorf("%s: listed %q, want %q", tt.name, got, tt.want)
 		}
 	}
 }
@@ -240,7 +214,7 @@ func TestOpenRegistries(t *testing.T) {
 		r.ok(err)
 		return r.apply(p)
 	}
-	if got := open("ghcr.io"); !slices.Equal(got, []string{"write /etc/containerd/certs.d/ghcr.io/hosts.toml"}) {
+	if got := open("ghcr.io"); !slices.Equal(got, []string{"remove " + closedConfig, "write /etc/containerd/certs.d/ghcr.io/hosts.toml", "write " + closedConfig}) {
 		t.Errorf("below a closed default: %q", got)
 	}
 	if got := r.read("etc/containerd/certs.d/ghcr.io/hosts.toml"); !strings.Contains(got, "server = \"https://ghcr.io\"") || strings.Contains(got, "5757") {
@@ -407,7 +381,7 @@ func TestRegistriesAreClosedAfterKeysExist(t *testing.T) {
 		t.Errorf("pending %q, notes %q", p.Pending, p.Notes)
 	}
 	r.keys()
-	if steps := r.set(o); !slices.Equal(steps, []string{"write /etc/containerd/certs.d/ghcr.io/hosts.toml"}) {
+	if steps := r.set(o); !slices.Equal(steps, []string{"write /etc/containerd/certs.d/ghcr.io/hosts.toml", "write " + closedConfig}) {
 		t.Errorf("with keys: %q", steps)
 	}
 }

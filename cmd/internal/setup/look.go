@@ -195,32 +195,6 @@ func (v *view) named() ([]string, error) {
 	return found, nil
 }
 
-// ReplacedHosts returns, sorted, the hosts.toml files of the registries that setup has closed on a host, as far
-// as they are gone, have another content now, or cannot be read. While a set-up runs, a file that is not there is still to be
-// written.
-func ReplacedHosts(root string) ([]string, error) {
-	o := Options{Host: root}
-	o.complete()
-	h := hostAt(o.Host)
-	r, err := h.readRecord()
-	if err != nil || r == nil || r.Removing {
-		return nil, err
-	}
-	var paths []string
-	for p, f := range r.Files {
-		if filepath.Base(p) != "hosts.toml" || !slices.Contains(r.Options.Registries, snippet.RegistryOf(filepath.Base(filepath.Dir(p)))) {
-			continue
-		}
-		have, err := h.digestAt(p)
-		unwritten := err == nil && have == "" && r.Before != nil
-		if err != nil || !f.wrote(have) && !unwritten {
-			paths = append(paths, p)
-		}
-	}
-	slices.Sort(paths)
-	return paths, nil
-}
-
 // hostsFile returns the path of the hosts.toml of a registry.
 func (v *view) hostsFile(registry string) string {
 	return filepath.Join(v.hostsDir, registry, "hosts.toml")

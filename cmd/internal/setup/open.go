@@ -49,10 +49,15 @@ func NewOpen(ctx context.Context, o Options, registries []string) (*Plan, error)
 			return nil, fmt.Errorf("%s was not written by setup: edit or remove it yourself: %w", p, errdefs.ErrFailedPrecondition)
 		}
 		delete(b.files, p)
-		if err := b.undoAll([]string{p}, noGroup, name+" is asked directly"); err != nil {
-			return nil, err
-		}
 		b.note("models of %s arrive unconverted until you close it again: ballast setup --registry %s", name, name)
+	}
+	left := slices.DeleteFunc(slices.Clone(r.Options.Registries), func(s string) bool { return slices.Contains(registries, s) })
+	b.fixing = true // a list that others have edited stays, too
+	if err := b.list(left, 0); err != nil {
+		return nil, err
+	}
+	if err := b.stale(noGroup); err != nil {
+		return nil, err
 	}
 	b.plan.next, b.plan.done = *r, *r
 	b.plan.next.Files = maps.Clone(r.Files)
@@ -60,6 +65,6 @@ func NewOpen(ctx context.Context, o Options, registries []string) (*Plan, error)
 	b.plan.next.Dirs = b.dirs()
 	b.plan.done.Dirs = b.plan.next.Dirs
 	b.plan.done.Files, b.plan.done.Before = b.files, nil
-	b.plan.done.Options.Registries = slices.DeleteFunc(slices.Clone(r.Options.Registries), func(s string) bool { return slices.Contains(registries, s) })
+	b.plan.done.Options.Registries = left
 	return b.plan, nil
 }

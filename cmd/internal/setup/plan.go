@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -406,81 +405,10 @@ func (b *builder) note(format string, a ...any) {
 
 func (b *builder) say(note string) { b.plan.Notes = append(b.plan.Notes, note) }
 
-// registries adds the hosts.toml files. They come last: they need the keys of the facade.
-func (b *builder) registries() error {
-	closed := b.o.Registries
-	refuse, notes, open, err := b.heal(b.o, closed)
-	if err != nil {
-		return err
-	}
-	if len(refuse) > 0 && !b.o.Force && !b.fixing {
-		return fmt.Errorf("%s. Pull it now (crictl pull), if it is then pinned; or name it by digest; or use another registry; or leave that registry open; --force ignores this: %w", strings.Join(refuse, "; "), errdefs.ErrFailedPrecondition)
-	}
-	b.plan.Notes = append(b.plan.Notes, append(refuse, notes...)...)
-	if len(closed) == 0 {
-		return b.stale(noGroup)
-	}
-	hosts, err := HostsOf(b.Config)
-	if err != nil {
-		return err
-	}
-	later := !b.haveKeys() && (b.o.NoService || b.o.NoRestart)
-	if later {
-		b.plan.Pending = append(b.plan.Pending, "hosts.toml")
-		b.note("the hosts.toml files of %s can be written when ballastd has created its keys: run this command again when ballastd is running", strings.Join(closed, ", "))
-	}
-	for _, r := range open { // before _default is closed
-		if err := b.want(b.hostsFile(r), []byte(openHosts(r)), 0o644, noGroup, "the node needs images of "+r+", and _default is closed"); err != nil {
-			return err
-		}
-	}
-	for _, r := range closed {
-		if err := b.closeRegistry(hosts, r, later); err != nil {
-			return err
-		}
-	}
-	return b.stale(noGroup)
-}
-
-// closeRegistry adds the hosts.toml of a registry.
-func (b *builder) closeRegistry(hosts snippet.Hosts, registry string, later bool) error {
-	p := b.hostsFile(registry)
-	if later {
-		if f, ours := b.old[p]; ours {
-			b.files[p] = f
-		}
-		return nil
-	}
-	hosts.Registry, hosts.PlainHTTP = registry, local(registry)
-	why := "tags of " + registry + " go through the facade"
-	have, err := b.Text(p)
-	if err != nil {
-		return err
-	}
-	if strings.Contains(have, "\nserver = \"http://"+registry+"\"\n") {
-		hosts.PlainHTTP = true // as written by "ballast config hosts --plain-http"
-	}
-	var text strings.Builder
-	if err := hosts.Write(&text); err != nil {
-		return err
-	}
-	return b.want(p, []byte(text.String()), 0o644, noGroup, why)
-}
-
-// local reports whether a registry is on this machine, where containerd uses plain HTTP.
-func local(registry string) bool {
-	name, _, err := net.SplitHostPort(registry)
-	if err != nil {
-		return false
-	}
-	ip := net.ParseIP(name)
-	return name == "localhost" || ip != nil && ip.IsLoopback()
-}
-
 // groupOf returns the group of one of our files, which determines the service that reads it.
 func groupOf(p string) group {
 	switch {
-	case filepath.Base(p) == "hosts.toml":
+	case filepath.Base(p) == "hosts.toml", p == closedConfig:
 		return noGroup
 	case filepath.Dir(p) == unitDir, filepath.Base(p) == "ballast", filepath.Base(p) == "ballastd", filepath.Dir(p) == settingsDir:
 		return daemonGroup

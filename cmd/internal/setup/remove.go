@@ -69,7 +69,7 @@ func (b *builder) remove(ctx context.Context, found *record, busy []string) erro
 	var hosts, containerd, units, settings, programs []string
 	for _, p := range paths {
 		switch {
-		case filepath.Base(p) == "hosts.toml":
+		case filepath.Base(p) == "hosts.toml", p == closedConfig: // which comes first
 			hosts = append(hosts, p)
 		case filepath.Dir(p) == unitDir:
 			units = append(units, p)

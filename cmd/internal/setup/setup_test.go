@@ -153,7 +153,7 @@ const (
 // original state.
 func TestDistros(t *testing.T) {
 	const k3sDir, rke2Dir = "/var/lib/rancher/k3s/agent/etc/containerd", "/var/lib/rancher/rke2/agent/etc/containerd"
-	const ollama = "/registry.ollama.ai/hosts.toml"
+	const ollama = "/registry.ollama.ai/hosts.toml|write " + closedConfig
 	for _, tt := range []struct {
 		name   string
 		o      Options

@@ -51,9 +51,9 @@ func TestPage(t *testing.T) {
 	recorded(t, metrics, "controller.prom", `ballast_fleet_set_nodes{set="chat",state="desired"} 1000`)
 }
 
-var update = flag.Bool("update", false, "record the metrics that the tests of contrib/monitoring evaluate")
+var update = flag.Bool("update", false, "record the metrics that the tests of test/chart/monitoring evaluate")
 
-// recorded waits until a program has a metric, and wants the metrics that contrib/monitoring has recorded of it to be what it has.
+// recorded waits until a program has a metric, and wants the metrics that test/chart/monitoring has recorded of it to be what it has.
 func recorded(t *testing.T, address, file, want string) {
 	t.Helper()
 	var text string
@@ -69,7 +69,7 @@ func recorded(t *testing.T, address, file, want string) {
 		}
 		return nil
 	})
-	file = filepath.Join("../../contrib/monitoring/testdata", file)
+	file = filepath.Join("../chart/monitoring/testdata", file)
 	if *update {
 		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 			t.Fatal(err)

@@ -14,8 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// recordedMetrics are what the tests of contrib/monitoring evaluate.
-const recordedMetrics = "../../contrib/monitoring/testdata/ballastd.prom"
+// recordedMetrics are what the tests of test/chart/monitoring evaluate.
+const recordedMetrics = "../chart/monitoring/testdata/ballastd.prom"
 
 // TestMetrics has a node pull a model by a mirror, and another one from a registry. Its metrics have the names that the tests of
 // alerts and dashboard evaluate; -update records them again.

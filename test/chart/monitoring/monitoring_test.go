@@ -91,7 +91,7 @@ func wantKnown(t *testing.T, expr string, names map[string]bool) {
 // rules returns the alerts of the file by name.
 func rules(t *testing.T) map[string]rulefmt.Rule {
 	t.Helper()
-	groups, errs := rulefmt.ParseFile("rules.yaml", false, model.UTF8Validation, parser.NewParser(parser.Options{}), slog.Default())
+	groups, errs := rulefmt.ParseFile("../../../contrib/monitoring/rules.yaml", false, model.UTF8Validation, parser.NewParser(parser.Options{}), slog.Default())
 	for _, err := range errs {
 		t.Error(err)
 	}
@@ -143,7 +143,7 @@ func TestAlerts(t *testing.T) {
 				t.Errorf("%s has no %s", name, key)
 			}
 		}
-		if _, err := os.Stat(filepath.Join("../..", r.Annotations["page"])); err != nil {
+		if _, err := os.Stat(filepath.Join("../../..", r.Annotations["page"])); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		if v := ask(t, healthy, r.Expr, time.Hour); len(v) > 0 {
@@ -167,7 +167,7 @@ func TestAlerts(t *testing.T) {
 func TestDashboard(t *testing.T) {
 	load, names := recordedSeries(t)
 	s := promqltest.LoadedStorage(t, load)
-	p, err := os.ReadFile("dashboard.json")
+	p, err := os.ReadFile("../../../contrib/monitoring/dashboard.json")
 	if err != nil {
 		t.Fatal(err)
 	}

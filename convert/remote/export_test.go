@@ -1,6 +1,9 @@
 package remote
 
-import "time"
+import (
+	"net/http"
+	"time"
+)
 
 // Tests count requests at mirrors and registries. How slow they are on a busy machine does not matter.
 func init() { mirrorPatience, peersPatience, confirmTime = -1, -1, time.Hour }
@@ -25,4 +28,18 @@ func Expire(r *Repository) {
 	for _, c := range r.confirmed {
 		c.until = time.Now().Add(-time.Second)
 	}
+}
+
+// Wrap puts a RoundTripper between c and the hosts for a host of references.
+func Wrap(c *Client, host string, wrap func(http.RoundTripper) http.RoundTripper) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	set, err := c.hostSet(host)
+	if err != nil {
+		return err
+	}
+	for _, e := range set.endpoints {
+		e.direct = wrap(e.direct)
+	}
+	return nil
 }

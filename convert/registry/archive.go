@@ -228,18 +228,15 @@ func (h *Handler) serveMember(w http.ResponseWriter, r *http.Request, im store.I
 	}
 	var body io.ReadCloser
 	var off int64
-	err := fmt.Errorf("blob %s: %w", b.Digest, errdefs.ErrNotFound)
-	fetchers := h.Sources(im, ref.Name())
-	if r.Method == http.MethodHead {
-		fetchers, err = nil, nil
+	var err error
+	var sources transfer.Sources
+	sources.Set("", h.Sources(im, ref.Name()))
+	from := sources.Attempts(transfer.Once)
+	for r.Method != http.MethodHead && from.Next(r.Context()) {
+		body, off, err = from.Fetch(r.Context(), b.Digest, b.Size, 0, b.Size)
+		from.Done(r.Context(), err)
 	}
-	var from transfer.Source
-	for _, from = range fetchers {
-		if body, off, err = from.Fetch(r.Context(), b.Digest, b.Size, 0, b.Size); err == nil {
-			break
-		}
-	}
-	if err != nil {
+	if err := from.Err(); err != nil {
 		return err
 	}
 	w.Header().Set("Content-Type", octets)

@@ -166,21 +166,28 @@ func (b *blobReader) load(off, want int64) error {
 	if b.stream != nil {
 		return b.forward(off, n)
 	}
-	return retry.Do(b.ctx, func() error {
-		body, start, err := b.r.authority().Fetch(b.ctx, b.d, b.size, off, n)
-		if err != nil {
-			return err
+	t := b.r.forUnverified()
+	for t.Next(b.ctx) {
+		t.Done(b.ctx, b.loadFrom(t.Source, off, n))
+	}
+	return t.Err()
+}
+
+// loadFrom is load of n bytes from a host, without a stream.
+func (b *blobReader) loadFrom(host transfer.Fetcher, off, n int64) error {
+	body, start, err := host.Fetch(b.ctx, b.d, b.size, off, n)
+	if err != nil {
+		return err
+	}
+	if start != off {
+		if b.stream != nil {
+			b.stream.Close() // of the previous attempt
 		}
-		if start != off {
-			if b.stream != nil {
-				b.stream.Close() // of the previous attempt
-			}
-			b.stream, b.win, b.off = body, nil, 0
-			return b.forward(off, n)
-		}
-		defer body.Close()
-		return b.fill(body, off, n)
-	})
+		b.stream, b.win, b.off = body, nil, 0
+		return b.forward(off, n)
+	}
+	defer body.Close()
+	return b.fill(body, off, n)
 }
 
 // forward reads the stream up to off and fills win from there.

@@ -7,9 +7,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
-	"time"
 
 	"github.com/ballast-dev/ballast/convert/contentrange"
 	"github.com/ballast-dev/ballast/store/transfer"
@@ -32,8 +30,8 @@ type located struct {
 
 // A target is where an endpoint redirects requests for a blob.
 type target struct {
-	url     *url.URL
-	private bool // the endpoint got credentials
+	url     *url.URL // nil: nowhere
+	private bool     // the endpoint got credentials, whose privileges may be in the url
 }
 
 // Endpoints implements transfer.Spread.
@@ -48,32 +46,12 @@ func (r *Repository) Endpoints() (out []transfer.At) {
 
 // An at reads the blobs of a repository at one endpoint.
 type at struct {
-	*Repository
+	r *Repository
 	e *endpoint
 }
 
 // Fetch returns a range of a blob; see transfer.Fetcher. The body is a transfer.Body.
-func (a at) Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (io.ReadCloser, int64, error) {
-	return a.fetch(ctx, d, size, off, n, func(use func(*endpoint) error) error {
-		err := use(a.e)
-		if a.e.server {
-			err = a.advise(err)
-		}
-		return err
-	})
-}
-
-// Endpoints hides that of the Repository.
-func (a at) Endpoints() []transfer.At { return []transfer.At{{Endpoint: a.e.state, Fetcher: a}} }
-
-// Fetch returns a range of a blob; see transfer.Fetcher. It asks the hosts in order, those without problems
-// first. The body is a transfer.Body.
-func (r *Repository) Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (io.ReadCloser, int64, error) {
-	return r.fetch(ctx, d, size, off, n, func(use func(*endpoint) error) error { return r.eachBlob(ctx, use) })
-}
-
-// fetch returns a range of a blob from an endpoint of those for which ask calls its argument.
-func (r *Repository) fetch(ctx context.Context, d digest.Digest, size, off, n int64, ask func(func(*endpoint) error) error) (body io.ReadCloser, start int64, err error) {
+func (a at) Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (body io.ReadCloser, start int64, err error) {
 	if off < 0 || n < 0 || size < 0 || off > size || n > size-off {
 		return nil, 0, fmt.Errorf("blob %s: range of %d bytes at %d of %d: %w", d, n, off, size, errdefs.ErrInvalidArgument)
 	}
@@ -84,19 +62,27 @@ func (r *Repository) fetch(ctx context.Context, d digest.Digest, size, off, n in
 	if n < size {
 		ranges = fmt.Sprintf("bytes=%d-%d", off, off+n-1)
 	}
-	err = ask(func(e *endpoint) error {
-		return r.blob(ctx, e, d, ranges, func(resp *response) (err error) {
-			body, start, err = checkRange(resp.Response, size, off, n, ranges != "")
-			if err == nil && !e.server {
-				body = &mirrored{ReadCloser: body, ctx: ctx, r: r, d: d, size: size, off: start}
-			}
-			return err
-		})
+	err = a.r.blob(ctx, a.e, d, ranges, func(resp *response) (err error) {
+		body, start, err = checkRange(resp.Response, size, off, n, ranges != "")
+		if err == nil && !a.e.server {
+			body = &mirrored{ReadCloser: body, ctx: ctx, r: a.r, d: d, size: size, off: start}
+		}
+		return err
 	})
 	if err != nil {
-		return nil, 0, fmt.Errorf("%s: blob %s: %w", r, d, transfer.Foreign(ctx, err))
+		return nil, 0, fmt.Errorf("%s: blob %s: %w", a.r, d, transfer.Foreign(ctx, err))
 	}
 	return body, start, nil
+}
+
+// Fetch returns a range of a blob from the first host that gives it; see transfer.Fetcher. The body is a transfer.Body.
+func (r *Repository) Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (body io.ReadCloser, start int64, err error) {
+	t := r.forBlobs(transfer.Once)
+	for t.Next(ctx) {
+		body, start, err = t.Fetch(ctx, d, size, off, n)
+		t.Done(ctx, err)
+	}
+	return body, start, t.Err()
 }
 
 // checkRange checks that a response matches the request, and returns its body and the offset at
@@ -142,106 +128,51 @@ func (r *Repository) Blob(ctx context.Context, d digest.Digest, ranges string) (
 		return nil, err
 	}
 	var out *http.Response
-	err := r.eachBlob(ctx, func(e *endpoint) error {
-		return r.blob(ctx, e, d, ranges, func(resp *response) error {
+	t := r.forBlobs(transfer.Once)
+	for t.Next(ctx) {
+		t.Done(ctx, r.blob(ctx, asked(t), d, ranges, func(resp *response) error {
 			out = resp.Response
 			return nil
-		})
-	})
-	if err != nil {
-		return nil, fmt.Errorf("%s: blob %s: %w", r, d, transfer.Foreign(ctx, err))
+		}))
 	}
-	return out, nil
-}
-
-// eachBlob calls f for the hosts that have blobs until it returns nil, as each does: mirrors that have problems
-// after the others, and not those that sent wrong bytes if the registry can be asked.
-func (r *Repository) eachBlob(ctx context.Context, f func(*endpoint) error) error {
-	now := time.Now()
-	var order []*endpoint
-	for _, e := range r.set.endpoints {
-		if e.Capabilities.Has(docker.HostCapabilityPull) && (r.origin() == nil || !e.state.Shunned().After(now)) {
-			order = append(order, e)
-		}
-	}
-	late := func(e *endpoint) int {
-		if e.state.Resting().After(now) {
-			return 1
-		}
-		return 0
-	}
-	slices.SortStableFunc(order, func(a, b *endpoint) int { return late(a) - late(b) })
-	return r.inOrder(ctx, order, func(e *endpoint) error {
-		began := time.Now()
-		err := f(e)
-		e.state.Leave(began, transfer.OutcomeOf(ctx, err))
-		return err
-	})
+	return out, r.failure(t, fmt.Sprintf("%s: blob %s", r, d))
 }
 
 // small calls read with the response of a host that has a blob, and of the next host if read returns an error, such
 // as for wrong bytes. It tries again a few times.
 func (r *Repository) small(ctx context.Context, d digest.Digest, read func(*response) error) error {
-	return retry.Do(ctx, func() error {
-		err := r.eachBlob(ctx, func(e *endpoint) error {
-			return r.blob(ctx, e, d, "", func(resp *response) error {
-				defer resp.Body.Close()
-				return read(resp)
-			})
-		})
-		if err != nil {
-			return fmt.Errorf("%s: blob %s: %w", r, d, transfer.Foreign(ctx, err))
-		}
-		return nil
-	})
-}
-
-// authority returns what reads blobs from the registry alone; from its mirrors if it is never asked.
-func (r *Repository) authority() transfer.Fetcher {
-	if e := r.origin(); e != nil {
-		return at{r, e}
+	t := r.forBlobs(retry)
+	for t.Next(ctx) {
+		t.Done(ctx, r.blob(ctx, asked(t), d, "", func(resp *response) error {
+			defer resp.Body.Close()
+			return read(resp)
+		}))
 	}
-	return r
+	return r.failure(t, fmt.Sprintf("%s: blob %s", r, d))
 }
 
 // blob requests a blob from a host: from its last redirect target, if there is one, and otherwise from the host
 // itself. A response that use refuses is closed and counts as a failure.
 func (r *Repository) blob(ctx context.Context, e *endpoint, d digest.Digest, ranges string, use func(*response) error) error {
-	q := request{path: "blobs/" + d.String(), ranges: ranges}
-	take := func(resp *response, err error) error {
-		if err != nil {
-			return err
-		}
-		if err := use(resp); err != nil {
-			resp.Body.Close()
-			return fmt.Errorf("%s: %w", e.Host, err)
-		}
-		r.remember(located{e, d}, target{resp.target, resp.private})
-		return nil
-	}
 	if err := r.mayAsk(ctx, e, d); err != nil {
 		return err
 	}
-	if last := r.target(located{e, d}); last.url != nil {
-		if err := take(r.again(ctx, e, last, q)); err == nil || ctx.Err() != nil {
+	of := located{e, d}
+	for q := (request{path: "blobs/" + d.String(), ranges: ranges, at: r.target(of)}); ; q.at = (target{}) {
+		resp, err := r.do(ctx, e, q)
+		if err == nil {
+			if err = use(resp); err == nil {
+				r.remember(of, resp.target)
+				return nil
+			}
+			resp.Body.Close()
+			err = fmt.Errorf("%s: %w", e.Host, err)
+		}
+		if q.at.url == nil || ctx.Err() != nil {
 			return err
 		}
-		r.remember(located{e, d}, target{})
+		r.remember(of, target{})
 	}
-	return take(r.do(ctx, e, q))
-}
-
-// again requests the redirect target of an earlier response.
-func (r *Repository) again(ctx context.Context, e *endpoint, t target, q request) (*response, error) {
-	own, cancel := context.WithCancelCause(ctx)
-	resp, err := r.outside(own, e, t.url, q, 0)
-	if err != nil {
-		cancel(nil)
-		return nil, err
-	}
-	resp.private = t.private
-	resp.Body = newStallBody(ctx, resp.Body, r.client.opts.Stall, cancel, t.private)
-	return resp, nil
 }
 
 func (r *Repository) target(of located) target {

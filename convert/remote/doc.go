@@ -9,8 +9,12 @@
 // file is an error. Hosts that are this daemon's facade are skipped. Plain HTTP is used for loopback
 // hosts, as containerd does, and for http addresses in hosts.toml.
 //
+// This package says which hosts there are for a request, and transfer.Attempts chooses among them and remembers what
+// they are like: for ranges, small blobs, blobs that pass through the facade, and documents (manifests, referrers,
+// tags). Documents keep to the order and do not change it: a mirror without a tag is no worse for blobs.
+//
 // A manifest is one GET, never a HEAD, and there is no ping: the registry of Ollama supports neither. If
-// no host returns the manifest, and one is overloaded or breaks the connection, all are tried again, at
+// no host returns the manifest, and one is overloaded or breaks the connection, those are asked again, at
 // most four times within 15 seconds; a registry can request a pause of up to ten seconds. The digest is
 // computed from the bytes of the response. The media type is read from the body, since some registries
 // answer text/plain. Hosts in Options.Manners get special request headers, because some registries

@@ -19,8 +19,8 @@ import (
 // in all goroutines from store.Store.Hydrate on. Six more lead there from diff.Applier.Apply: Apply of package jobs and of
 // package differ, applyTable, show, its argument, ensure. A compiler may inline some of those of earlier goroutines.
 const (
-	maxFrames    = 22
-	maxAllFrames = 44
+	maxFrames    = 10
+	maxAllFrames = 32
 )
 
 // TestFrames checks how many functions pass a chunk on before a registry is asked for it.

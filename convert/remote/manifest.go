@@ -70,12 +70,13 @@ func (r *Repository) Manifest(ctx context.Context, object string) (Manifest, err
 		caps |= docker.HostCapabilityResolve
 	}
 	var m Manifest
-	err = r.read(ctx, caps, func(e *endpoint) error {
-		m, err = r.manifest(ctx, e, ref)
-		return err
-	})
-	if err != nil {
-		return Manifest{}, fmt.Errorf("%s: %w", ref, err)
+	t := r.forDocuments(has(caps))
+	for t.Next(ctx) {
+		m, err = r.manifest(ctx, asked(t), ref)
+		t.Done(ctx, err)
+	}
+	if err := r.failure(t, ref.String()); err != nil {
+		return Manifest{}, err
 	}
 	return m, nil
 }

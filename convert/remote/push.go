@@ -74,14 +74,13 @@ func (r *Repository) Tagged(ctx context.Context, tag string) (m Manifest, err er
 	if err != nil {
 		return Manifest{}, err
 	}
-	again := retry
-	again.Final = func(err error) bool { return !errdefs.IsUnavailable(err) }
-	err = again.Do(ctx, func() error {
+	t := r.forDocuments(func(host *endpoint) bool { return host == e })
+	for t.Next(ctx) {
 		m, err = r.manifest(ctx, e, ref)
-		return transfer.Foreign(ctx, err)
-	})
-	if err != nil {
-		return Manifest{}, fmt.Errorf("manifest %s: %w", ref, r.advise(err))
+		t.Done(ctx, err)
+	}
+	if err := r.failure(t, "manifest "+ref.String()); err != nil {
+		return Manifest{}, err
 	}
 	return m, nil
 }

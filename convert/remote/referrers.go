@@ -38,16 +38,16 @@ func (r *Repository) Referrers(ctx context.Context, d digest.Digest, limit int, 
 			found = append(found, m)
 		}
 	}
-	err := r.read(ctx, docker.HostCapabilityPull, func(e *endpoint) error {
+	t := r.forDocuments(has(docker.HostCapabilityPull))
+	for t.Next(ctx) {
 		found = nil
-		if err := r.referrers(ctx, e, d, keep); err != nil {
-			return err
+		err := r.referrers(ctx, asked(t), d, keep)
+		if err == nil && len(found) == 0 {
+			err = errdefs.ErrNotFound
 		}
-		if len(found) == 0 {
-			return errdefs.ErrNotFound
-		}
-		return nil
-	})
+		t.Done(ctx, err)
+	}
+	err := r.failure(t, fmt.Sprintf("referrers of %s@%s", r, d))
 	// Registries without the referrers API return various errors.
 	if err == nil || !errdefs.IsNotFound(err) && !errdefs.IsUnknown(err) {
 		return found, err

@@ -2,10 +2,9 @@ package remote
 
 import (
 	"cmp"
-	"context"
+	"errors"
 	"fmt"
 	"net/url"
-	"strings"
 	"sync"
 	"time"
 
@@ -42,13 +41,6 @@ func (r *Repository) manner() Manner { return r.client.opts.Manners[r.ref.Host] 
 
 func (r *Repository) userAgent() string { return cmp.Or(r.manner().UserAgent, r.client.opts.UserAgent) }
 
-// read calls f as each does, and again while the hosts are unavailable.
-func (r *Repository) read(ctx context.Context, caps docker.HostCapabilities, f func(*endpoint) error) error {
-	again := retry
-	again.Final = func(err error) bool { return !errdefs.IsUnavailable(err) }
-	return again.Do(ctx, func() error { return transfer.Foreign(ctx, r.each(ctx, caps, f)) })
-}
-
 // origin returns the registry in the reference; nil if it is never asked.
 func (r *Repository) origin() *endpoint {
 	if e := r.set.endpoints[len(r.set.endpoints)-1]; e.server {
@@ -57,46 +49,64 @@ func (r *Repository) origin() *endpoint {
 	return nil
 }
 
-// each calls f for the hosts with a capability until f returns nil; see inOrder.
-func (r *Repository) each(ctx context.Context, caps docker.HostCapabilities, f func(*endpoint) error) error {
-	var order []*endpoint
+// hosts returns the attempts of a request to those hosts for which may returns true.
+func (r *Repository) hosts(retry transfer.Retry, may func(*endpoint) bool) *transfer.Attempts {
+	var list []transfer.Source
 	for _, e := range r.set.endpoints {
-		if e.Capabilities.Has(caps) && e.peers == nil {
-			order = append(order, e)
+		if may(e) {
+			list = append(list, transfer.Source{Name: r.String(), Endpoint: e.state, Fetcher: at{r, e}})
 		}
 	}
-	return r.inOrder(ctx, order, f)
+	from := &transfer.Sources{}
+	from.Set("", list)
+	return from.Attempts(retry)
 }
 
-// inOrder calls f for hosts until f returns nil. The error is that of the server in the reference if it was
-// asked, otherwise the last one, followed by the texts of the others.
-func (r *Repository) inOrder(ctx context.Context, order []*endpoint, f func(*endpoint) error) error {
-	var main error
-	var others []string
-	server := false
-	for _, e := range order {
-		err := f(e)
-		if err == nil || ctx.Err() != nil {
-			return err
-		}
-		if !server {
-			err, main = main, err
-		}
-		server = server || e.server
-		if err != nil {
-			others = append(others, err.Error())
-		}
-	}
-	switch {
-	case main == nil:
-		return fmt.Errorf("%s: hosts.toml has no host for this request: %w", r.ref.Host, errdefs.ErrNotFound)
-	case len(others) > 0:
-		main = fmt.Errorf("%w (others: %s)", main, strings.Join(others, "; "))
-	}
-	return r.advise(main)
+// has returns what reports whether a host has a capability.
+func has(caps docker.HostCapabilities) func(*endpoint) bool {
+	return func(e *endpoint) bool { return e.Capabilities.Has(caps) }
 }
 
-// advise adds what to do about missing or refused credentials.
+// forBlobs returns the attempts of a request for a blob.
+func (r *Repository) forBlobs(retry transfer.Retry) *transfer.Attempts {
+	return r.hosts(retry, has(docker.HostCapabilityPull))
+}
+
+// forUnverified returns the attempts of a request for bytes of a blob that nothing verifies: at the registry, and not
+// at its mirrors unless it is never asked.
+func (r *Repository) forUnverified() *transfer.Attempts {
+	if origin := r.origin(); origin != nil {
+		return r.hosts(retry, func(e *endpoint) bool { return e == origin })
+	}
+	return r.forBlobs(retry)
+}
+
+// forDocuments returns the attempts of a request for what peers do not have. They are repeated while the hosts are
+// unavailable.
+func (r *Repository) forDocuments(may func(*endpoint) bool) *transfer.Attempts {
+	again := retry
+	again.Final = func(err error) bool { return !errdefs.IsUnavailable(err) }
+	t := r.hosts(again, func(e *endpoint) bool { return e.peers == nil && may(e) })
+	t.Aside = true
+	return t
+}
+
+// asked returns the host that is asked.
+func asked(t *transfer.Attempts) *endpoint { return t.Fetcher.(at).e }
+
+// failure returns the error of attempts for something; nil if they had success.
+func (r *Repository) failure(t *transfer.Attempts, what string) error {
+	err := t.Err()
+	if errors.Is(err, transfer.ErrNoSource) {
+		err = fmt.Errorf("%s: hosts.toml has no host for this request: %w", r.ref.Host, errdefs.ErrNotFound)
+	}
+	if err != nil {
+		err = fmt.Errorf("%s: %w", what, err)
+	}
+	return err
+}
+
+// advise adds to an error of the registry what to do about missing or refused credentials.
 func (r *Repository) advise(err error) error {
 	if !errdefs.IsUnauthorized(err) {
 		return err

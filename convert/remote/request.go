@@ -32,6 +32,7 @@ type request struct {
 	ranges string // value of Range; empty means the whole blob
 	query  string // of a following page; empty for the first
 	head   bool   // without a body
+	at     target // of an earlier response, which is asked instead of the host; zero: the host itself
 }
 
 func (q request) method() string {
@@ -41,37 +42,37 @@ func (q request) method() string {
 	return http.MethodGet
 }
 
-// A response is a successful response. target is its address if the registry redirected to another
-// origin. private is true if credentials were sent to the registry, since it may have put their
-// privileges into the address of the target.
+// A response is a successful response, with its target if the registry redirected to another origin.
 type response struct {
 	*http.Response
-	target  *url.URL
-	private bool
+	target
 }
 
 // do sends q to e, authenticates if required, follows redirects, and returns the response
 // if it is a success. Its body ends with errdefs.ErrUnavailable if it stalls.
-func (r *Repository) do(ctx context.Context, e *endpoint, q request) (*response, error) {
+func (r *Repository) do(ctx context.Context, e *endpoint, q request) (out *response, err error) {
 	own, cancel := context.WithCancelCause(docker.WithScope(ctx, "repository:"+r.ref.Repository+":pull"))
-	resp, err := r.follow(own, e, q)
-	if err != nil {
-		cancel(nil)
-		return nil, err
+	defer func() {
+		switch {
+		case err == nil:
+			out.Body = newStallBody(ctx, out.Body, r.client.opts.Stall, cancel, out.private)
+		case e.server:
+			err = r.advise(err)
+			fallthrough
+		default:
+			cancel(nil)
+		}
+	}()
+	if q.at.url != nil {
+		return r.outside(own, e, q.at, q, 0)
 	}
-	resp.Body = newStallBody(ctx, resp.Body, r.client.opts.Stall, cancel, resp.private)
-	return resp, nil
-}
-
-// follow is do without the stall detection of the body.
-func (r *Repository) follow(ctx context.Context, e *endpoint, q request) (*response, error) {
 	u := e.url(r.ref, q.path)
 	if q.query != "" {
 		u.RawQuery = q.query
 	}
 	challenged := false
 	for tries, hops := 0, 0; ; {
-		req := r.newRequest(ctx, e, u, q)
+		req := r.newRequest(own, e, u, q)
 		resp, used, err := r.try(e, e.direct, req)
 		if err != nil {
 			// The failed token request may be that of another caller that was cancelled.
@@ -102,15 +103,11 @@ func (r *Repository) follow(ctx context.Context, e *endpoint, q request) (*respo
 				return nil, tooManyRedirects(e.Host)
 			}
 			if !sameOrigin(next, resp.Request.URL) {
-				resp, err := r.outside(ctx, e, next, q, hops)
-				if err == nil {
-					resp.private = used.private(e)
-				}
-				return resp, err
+				return r.outside(own, e, target{next, used.private(e)}, q, hops)
 			}
 			u = next
 		case resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusPartialContent:
-			return &response{Response: resp, private: used.private(e)}, nil
+			return &response{resp, target{private: used.private(e)}}, nil
 		default:
 			return nil, statusError(resp, e.Host, secretsOf(req)...)
 		}
@@ -132,9 +129,9 @@ func (r *Repository) try(e *endpoint, t http.RoundTripper, req *http.Request) (*
 	return resp, a, nil
 }
 
-// outside gets u, a redirect target of e, without credentials.
-func (r *Repository) outside(ctx context.Context, e *endpoint, u *url.URL, q request, hops int) (*response, error) {
-	resp, err := redirected(u, hops, func(u *url.URL) (*http.Response, error) {
+// outside gets a redirect target of e without credentials.
+func (r *Repository) outside(ctx context.Context, e *endpoint, to target, q request, hops int) (*response, error) {
+	resp, err := redirected(to.url, hops, func(u *url.URL) (*http.Response, error) {
 		if err := e.guard.check(u); err != nil {
 			return nil, fmt.Errorf("%s redirects to %.300q: %w", e.Host, u.Host, err)
 		}
@@ -150,9 +147,10 @@ func (r *Repository) outside(ctx context.Context, e *endpoint, u *url.URL, q req
 	if err != nil {
 		return nil, err
 	}
-	switch u = resp.Request.URL; resp.StatusCode {
+	u := resp.Request.URL
+	switch resp.StatusCode {
 	case http.StatusOK, http.StatusPartialContent:
-		return &response{Response: resp, target: u}, nil
+		return &response{resp, target{u, to.private}}, nil
 	case http.StatusUnauthorized, http.StatusForbidden:
 		// Not due to credentials: a signed address has expired.
 		resp.Body.Close()

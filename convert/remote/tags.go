@@ -17,14 +17,12 @@ import (
 // list.
 // https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md#listing-tags
 func (r *Repository) Tags(ctx context.Context, limit int) (tags []string, err error) {
-	err = r.read(ctx, docker.HostCapabilityPull|docker.HostCapabilityResolve, func(e *endpoint) error {
-		tags, err = r.tags(ctx, e, limit)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("tags of %s: %w", r, err)
+	t := r.forDocuments(has(docker.HostCapabilityPull | docker.HostCapabilityResolve))
+	for t.Next(ctx) {
+		tags, err = r.tags(ctx, asked(t), limit)
+		t.Done(ctx, err)
 	}
-	return tags, nil
+	return tags, r.failure(t, fmt.Sprintf("tags of %s", r))
 }
 
 // tags asks one host.

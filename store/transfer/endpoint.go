@@ -106,9 +106,9 @@ func (e *Endpoint) Shunned() time.Time {
 	return e.shunned
 }
 
-// Enter begins a request. After a failure, one request at a time finds out whether a mirror is well again:
-// Enter returns false for others that can go elsewhere (spare). The caller calls Leave if it returns true.
-func (e *Endpoint) Enter(spare bool) bool {
+// enter begins a request. After a failure, one request at a time finds out whether a mirror is well again:
+// enter returns false for others that can go elsewhere (spare). The caller calls leave if it returns true.
+func (e *Endpoint) enter(spare bool) bool {
 	if !e.isMirror() {
 		return true
 	}
@@ -121,19 +121,19 @@ func (e *Endpoint) Enter(spare bool) bool {
 	return true
 }
 
-// An Outcome is the result of a request to an Endpoint.
-type Outcome int
+// An outcome is what the result of a request says about an Endpoint.
+type outcome int
 
 const (
-	Unknown  Outcome = iota // it was interrupted, or says nothing about the endpoint
-	Good                    // it did what was asked for
-	Absent                  // it does not have, or does not give, this blob
-	NotAsked                // ErrNotAsked
-	Failed                  // it did not answer, or broke off, or was much slower than others
+	unclear outcome = iota // it was interrupted, or says nothing about the endpoint
+	good                   // it did what was asked for
+	absent                 // it does not have, or does not give, this blob
+	unasked                // ErrNotAsked
+	failed                 // it did not answer, or broke off, or was much slower than others
 )
 
-// Leave ends a request that began at a time.
-func (e *Endpoint) Leave(began time.Time, o Outcome) {
+// leave ends a request that began at a time.
+func (e *Endpoint) leave(began time.Time, o outcome) {
 	if !e.isMirror() {
 		return
 	}
@@ -141,12 +141,12 @@ func (e *Endpoint) Leave(began time.Time, o Outcome) {
 	defer e.mu.Unlock()
 	e.trial = false
 	switch o {
-	case Good:
+	case good:
 		e.rest = rest{}
-	case Absent:
+	case absent:
 		e.Counts.Failures.Add(1)
 		e.rest = rest{} // it answers
-	case Failed:
+	case failed:
 		e.Counts.Failures.Add(1)
 		e.rest.failed(began, 0)
 	}

@@ -45,7 +45,7 @@ func (m *mirrored) ranges(n int64) time.Duration {
 		g.Go(func() {
 			buf := make([]byte, 4<<20)
 			for i := next.Add(1); i <= n; i = next.Add(1) {
-				if _, err := m.fetch.Range(m.t.Context(), nil, buf, i<<22); err != nil {
+				if _, err := m.fetch.Range(m.t.Context(), nil, buf, i<<22, nil); err != nil {
 					m.t.Error(err)
 				}
 			}
@@ -102,7 +102,7 @@ func TestMirrorMisses(t *testing.T) {
 			if m.mirror.err = nil; i == 2 {
 				m.mirror.err = errdefs.ErrNotFound
 			}
-			if _, err := m.fetch.Range(t.Context(), nil, make([]byte, 1<<20), i<<20); err != nil {
+			if _, err := m.fetch.Range(t.Context(), nil, make([]byte, 1<<20), i<<20, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -135,7 +135,7 @@ func TestAbsentOrigin(t *testing.T) {
 		var both sync.WaitGroup
 		for off := range int64(2) { // the second one begins without asking the content store
 			both.Go(func() {
-				if _, err := slow.fetch.Range(t.Context(), nil, make([]byte, 256<<10), off<<20); err != nil {
+				if _, err := slow.fetch.Range(t.Context(), nil, make([]byte, 256<<10), off<<20, nil); err != nil {
 					t.Error(err)
 				}
 			})
@@ -148,7 +148,7 @@ func TestAbsentOrigin(t *testing.T) {
 		gone := errors.New("404 at the registry")
 		m.from.Set("a", []Source{{Name: "content store", Fetcher: m.mirror}, {Name: "a/b", Endpoint: &Endpoint{Name: "origin"}, Fetcher: &server{err: fmt.Errorf("%w: %w", gone, errdefs.ErrNotFound)}}})
 		for range 2 { // also when the content store is asked last
-			if _, err := m.fetch.Range(t.Context(), nil, make([]byte, 1<<10), 0); !errors.Is(err, gone) {
+			if _, err := m.fetch.Range(t.Context(), nil, make([]byte, 1<<10), 0, nil); !errors.Is(err, gone) {
 				t.Errorf("the error is not that of the registry: %v", err)
 			}
 		}
@@ -159,20 +159,20 @@ func TestAbsentOrigin(t *testing.T) {
 func TestMirrorNotAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirrored(t, &server{err: fmt.Errorf("private: %w", ErrNotAsked)}, quick())
-		m.endpoint.Leave(time.Now(), Failed)
+		m.endpoint.leave(time.Now(), failed)
 		rests := m.endpoint.Resting()
 		time.Sleep(2 * time.Second)
-		if src, err := m.fetch.Range(t.Context(), nil, make([]byte, 1<<20), 0); err != nil || src.Endpoint.Mirror {
+		if src, err := m.fetch.Range(t.Context(), nil, make([]byte, 1<<20), 0, nil); err != nil || src.Endpoint.Mirror {
 			t.Errorf("got %v, %v", src.Endpoint.Name, err)
 		}
 		if n := m.endpoint.Counts.Failures.Load(); n != 1 || !m.endpoint.Resting().Equal(rests) {
 			t.Errorf("%d failures, and rests until %v, want 1 and %v", n, m.endpoint.Resting(), rests)
 		}
-		if !m.endpoint.Enter(true) || m.endpoint.Enter(true) {
+		if !m.endpoint.enter(true) || m.endpoint.enter(true) {
 			t.Error("not one request finds out whether it is well again")
 		}
 		m.from.Set("a", m.sources()[:1])
-		if _, err := m.fetch.Range(t.Context(), nil, make([]byte, 1<<20), 0); !errdefs.IsNotFound(err) {
+		if _, err := m.fetch.Range(t.Context(), nil, make([]byte, 1<<20), 0, nil); !errdefs.IsNotFound(err) {
 			t.Errorf("the mirror alone: %v", err)
 		}
 	})
@@ -199,7 +199,7 @@ func TestPatience(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			m := newMirrored(t, &server{bytes: 4 << 20, every: 3500 * time.Millisecond}, quick()) // the header comes at once
 			m.endpoint.Patience, m.endpoint.Gather = tt.patience, tt.gather
-			src, err := m.fetch.Range(t.Context(), nil, make([]byte, 256<<10), 0)
+			src, err := m.fetch.Range(t.Context(), nil, make([]byte, 256<<10), 0, nil)
 			if err != nil || src.Endpoint.Mirror != tt.mirror {
 				t.Errorf("%+v: the bytes came from %s, %v", tt, src.Endpoint.Name, err)
 			}
@@ -211,12 +211,12 @@ func TestPatience(t *testing.T) {
 func TestNoRangesAtMirror(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirrored(t, &server{err: ErrNoRanges}, quick())
-		if src, err := m.fetch.Range(t.Context(), nil, make([]byte, 1<<20), 1<<20); err != nil || src.Endpoint.Mirror {
+		if src, err := m.fetch.Range(t.Context(), nil, make([]byte, 1<<20), 1<<20, nil); err != nil || src.Endpoint.Mirror {
 			t.Errorf("got %v, %v", src.Endpoint.Name, err)
 		}
 		alone := newMirrored(t, &server{err: ErrNoRanges}, quick())
 		alone.from.Set("a", alone.sources()[:1])
-		if _, err := alone.fetch.Range(t.Context(), nil, make([]byte, 1<<20), 1<<20); !errors.Is(err, ErrNoRanges) {
+		if _, err := alone.fetch.Range(t.Context(), nil, make([]byte, 1<<20), 1<<20, nil); !errors.Is(err, ErrNoRanges) {
 			t.Errorf("a mirror alone: %v", err)
 		}
 	})
@@ -227,24 +227,24 @@ func TestRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &Endpoint{Name: "mirror", Mirror: true, Counts: &Counts{}}
 		for i, want := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
-			if !e.Enter(true) || i > 0 && e.Enter(true) {
+			if !e.enter(true) || i > 0 && e.enter(true) {
 				t.Fatalf("failure %d: not one request was allowed", i)
 			}
 			began := time.Now()
 			time.Sleep(time.Millisecond)
-			e.Leave(began, Failed)
-			e.Leave(began, Failed) // at the same time
+			e.leave(began, failed)
+			e.leave(began, failed) // at the same time
 			if got := time.Until(e.Resting()); got != want*time.Second {
 				t.Errorf("failure %d: a pause of %v, want %v", i, got, want*time.Second)
 			}
-			if e.Enter(true) || !e.Enter(false) {
+			if e.enter(true) || !e.enter(false) {
 				t.Error("it is asked although there is another source, or not asked although there is none")
 			}
-			e.Leave(time.Now(), Unknown)
+			e.leave(time.Now(), unclear)
 			time.Sleep(want * time.Second)
 		}
-		e.Leave(time.Now(), Good)
-		if !e.Resting().IsZero() || !e.Enter(true) || !e.Enter(true) {
+		e.leave(time.Now(), good)
+		if !e.Resting().IsZero() || !e.enter(true) || !e.enter(true) {
 			t.Error("it rests after a success")
 		}
 	})

@@ -3,10 +3,9 @@ package transfer
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
+	"log/slog"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -15,12 +14,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Retries of a range without progress: about 20 seconds in total.
-const (
-	maxTries   = 8
-	firstPause = 200 * time.Millisecond
-	maxPause   = 10 * time.Second
-)
+// ranges are the retries of a range without progress: about 20 seconds in total.
+var ranges = Retry{Tries: 8, Pause: 200 * time.Millisecond, Longest: 10 * time.Second}
 
 // step is the largest single read, in bytes.
 const step = 256 << 10
@@ -34,7 +29,7 @@ var (
 	errCompare = errors.New("slow; another source is compared with it")
 )
 
-// A Fetch fetches ranges of a blob from outside. The bytes are not verified.
+// A Fetch fetches ranges of a blob from outside.
 type Fetch struct {
 	Scheduler *Scheduler
 	Blob      digest.Digest
@@ -42,173 +37,161 @@ type Fetch struct {
 	From      *Sources
 	Flow      *Flow
 	Received  *atomic.Int64 // counts bytes as they arrive
+	Corrupt   *atomic.Int64 // counts ranges with wrong bytes
+	Log       *slog.Logger
+
+	whole *whole // set by All for servers without ranges
 }
 
-// Range fills buf from offset off of the blob, and returns the source of the last bytes. If that is a mirror, all
-// bytes are from it, and otherwise none is from a mirror. hold, if not nil, is the slot that the work holds meanwhile;
-// it is informed of progress.
+// Range fills buf from offset off of the blob, and returns the source of the last bytes. If that is a mirror, all bytes
+// are from it, and otherwise none is from a mirror. hold, if not nil, is the slot that the work holds meanwhile, with
+// its Context and Flow; it is informed of progress. check, if not nil, gets the bytes when buf is full, and returns
+// errdefs.ErrDataLoss if they are wrong. Without it, they are not verified.
 //
-// Sources are tried in turn, repeatedly with increasing pauses, until the range is complete, no
-// source can provide it, or maxTries rounds made no progress. If a source is slower than MinRate, or a mirror
-// much slower than others, the rest of the range is taken from another source without known problems.
+// Sources are asked as Attempts describes, until the range is complete, no source can provide it, or eight rounds made
+// no progress. If a source is slower than MinRate, or a mirror much slower than others, the rest of the range is taken
+// from another source without known problems. A source of wrong bytes is blamed and another one is asked, or the same
+// one once more if there is no other. The mirrors among them are convicted if an origin then has the right bytes.
 //
-// It returns ErrNoRanges if the server does not support ranges, ErrRevoked if hold is revoked, and
-// otherwise the most informative error of the sources.
-func (f Fetch) Range(ctx context.Context, hold *Slot, buf []byte, off int64) (from Source, err error) {
-	r := rangeFetch{Fetch: f, hold: hold, buf: buf, off: off, asked: map[string]bool{}}
-	return f.inTurn(ctx, off, func(src Source) (progress bool, err error) {
-		most := r.most
-		err = r.ask(ctx, src)
+// It returns ErrNoRanges if the server does not support ranges, ErrRevoked if hold is revoked, ErrWrong, other errors
+// of check, and otherwise those of Attempts.
+func (f Fetch) Range(ctx context.Context, hold *Slot, buf []byte, off int64, check func() error) (Source, error) {
+	if hold != nil {
+		ctx, f.Flow = hold.Context, hold.Flow()
+	}
+	t := f.From.Attempts(ranges)
+	if f.whole != nil && f.whole.has(off) {
+		t.first = f.whole.src.Key() // another source would begin at the first byte
+	}
+	r := rangeFetch{Fetch: f, hold: hold, buf: buf, off: off, asked: t.asked}
+	network := f.Flow.Enter(Network)
+	defer func() { network() }()
+	for t.Next(ctx) {
+		src, most, err := t.Source, r.most, error(nil)
+		for again := true; again; again = errors.Is(err, ErrRevoked) && ctx.Err() == nil && r.have < len(buf) {
+			have, n := r.keep(src), 0 // again: the place of the request was given to another source
+			switch rest, at := buf[have:], off+int64(have); {
+			case f.whole != nil:
+				n, err = f.whole.read(f, src, hold, rest, at)
+			case src.Endpoint != nil && src.Endpoint.Piece > 0:
+				n, err = r.fill(ctx, src, rest, at)
+			default:
+				err = f.request(ctx, src, t.asked, at, int64(len(rest)), func(a answer) (err error) {
+					if n, err = f.receive(a, src, rest, hold); n > 0 {
+						f.From.addProvider(src.Key(), IsPrivate(a.body))
+					}
+					return err
+				})
+			}
+			r.got(src, have, n)
+		}
 		if r.have == len(buf) {
 			err = nil
 		}
-		return r.most > most, err
-	})
-}
-
-// inTurn calls ask with sources in turn until one succeeds, and returns it. off is for messages.
-func (f Fetch) inTurn(ctx context.Context, off int64, ask func(Source) (progress bool, err error)) (Source, error) {
-	defer f.Flow.Enter(Network)()
-	var last error
-	out := map[string]error{} // by source: its final error
-	for try := 0; try < maxTries; try++ {
-		alive := false
-		order := f.From.Order()
-		for i, src := range order {
-			if out[src.Key()] != nil {
-				continue
-			}
-			spare := slices.ContainsFunc(order[i+1:], func(other Source) bool { return out[other.Key()] == nil })
-			if !src.Endpoint.Enter(spare) {
-				alive = true
-				continue
-			}
-			began := time.Now()
-			progress, err := ask(src)
-			outcome := OutcomeOf(ctx, err)
-			if outcome == Absent && !src.Endpoint.isMirror() && !errdefs.IsNotFound(err) {
-				outcome = Unknown // it may have the blob
-			}
-			f.From.asked(src, began, outcome)
-			switch {
-			case err == nil:
-				return src, nil
-			case ctx.Err() != nil:
-				return src, context.Cause(ctx)
-			case errors.Is(err, ErrNoRanges) && !(src.Endpoint.isMirror() && spare):
-				return src, err
-			case progress:
-				try = 0
-			}
-			if Final(err) || errors.Is(err, ErrNoRanges) {
-				out[src.Key()] = err
-			} else {
-				last, alive = err, true
-			}
+		t.Done(ctx, err)
+		if r.most > most {
+			t.rounds = 0
 		}
-		if !alive {
-			return Source{}, worst(order, out)
-		}
-		if err := pause(ctx, try, last); err != nil {
-			return Source{}, err
+		if err == nil && check != nil {
+			network()
+			err = check()
+			network = f.Flow.Enter(Network)
+			r.judge(ctx, t, err)
 		}
 	}
-	return Source{}, fmt.Errorf("bytes from %d: %w", off, last)
-}
-
-// OutcomeOf returns what the error of a request says about an endpoint.
-func OutcomeOf(ctx context.Context, err error) Outcome {
-	switch {
-	case err == nil:
-		return Good
-	case ctx.Err() != nil, errors.Is(err, ErrRevoked), errors.Is(err, errCompare):
-		return Unknown
-	case errors.Is(err, ErrNotAsked):
-		return NotAsked
-	case Final(err), errors.Is(err, ErrNoRanges):
-		return Absent
-	}
-	return Failed
+	return t.Source, t.Err()
 }
 
 // rangeFetch is the state of one Range.
 type rangeFetch struct {
 	Fetch
-	hold *Slot
-	buf  []byte
-	off  int64
+	hold  *Slot
+	buf   []byte
+	off   int64
+	asked map[string]bool // of Attempts
 
-	have  int             // bytes
-	from  Source          // of these; the last one of several
-	most  int             // the largest value of have
-	asked map[string]bool // sources that were tried
+	have int    // bytes
+	from Source // of these; the last one of several
+	most int    // the largest value of have
 }
 
-// ask gets as much of the rest as possible from one source.
-func (r *rangeFetch) ask(ctx context.Context, src Source) error {
-	r.asked[src.Key()] = true
-	for {
-		err := r.once(ctx, src)
-		if err == nil || ctx.Err() != nil || !errors.Is(err, ErrRevoked) {
-			return err
-		}
-		// The slot was given to another source; this source waits for its turn.
-	}
-}
-
-// once sends one request, or one for each piece. If the bytes so far are of a mirror and src is another source, or the
-// other way round, it is for the whole range: who sent wrong bytes has to be known.
-func (r *rangeFetch) once(ctx context.Context, src Source) error {
-	have := r.have
+// keep returns how many of the bytes so far are kept for a request to src: none if they are of a mirror and src is
+// another source, or the other way round, because who sent wrong bytes has to be known.
+func (r *rangeFetch) keep(src Source) int {
 	if src.Key() != r.from.Key() && (src.Endpoint.isMirror() || r.from.Endpoint.isMirror()) {
-		have = 0
+		return 0
 	}
-	get := r.request
-	if src.Endpoint != nil && src.Endpoint.Piece > 0 {
-		get = r.fill
-	}
-	n, err := get(ctx, src, r.buf[have:], r.off+int64(have))
+	return r.have
+}
+
+// got records that src gave n bytes after those that were kept.
+func (r *rangeFetch) got(src Source, kept, n int) {
 	if n > 0 {
-		r.Flow.count(src.Endpoint, n)
-		r.have, r.from = have+n, src
+		r.have, r.from = kept+n, src
 		r.most = max(r.most, r.have)
 	}
-	return err
 }
 
-// request fills buf with the bytes from at, with one request.
-func (r *rangeFetch) request(ctx context.Context, src Source, buf []byte, at int64) (n int, err error) {
-	place, err := r.Scheduler.Places.Acquire(ctx, r.Flow, src.Key())
+// judge acts on the result of a check.
+func (r *rangeFetch) judge(ctx context.Context, t *Attempts, err error) {
+	switch {
+	case err == nil:
+		Convict(r.Log, t.Source, t.lied)
+	case !errdefs.IsDataLoss(err):
+		t.end(ctx, err)
+	default:
+		r.Corrupt.Add(1)
+		r.Log.Warn("wrong bytes; trying another source",
+			"blob", r.Blob, "source", t.Name, "offset", r.off, "size", len(r.buf), "err", err)
+		t.wrong(ctx, err)
+		r.have, r.most, r.from = 0, 0, Source{}
+	}
+}
+
+// request requests the n bytes from at, and calls use with the answer and the place that it holds. It ends early if a
+// better source was not asked; see watch.
+func (f Fetch) request(ctx context.Context, src Source, asked map[string]bool, at, n int64, use func(answer) error) (err error) {
+	place, err := f.Scheduler.Places.Acquire(ctx, f.Flow, src.Key())
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer place.Release()
 	ctx, cancel := context.WithCancelCause(place.Context)
 	defer cancel(nil)
-	go r.watch(ctx, src, place, maps.Clone(r.asked), cancel)
+	go f.watch(ctx, src, place, maps.Clone(asked), cancel)
 	defer func() {
 		if err != nil && ctx.Err() != nil && !Final(err) {
 			err = context.Cause(ctx) // instead of what the source makes of it
 		}
 		err = Foreign(ctx, err)
 	}()
-	body, start, err := src.Fetch(ctx, r.Blob, r.Size, at, int64(len(buf)))
+	body, start, err := src.Fetch(ctx, f.Blob, f.Size, at, n)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer body.Close()
 	place.begin()
 	if start != at {
-		return 0, ErrNoRanges
+		return ErrNoRanges
 	}
+	return use(answer{ctx, body, place})
+}
+
+// An answer is what a source sends for a request.
+type answer struct {
+	ctx   context.Context // of the request
+	body  io.Reader
+	place *Slot // which the request holds, or nil
+}
+
+// receive fills p from an answer of src, and counts. hold is informed of progress, too.
+func (f Fetch) receive(a answer, src Source, p []byte, hold *Slot) (n int, err error) {
 	began := time.Now()
-	n, err = r.read(ctx, body, buf, place, r.hold)
-	if n > 0 {
-		src.Endpoint.count(n)
-		if !r.paced() {
-			src.Endpoint.received(int64(n), time.Since(began))
-		}
-		r.From.addProvider(src.Key(), IsPrivate(body))
+	n, err = f.read(a.ctx, a.body, p, a.place, hold)
+	f.Flow.count(src.Endpoint, n)
+	src.Endpoint.count(n)
+	if !f.paced() {
+		src.Endpoint.received(int64(n), time.Since(began))
 	}
 	return n, err
 }
@@ -302,34 +285,4 @@ func (f Fetch) watch(ctx context.Context, src Source, place *Slot, tried map[str
 		}
 		src.Endpoint.received(n, look)
 	}
-}
-
-// worst returns the most informative error: one that is not "not found", if any, otherwise that of a server, and not of a mirror if
-// an origin was asked.
-func worst(order []Source, errs map[string]error) error {
-	if origins := slices.DeleteFunc(slices.Clone(order), func(src Source) bool { return src.Endpoint.isMirror() }); len(origins) > 0 {
-		order = origins
-	}
-	var last error
-	for _, src := range order {
-		err := errs[src.Key()]
-		if !errdefs.IsNotFound(err) {
-			return err
-		}
-		if last == nil || src.Endpoint != nil {
-			last = err
-		}
-	}
-	if last == nil {
-		return fmt.Errorf("no registry is known for it; pull the model again by its name: %w", errdefs.ErrNotFound)
-	}
-	return last
-}
-
-// pause waits before the next round: as long as the server requests, otherwise twice as long as
-// before, with a random part so that nodes do not retry at the same time.
-func pause(ctx context.Context, try int, err error) error {
-	d := min(firstPause<<try, maxPause)
-	d = d/2 + rand.N(d/2+1)
-	return Wait(ctx, d, err)
 }

@@ -28,11 +28,7 @@ func (p *Pool) Ordered(ctx context.Context, f *Flow, payer func() string, n int,
 			if err != nil {
 				return err
 			}
-			i := o.take()
-			g.Go(func() error {
-				defer sl.Release()
-				return o.fillAndUse(ctx, i, sl)
-			})
+			g.Go(o.work(ctx, o.take(), sl))
 		}
 		return context.Cause(ctx)
 	})
@@ -88,43 +84,46 @@ func (o *ordered) take() (i int) {
 	return i
 }
 
-// fillAndUse fills a chunk and uses it in its turn.
-func (o *ordered) fillAndUse(ctx context.Context, i int, sl *Slot) error {
-	if err := o.fill(i, sl); err != nil {
-		if ctx.Err() == nil && sl.Revoked() {
-			o.giveBack(i)
-			return nil
-		}
-		return err
-	}
-	sl.flow.rest() // a reader that waited for it now has it
-	for o.use != nil {
-		o.mu.Lock()
-		turn, changed := o.used == i, o.changed
-		o.mu.Unlock()
-		if turn {
-			break
-		}
-		select {
-		case <-changed:
-		case <-sl.Context.Done():
-			if ctx.Err() != nil {
-				return context.Cause(ctx)
+// work returns the work of a slot: to fill a chunk, and to use it in its turn.
+func (o *ordered) work(ctx context.Context, i int, sl *Slot) func() error {
+	return func() error {
+		defer sl.Release()
+		if err := o.fill(i, sl); err != nil {
+			if ctx.Err() == nil && sl.Revoked() {
+				o.giveBack(i)
+				return nil
 			}
-			o.giveBack(i)
-			return nil
-		}
-	}
-	if o.use != nil {
-		if err := o.use(i, sl); err != nil {
 			return err
 		}
+		sl.flow.rest() // a reader that waited for it now has it
+		for o.use != nil {
+			o.mu.Lock()
+			turn, changed := o.used == i, o.changed
+			o.mu.Unlock()
+			if turn {
+				break
+			}
+			select {
+			case <-changed:
+			case <-sl.Context.Done():
+				if ctx.Err() != nil {
+					return context.Cause(ctx)
+				}
+				o.giveBack(i)
+				return nil
+			}
+		}
+		if o.use != nil {
+			if err := o.use(i, sl); err != nil {
+				return err
+			}
+		}
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.used++
+		o.announce()
+		return nil
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.used++
-	o.announce()
-	return nil
 }
 
 func (o *ordered) giveBack(i int) {

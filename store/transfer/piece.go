@@ -154,48 +154,23 @@ func (ps *pieces) leave(p *pieceReader, w *want, cause error) {
 }
 
 // run reads the piece until no range waits for it.
-func (p *pieceReader) run(ctx context.Context, ps *pieces, f Fetch, src Source, asked map[string]bool) (err error) {
+func (p *pieceReader) run(ctx context.Context, ps *pieces, f Fetch, src Source, asked map[string]bool) error {
 	f.Flow = p.flow
-	place, err := f.Scheduler.Places.Acquire(ctx, p.flow, src.Key())
-	if err != nil {
-		return err
-	}
-	defer place.Release()
-	ctx, cancel := context.WithCancelCause(place.Context)
-	defer cancel(nil)
-	go f.watch(ctx, src, place, asked, cancel)
-	defer func() {
-		if err != nil && ctx.Err() != nil && !Final(err) {
-			err = context.Cause(ctx)
+	return f.request(ctx, src, asked, p.key.start, p.end-p.key.start, func(a answer) (err error) {
+		at := p.key.start
+		for w := p.next(ps); w != nil; w = p.next(ps) {
+			if _, err := io.CopyN(io.Discard, &dropped{a, f, src.Endpoint}, w.off-at); err != nil {
+				return err
+			}
+			w.got, err = w.f.receive(a, src, w.buf, w.hold)
+			at = w.off + int64(w.got)
+			w.private = w.got > 0 && IsPrivate(a.body)
+			if err != nil {
+				return err
+			}
 		}
-		err = Foreign(ctx, err)
-	}()
-	body, at, err := src.Fetch(ctx, f.Blob, f.Size, p.key.start, p.end-p.key.start)
-	if err != nil {
-		return err
-	}
-	defer body.Close()
-	place.begin()
-	if at != p.key.start {
-		return ErrNoRanges
-	}
-	for w := p.next(ps); w != nil; w = p.next(ps) {
-		if _, err := io.CopyN(io.Discard, &dropped{body, ctx, f, place, src.Endpoint}, w.off-at); err != nil {
-			return err
-		}
-		began := time.Now()
-		w.got, err = w.f.read(ctx, body, w.buf, place, w.hold)
-		at = w.off + int64(w.got)
-		src.Endpoint.count(w.got)
-		if !f.paced() {
-			src.Endpoint.received(int64(w.got), time.Since(began))
-		}
-		w.private = w.got > 0 && IsPrivate(body)
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // next ends the want that was read, and returns the next one. If there is none, next returns nil, the reader takes
@@ -244,11 +219,9 @@ func (p *pieceReader) finish(ps *pieces, err error) {
 
 // dropped reads bytes that no range wants as Fetch.read reads others.
 type dropped struct {
-	io.Reader
-	ctx   context.Context
-	f     Fetch
-	place *Slot
-	e     *Endpoint
+	answer
+	f Fetch
+	e *Endpoint
 }
 
 // Read implements io.Reader.
@@ -257,7 +230,7 @@ func (d *dropped) Read(b []byte) (int, error) {
 	if background {
 		b = b[:d.f.Flow.step(len(b))]
 	}
-	n, err := d.Reader.Read(b)
+	n, err := d.body.Read(b)
 	d.place.Progress(n)
 	d.e.count(n)
 	if background && n > 0 {

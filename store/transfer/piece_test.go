@@ -95,7 +95,7 @@ func TestPieces(t *testing.T) {
 		var g sync.WaitGroup
 		for off := int64(0); off < f.Size; off += 4 << 10 {
 			g.Go(func() {
-				if _, err := f.Range(t.Context(), nil, got[off:off+4<<10], off); err != nil {
+				if _, err := f.Range(t.Context(), nil, got[off:off+4<<10], off, nil); err != nil {
 					t.Error(err)
 				}
 			})
@@ -149,7 +149,7 @@ func TestPiecesAtRandom(t *testing.T) {
 					f := f
 					f.Flow = f.Scheduler.NewFlow(Class(off % 2)) // Urgent or Soon
 					buf := make([]byte, n)
-					_, err := f.Range(ctx, nil, buf, off)
+					_, err := f.Range(ctx, nil, buf, off, nil)
 					if err != nil && ctx.Err() == nil {
 						t.Errorf("%d bytes at %d: %v", n, off, err)
 					}
@@ -200,7 +200,7 @@ func TestRangeOfOneSource(t *testing.T) {
 				}
 				f.From.Set("a", list)
 				got := make([]byte, size)
-				src, err := f.Range(t.Context(), nil, got, 0)
+				src, err := f.Range(t.Context(), nil, got, 0, nil)
 				if err != nil || !bytes.Equal(got, right) {
 					t.Errorf("wrong bytes, %v", err)
 				}
@@ -220,7 +220,7 @@ func TestRangeOfBrokenSources(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		blob := randomBlob(100 << 10)
 		f := pieced(&pieceServer{blob: blob, most: 5 << 10}, &pieceServer{blob: blob, most: 5 << 10})
-		if _, err := f.Range(t.Context(), nil, make([]byte, len(blob)), 0); err == nil {
+		if _, err := f.Range(t.Context(), nil, make([]byte, len(blob)), 0, nil); err == nil {
 			t.Error("no error")
 		}
 	})
@@ -239,11 +239,11 @@ func TestJoinAfterTheLast(t *testing.T) {
 		}
 		f := pieced(s, nil)
 		ctx, cancel := context.WithCancel(t.Context())
-		go f.Range(ctx, nil, make([]byte, 1<<10), 0)
+		go f.Range(ctx, nil, make([]byte, 1<<10), 0, nil)
 		synctest.Wait()
 		cancel()
 		synctest.Wait()
-		if src, err := f.Range(t.Context(), nil, make([]byte, 1<<10), 0); err != nil || src.Endpoint.Counts.Failures.Load() != 0 {
+		if src, err := f.Range(t.Context(), nil, make([]byte, 1<<10), 0, nil); err != nil || src.Endpoint.Counts.Failures.Load() != 0 {
 			t.Errorf("%d failures of the mirror, %v", src.Endpoint.Counts.Failures.Load(), err)
 		}
 		time.Sleep(time.Second) // the first request ends
@@ -257,7 +257,7 @@ func TestDroppedBytes(t *testing.T) {
 		f.Flow = f.Scheduler.NewFlow(Background)
 		f.Scheduler.SetRate(1 << 10)
 		start := time.Now()
-		src, err := f.Range(t.Context(), nil, make([]byte, 1<<10), 15<<10)
+		src, err := f.Range(t.Context(), nil, make([]byte, 1<<10), 15<<10, nil)
 		if err != nil || time.Since(start) < 11*time.Second { // a burst of 4 KiB is free
 			t.Errorf("16 KiB took %v, %v", time.Since(start), err)
 		}

@@ -3,6 +3,7 @@ package transfer
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -12,9 +13,10 @@ import (
 type Retry struct {
 	Tries    int              // attempts
 	Pause    time.Duration    // before the second attempt; it doubles
+	Longest  time.Duration    // longest pause, of which up to a half is left out at random; zero means any pause, and all of it
 	Patience time.Duration    // the longest RetryAfterError that is waited for; zero means any
 	Total    time.Duration    // from the first attempt to the last; zero means any
-	Final    func(error) bool // reports whether repeating the request is useless
+	Final    func(error) bool // reports whether repeating the request is useless; nil means never
 }
 
 // Do calls f until it returns nil or a final error, or a limit is reached or ctx is done, and
@@ -22,18 +24,28 @@ type Retry struct {
 func (r Retry) Do(ctx context.Context, f func() error) error {
 	start := time.Now()
 	for try := 1; ; try++ {
-		err := f()
-		if err == nil || try >= r.Tries || r.Final(err) || ctx.Err() != nil {
-			return err
-		}
-		d := atLeast(r.Pause<<(try-1), err)
-		if r.Patience > 0 && d > r.Patience || r.Total > 0 && time.Since(start)+d > r.Total {
-			return err
-		}
-		if Wait(ctx, d, nil) != nil {
+		if err := f(); err == nil || !r.again(ctx, try, start, err) {
 			return err
 		}
 	}
+}
+
+// again waits for the next attempt, after a number of them since start, the last one of which returned err. It returns
+// false if there is none.
+func (r Retry) again(ctx context.Context, tries int, start time.Time, err error) bool {
+	if tries >= r.Tries || r.Final != nil && r.Final(err) || ctx.Err() != nil {
+		return false
+	}
+	d := r.Pause << (tries - 1)
+	if r.Longest > 0 {
+		d = min(d, r.Longest)
+		d -= rand.N(d/2 + 1) // nodes that failed together do not come back together
+	}
+	d = atLeast(d, err)
+	if r.Patience > 0 && d > r.Patience || r.Total > 0 && time.Since(start)+d > r.Total {
+		return false
+	}
+	return Wait(ctx, d, nil) == nil
 }
 
 // Final reports whether trying the same source again after err is useless.

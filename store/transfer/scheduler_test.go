@@ -540,7 +540,7 @@ func TestRange(t *testing.T) {
 					}()
 				}
 				start := time.Now()
-				_, err := f.Range(ctx, nil, make([]byte, 4<<20), 0)
+				_, err := f.Range(ctx, nil, make([]byte, 4<<20), 0, nil)
 				d := time.Since(start)
 				if tc.want == nil && err != nil || tc.want != nil && err == nil || errors.Is(err, context.Canceled) {
 					t.Errorf("got %v, want %v", err, tc.want)
@@ -598,7 +598,7 @@ func TestRate(t *testing.T) {
 					time.AfterFunc(3*time.Millisecond, func() { tt.during(s, flow) })
 				}
 				start := time.Now()
-				if _, err := f.Range(t.Context(), nil, make([]byte, 4<<20), 0); err != nil {
+				if _, err := f.Range(t.Context(), nil, make([]byte, 4<<20), 0, nil); err != nil {
 					t.Error(err)
 				}
 				if d := time.Since(start); d < tt.took[0] || d > tt.took[1] {

@@ -43,12 +43,14 @@ func TestRevokedDuringRequest(t *testing.T) {
 				return r.Read(p[:1])
 			})
 		})}})
-		w := whole{Fetch: Fetch{Scheduler: s, Size: size, From: &from, Flow: s.NewFlow(Soon), Received: new(atomic.Int64)}}
+		w := &whole{ctx: t.Context(), received: new(atomic.Int64)}
+		f := Fetch{Scheduler: s, Size: size, From: &from, Received: new(atomic.Int64), whole: w}
 		buf := make([]byte, size)
-		if _, err := w.readAt(t.Context(), &Slot{Context: first}, buf, 0); !errors.Is(err, ErrRevoked) {
+		flow := s.NewFlow(Soon)
+		if _, err := f.Range(t.Context(), &Slot{Context: first, flow: flow}, buf, 0, nil); !errors.Is(err, ErrRevoked) {
 			t.Fatalf("revoked: got %v", err)
 		}
-		if _, err := w.readAt(t.Context(), &Slot{Context: t.Context()}, buf, 0); err != nil || requests != 2 {
+		if _, err := f.Range(t.Context(), &Slot{Context: t.Context(), flow: flow}, buf, 0, nil); err != nil || requests != 2 {
 			t.Fatalf("after it: %v, %d requests", err, requests)
 		}
 		w.close()

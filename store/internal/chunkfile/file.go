@@ -276,7 +276,7 @@ func (f *File) ensure(ctx context.Context, st *stage, g int) error {
 			return nil
 		}
 		if mine && !f.spawn(func(ctx context.Context) {
-			err := f.withBuffer(ctx, c.flow, func(sl *transfer.Slot) error { return f.fetchGroup(st, sl, g, c, f.transfer(c.flow).Get) })
+			err := f.withBuffer(ctx, c.flow, func(sl *transfer.Slot) error { return f.fetchGroup(st, sl, g, c, f.transfer(c.flow)) })
 			if err != nil && ctx.Err() != nil {
 				err = context.Cause(ctx)
 			}
@@ -322,7 +322,7 @@ func (f *File) withBuffer(ctx context.Context, flow *transfer.Flow, do func(*tra
 }
 
 // fetchGroup loads group g into a buffer: from the stage, if that has it right, otherwise it is fetched and staged.
-func (f *File) fetchGroup(st *stage, sl *transfer.Slot, g int, c *call, get transfer.Get) error {
+func (f *File) fetchGroup(st *stage, sl *transfer.Slot, g int, c *call, from transfer.Fetch) error {
 	_, n := st.p.Chunk(g)
 	if st.p.Has(g) { // by an earlier process, but maybe not on the disk
 		if right, err := f.recheck(st, g, sl.Buf[:n]); right || err != nil {
@@ -332,7 +332,7 @@ func (f *File) fetchGroup(st *stage, sl *transfer.Slot, g int, c *call, get tran
 	if err := f.set.Finder.Room(n); err != nil {
 		return err
 	}
-	found, err := f.fetch(sl, g, sl.Buf[:n], get)
+	found, err := f.fetch(sl, g, sl.Buf[:n], from)
 	if err != nil {
 		return err
 	}

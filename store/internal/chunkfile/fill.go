@@ -52,7 +52,8 @@ func (w *whole) fill(ctx context.Context, anew func()) error {
 			checks.Go(func() { wrong = w.recheck(beside) })
 		}
 	}
-	err := f.transfer(w.flow).All(ctx, w.st.p.Chunks(), w.load, use, func() {
+	w.from = f.transfer(w.flow)
+	err := w.from.All(ctx, w.st.p.Chunks(), w.load, use, func() {
 		w.reset()
 		anew()
 	})
@@ -70,7 +71,7 @@ func (w *whole) doubts(err error) bool {
 	switch l := w.f.Layout; {
 	case errors.Is(err, errUnread):
 		return true
-	case err == nil && !l.Stated, err != nil && (l.Unverified || !errors.As(err, &not) || errors.Is(err, ErrChunk)):
+	case err == nil && !l.Stated, err != nil && (l.Unverified || !errors.As(err, &not) || errors.Is(err, transfer.ErrWrong)):
 		return false
 	}
 	for g := range w.st.p.Chunks() {
@@ -83,7 +84,7 @@ func (w *whole) doubts(err error) bool {
 
 // load loads group g into a buffer: from disk if w needs it, or with fetchGroup unless another call is
 // fetching it.
-func (w *whole) load(g int, sl *transfer.Slot, get transfer.Get) error {
+func (w *whole) load(g int, sl *transfer.Slot) error {
 	f, st := w.f, w.st
 	for try := 0; ; try++ {
 		c, mine := f.claim(st, g, sl.Flow(), w.sure)
@@ -93,7 +94,7 @@ func (w *whole) load(g int, sl *transfer.Slot, get transfer.Get) error {
 		case c == nil: // it cannot be read: the next claim fetches it
 			continue
 		case mine:
-			err := f.fetchGroup(st, sl, g, c, get)
+			err := f.fetchGroup(st, sl, g, c, w.from)
 			f.endCall(c, g, err)
 			return err
 		}

@@ -34,6 +34,7 @@ type whole struct {
 	f     *File
 	st    *stage
 	flow  *transfer.Flow
+	from  transfer.Fetch // of the current fill
 	limit *Patience
 	sure  bool // see File.has
 	hash  verify.Hash

@@ -62,7 +62,7 @@ func (s *Set) probeFile(ctx context.Context, f *missingFile, view string) error 
 			Scheduler: s.Files.Scheduler, Blob: from.Digest, Size: from.Size, From: &x.file.Sources,
 			Flow: s.Files.Scheduler.NewFlow(transfer.Urgent), Received: &s.Files.Counts.Received,
 		}
-		_, err = fetch.Range(ctx, nil, one[:], from.Size-1)
+		_, err = fetch.Range(ctx, nil, one[:], from.Size-1, nil)
 	} else {
 		var done func(error)
 		if _, done, err = x.file.Await(ctx, 0, 1); err == nil {
@@ -74,7 +74,7 @@ func (s *Set) probeFile(ctx context.Context, f *missingFile, view string) error 
 		return nil
 	case errors.Is(err, transfer.ErrNoRanges):
 		return fmt.Errorf("the registry does not serve ranges of %s: %w", from.Digest, errdefs.ErrFailedPrecondition)
-	case errors.Is(err, chunkfile.ErrUndecodable), errors.Is(err, chunkfile.ErrChunk):
+	case errors.Is(err, chunkfile.ErrUndecodable), errors.Is(err, transfer.ErrWrong):
 		return fmt.Errorf("layer %s cannot be read by chunks: %v: %w", from.Digest, err, errdefs.ErrFailedPrecondition)
 	}
 	return err

@@ -162,7 +162,7 @@ func (b *blobFetch) run(ctx context.Context) error {
 		case errors.Is(err, errLargeWindow):
 			b.large = true
 			continue
-		case !errors.As(err, &wrong) || errors.Is(err, chunkfile.ErrChunk):
+		case !errors.As(err, &wrong) || errors.Is(err, transfer.ErrWrong):
 			return err
 		}
 		if !resumed {
@@ -221,7 +221,7 @@ func (b *blobFetch) file(ctx context.Context, f *chunkfile.File) (resumed bool, 
 	resumed = b.e.Area.Marked(f.Layout.Dir(f.Digest), f.Size, f.Layout.Grid) > 0
 	err = f.Fill(ctx, b.flow, b.limit, b.noRanges)
 	var wrong *verify.Error
-	if errors.As(err, &wrong) && !errors.Is(err, chunkfile.ErrChunk) {
+	if errors.As(err, &wrong) && !errors.Is(err, transfer.ErrWrong) {
 		if f.Layout.Unverified {
 			if werr := b.e.Objects.Wrong(f); werr != nil {
 				return resumed, werr
@@ -298,34 +298,21 @@ func (b *blobFetch) small(ctx context.Context) error {
 }
 
 func (b *blobFetch) smallOnce(sl *transfer.Slot) error {
-	var err error
-	var lied []transfer.Source
-	for range max(2, len(b.sources.Order())) {
-		at, end := b.files[0].Layout.Span()
-		for _, f := range b.files {
-			a, n := f.Layout.Span()
-			at, end = min(at, a), max(end, a+n)
-		}
-		raw := sl.Buf[:end-at]
-		src, rerr := b.transfer(b.files[0].Layout.From).Get(sl, raw, at)
-		b.bytes.Store(0) // the files count what is present
-		if rerr != nil {
-			return b.eachFile(sl.Context, rerr)
-		}
-		if err = b.split(sl, raw, at); !errdefs.IsDataLoss(err) {
-			if err == nil {
-				transfer.Convict(b.e.Log, src, lied)
-			}
-			return err
-		}
-		lied = append(lied, src)
-		b.blame(src)
-		b.e.Files.Counts.Corrupt.Add(1)
+	at, end := b.files[0].Layout.Span()
+	for _, f := range b.files {
+		a, n := f.Layout.Span()
+		at, end = min(at, a), max(end, a+n)
 	}
-	return fmt.Errorf("%w: %w", chunkfile.ErrChunk, err)
+	raw := sl.Buf[:end-at]
+	_, err := b.transfer(b.files[0].Layout.From).Range(sl.Context, sl, raw, at, func() error {
+		b.bytes.Store(0) // the files count what is present
+		return b.split(sl, raw, at)
+	})
+	b.bytes.Store(0)
+	return b.eachFile(sl.Context, err)
 }
 
-// eachFile fetches the files one by one if the server does not support ranges.
+// eachFile fetches the files one by one if err is that the server does not support ranges, and otherwise returns err.
 func (b *blobFetch) eachFile(ctx context.Context, err error) error {
 	if !errors.Is(err, transfer.ErrNoRanges) {
 		return err
@@ -430,13 +417,17 @@ func (b *blobFetch) unpacker(ctx context.Context, p *staging.Partial) (*transfer
 
 // transfer returns the parameters for fetching a blob.
 func (b *blobFetch) transfer(blob filetable.Blob) transfer.Fetch {
-	return transfer.Fetch{Scheduler: b.e.Scheduler, Blob: blob.Digest, Size: blob.Size, From: &b.sources, Flow: b.flow, Received: &b.bytes}
+	return transfer.Fetch{
+		Scheduler: b.e.Scheduler, Blob: blob.Digest, Size: blob.Size, From: &b.sources, Flow: b.flow,
+		Received: &b.bytes, Corrupt: &b.e.Files.Counts.Corrupt, Log: b.e.Log,
+	}
 }
 
 // stream fetches the chunks of an archive and passes them to consume in order. If the server does
 // not support ranges it starts again, see transfer.Fetch.All.
 func (b *blobFetch) stream(ctx context.Context, p *staging.Partial, consume func([]byte) error, anew func()) error {
-	return b.transfer(b.target.Blob).All(ctx, p.Chunks(), func(i int, sl *transfer.Slot, get transfer.Get) error {
+	from := b.transfer(b.target.Blob)
+	return from.All(ctx, p.Chunks(), func(i int, sl *transfer.Slot) error {
 		off, n := p.Chunk(i)
 		buf := sl.Buf[:n]
 		if p.Has(i) {
@@ -448,7 +439,7 @@ func (b *blobFetch) stream(ctx context.Context, p *staging.Partial, consume func
 		if err := b.e.Objects.Room(n); err != nil {
 			return err
 		}
-		if _, err := get(sl, buf, off); err != nil {
+		if _, err := from.Range(sl.Context, sl, buf, off, nil); err != nil {
 			return err
 		}
 		defer b.flow.Enter(transfer.Disk)()

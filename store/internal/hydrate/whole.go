@@ -8,6 +8,7 @@ import (
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/internal/chunkfile"
 	"github.com/ballast-dev/ballast/store/internal/staging"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 )
 
@@ -24,7 +25,7 @@ func (e *Engine) fetch(ctx context.Context, h *hydration, i int) error {
 		return err
 	}
 	cause := e.fetchTarget(ctx, h, i, t)
-	if !errors.Is(cause, chunkfile.ErrUndecodable) && !errors.Is(cause, chunkfile.ErrChunk) {
+	if !errors.Is(cause, chunkfile.ErrUndecodable) && !errors.Is(cause, transfer.ErrWrong) {
 		return cause
 	}
 	if ok, err := present(); ok || err != nil {

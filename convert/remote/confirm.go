@@ -43,38 +43,39 @@ type confirmation struct {
 // registry says who may have it. Without a registry (Options.MirrorOnly), everything is private. A registry can
 // say what it wants: see prove.
 func (r *Repository) confirm(ctx context.Context, d digest.Digest) (private bool, err error) {
-	return r.known(ctx, question{d: d}, func(ctx context.Context, origin *endpoint, c *confirmation) error {
-		return r.blob(ctx, origin, d, "bytes=0-0", func(resp *response) error {
-			c.private = resp.private
-			return resp.Body.Close()
-		})
-	})
+	return r.known(ctx, question{d: d}, 0, sample{})
 }
 
 // prove is confirm for bytes that a mirror gave: the registry has to give the same. One that lies does not know which
 // bytes it is asked for. Bytes that a mirror gave count as public only with such a proof.
 func (r *Repository) prove(ctx context.Context, d digest.Digest, size int64, s sample) (private bool, err error) {
-	return r.known(ctx, question{d, true}, func(ctx context.Context, origin *endpoint, c *confirmation) error {
-		n := int64(len(s.bytes))
-		return r.blob(ctx, origin, d, fmt.Sprintf("bytes=%d-%d", s.off, s.off+n-1), func(resp *response) error {
-			c.private = resp.private
-			defer resp.Body.Close()
-			body, start, err := checkRange(resp.Response, size, s.off, n, true)
-			if err != nil {
-				return err
-			}
-			if start != s.off {
-				return transfer.ErrNoRanges
-			}
-			got := make([]byte, n)
-			if _, err := io.ReadFull(body, got); err != nil {
-				return err
-			}
-			if !bytes.Equal(got, s.bytes) {
-				return fmt.Errorf("the registry has other bytes than its mirror: %w", errdefs.ErrDataLoss)
-			}
+	return r.known(ctx, question{d, true}, size, s)
+}
+
+// ask asks the registry a question about a blob of a size, and compares its bytes with the sample if that is a proof.
+func (r *Repository) ask(ctx context.Context, origin *endpoint, q question, size int64, s sample, c *confirmation) error {
+	n := max(1, int64(len(s.bytes)))
+	return r.blob(ctx, origin, q.d, fmt.Sprintf("bytes=%d-%d", s.off, s.off+n-1), func(resp *response) error {
+		c.private = resp.private
+		defer resp.Body.Close()
+		if !q.proof {
 			return nil
-		})
+		}
+		body, start, err := checkRange(resp.Response, size, s.off, n, true)
+		if err != nil {
+			return err
+		}
+		if start != s.off {
+			return transfer.ErrNoRanges
+		}
+		got := make([]byte, n)
+		if _, err := io.ReadFull(body, got); err != nil {
+			return err
+		}
+		if !bytes.Equal(got, s.bytes) {
+			return fmt.Errorf("the registry has other bytes than its mirror: %w", errdefs.ErrDataLoss)
+		}
+		return nil
 	})
 }
 
@@ -89,8 +90,8 @@ func (r *Repository) disproved(d digest.Digest) error {
 	return nil
 }
 
-// known returns the answer to a question, which ask asks the registry once until the answer is over.
-func (r *Repository) known(ctx context.Context, q question, ask func(context.Context, *endpoint, *confirmation) error) (private bool, err error) {
+// known returns the answer to a question, which the registry is asked once until the answer is over; see ask.
+func (r *Repository) known(ctx context.Context, q question, size int64, s sample) (private bool, err error) {
 	origin := r.origin()
 	if origin == nil {
 		return true, nil
@@ -110,7 +111,7 @@ func (r *Repository) known(ctx context.Context, q question, ask func(context.Con
 		go func() { // others wait for it too
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTime)
 			defer cancel()
-			r.answer(c, ask(ctx, origin, c))
+			r.answer(c, r.ask(ctx, origin, q, size, s, c))
 		}()
 	}
 	select { // what is known is known without ctx too

@@ -20,7 +20,7 @@ import (
 // package differ, applyTable, show, its argument, ensure. A compiler may inline some of those of earlier goroutines.
 const (
 	maxFrames    = 10
-	maxAllFrames = 32
+	maxAllFrames = 27
 )
 
 // TestFrames checks how many functions pass a chunk on before a registry is asked for it.

@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -20,19 +21,17 @@ import (
 // chunk that use waits for therefore has a buffer if any chunk has, and concurrent calls cannot
 // deadlock.
 func (p *Pool) Ordered(ctx context.Context, f *Flow, payer func() string, n int, fill func(int, *Slot) error, use func(int, *Slot) error) error {
-	g, ctx := errgroup.WithContext(ctx)
+	g, group := errgroup.WithContext(ctx)
 	o := &ordered{n: n, changed: make(chan struct{}), fill: fill, use: use}
-	g.Go(func() error {
-		for o.wait(ctx) {
-			sl, err := p.Acquire(ctx, f.Part(), payer())
-			if err != nil {
-				return err
-			}
-			g.Go(o.work(ctx, o.take(), sl))
+	for o.wait(group) {
+		sl, err := p.Acquire(group, f.Part(), payer())
+		if err != nil {
+			g.Go(func() error { return err })
+			break
 		}
-		return context.Cause(ctx)
-	})
-	return g.Wait()
+		g.Go(o.work(group, o.take(), sl))
+	}
+	return cmp.Or(g.Wait(), context.Cause(ctx))
 }
 
 // ordered is the state of one Ordered.

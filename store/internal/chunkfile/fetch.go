@@ -8,8 +8,8 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// transfer returns the parameters for fetching from the blob.
-func (f *File) transfer(flow *transfer.Flow) transfer.Fetch {
+// Transfer returns the parameters for fetching from the blob.
+func (f *File) Transfer(flow *transfer.Flow) transfer.Fetch {
 	return transfer.Fetch{
 		Scheduler: f.set.Scheduler, Blob: f.Layout.From.Digest, Size: f.Layout.From.Size, From: &f.Sources, Flow: flow,
 		Received: &f.set.Counts.Received, Corrupt: &f.set.Counts.Corrupt, Log: f.set.Log,

@@ -276,7 +276,7 @@ func (f *File) ensure(ctx context.Context, st *stage, g int) error {
 			return nil
 		}
 		if mine && !f.spawn(func(ctx context.Context) {
-			err := f.withBuffer(ctx, c.flow, func(sl *transfer.Slot) error { return f.fetchGroup(st, sl, g, c, f.transfer(c.flow)) })
+			err := f.withBuffer(ctx, c.flow, func(sl *transfer.Slot) error { return f.fetchGroup(st, sl, g, c, f.Transfer(c.flow)) })
 			if err != nil && ctx.Err() != nil {
 				err = context.Cause(ctx)
 			}

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/ballast-dev/ballast/store/verify"
+	"golang.org/x/sync/errgroup"
 )
 
 // errUnread means that staged bytes cannot be read, and are fetched again.
@@ -19,7 +19,8 @@ var errUnread = errors.New("staged bytes cannot be read")
 // afterwards, but not after limit. If the server does not support ranges it starts again, see
 // transfer.Fetch.All.
 //
-// What readers get because it was synced in this boot is verified beside the rest, and what is damaged is fetched again.
+// What readers get because it was synced in this boot counts as present at first, is verified beside the rest, and is
+// fetched again if it is damaged.
 func (f *File) Fill(ctx context.Context, flow *transfer.Flow, limit *Patience, anew func()) error {
 	st, err := f.open()
 	if err != nil {
@@ -27,42 +28,34 @@ func (f *File) Fill(ctx context.Context, flow *transfer.Flow, limit *Patience, a
 	}
 	defer f.done(st)
 	w := &whole{f: f, st: st, flow: flow, limit: limit}
-	if err = w.fill(ctx, anew); !w.doubts(err) {
-		return err
-	}
-	if err := w.giveWay(ctx); err != nil {
-		return err
-	}
-	w.sure = true
-	return w.fill(ctx, anew)
-}
-
-// fill makes all groups present and verifies the file, but for the groups that count as present unless w is sure.
-func (w *whole) fill(ctx context.Context, anew func()) error {
-	f := w.f
-	w.reset()
-	use := w.use
-	beside, stop := context.WithCancel(ctx)
-	defer stop()
-	var checks sync.WaitGroup
-	var wrong error
-	if f.Layout.Stated {
-		use = nil
-		if !w.sure {
-			checks.Go(func() { wrong = w.recheck(beside) })
-		}
-	}
-	w.from = f.transfer(w.flow)
-	err := w.from.All(ctx, w.st.p.Chunks(), w.load, use, func() {
+	for {
 		w.reset()
-		anew()
-	})
-	stop()
-	checks.Wait()
-	if err := errors.Join(err, wrong); err != nil {
-		return err
+		use := w.use
+		beside, stop := context.WithCancel(ctx)
+		var checks errgroup.Group
+		if f.Layout.Stated {
+			use = nil
+			if !w.sure {
+				checks.Go(func() error { return w.recheck(beside) })
+			}
+		}
+		w.from = f.Transfer(flow)
+		err := w.from.All(ctx, st.p.Chunks(), w.load, use, func() {
+			w.reset()
+			anew()
+		})
+		stop()
+		if err = errors.Join(err, checks.Wait()); err == nil {
+			err = w.finish(ctx)
+		}
+		if w.sure || !w.doubts(err) {
+			return err
+		}
+		if err := w.giveWay(ctx); err != nil {
+			return err
+		}
+		w.sure = true
 	}
-	return w.finish(ctx)
 }
 
 // doubts reports whether the file may be right, after a fill that was not sure and returned err: if what is damaged is fetched again.

@@ -137,7 +137,7 @@ func (f *File) makeIn(st *stage, sl *transfer.Slot, g int) error {
 	if !mine {
 		return nil
 	}
-	err := f.fetchGroup(st, sl, g, c, f.transfer(c.flow))
+	err := f.fetchGroup(st, sl, g, c, f.Transfer(c.flow))
 	f.endCall(c, g, err)
 	return err
 }

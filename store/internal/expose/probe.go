@@ -58,10 +58,7 @@ func (s *Set) probeFile(ctx context.Context, f *missingFile, view string) error 
 	var err error
 	if f.layout.Codec == filetable.CodecNone {
 		var one [1]byte
-		fetch := transfer.Fetch{
-			Scheduler: s.Files.Scheduler, Blob: from.Digest, Size: from.Size, From: &x.file.Sources,
-			Flow: s.Files.Scheduler.NewFlow(transfer.Urgent), Received: &s.Files.Counts.Received,
-		}
+		fetch := x.file.Transfer(s.Files.Scheduler.NewFlow(transfer.Urgent))
 		_, err = fetch.Range(ctx, nil, one[:], from.Size-1, nil)
 	} else {
 		var done func(error)

@@ -35,6 +35,7 @@ type blobFetch struct {
 	flow    *transfer.Flow
 	limit   *chunkfile.Patience // of the hydration that started it
 
+	ctx    context.Context // of main
 	cancel context.CancelFunc
 	done   chan struct{} // closed at the end
 	err    error         // valid after done is closed
@@ -89,14 +90,14 @@ func (e *Engine) join(h *hydration, i int, t *Target) (b *blobFetch, mine bool, 
 	}
 	b, ok := e.fetches[key]
 	if !ok {
-		ctx, cancel := context.WithCancel(e.ctx)
-		b = &blobFetch{e: e, key: key, target: *t, cancel: cancel, done: make(chan struct{}), flow: h.flowOf(i, e.Scheduler), limit: &h.limit}
+		b = &blobFetch{e: e, key: key, target: *t, flow: h.flowOf(i, e.Scheduler), limit: &h.limit, done: make(chan struct{})}
+		b.ctx, b.cancel = context.WithCancel(e.ctx)
 		b.state.Store(StateWaiting)
 		for _, f := range t.Files {
 			b.files = append(b.files, e.Files.Acquire(f.File.Digest, f.File.Size, f.File.Path, f.Layout))
 		}
 		e.fetches[key] = b
-		defer e.work.Go(func() { b.main(ctx) })
+		defer e.work.Go(b.main)
 	}
 	b.eachSources(func(s *transfer.Sources) { s.Set(h.key(), h.list) })
 	b.waiters++
@@ -119,8 +120,8 @@ func (b *blobFetch) present() (n int64) {
 	return n + b.bytes.Load()
 }
 
-func (b *blobFetch) main(ctx context.Context) {
-	err := b.run(ctx)
+func (b *blobFetch) main() {
+	err := b.run(b.ctx)
 	b.e.mu.Lock()
 	delete(b.e.fetches, b.key)
 	if b.arrived {
@@ -149,7 +150,15 @@ func (b *blobFetch) run(ctx context.Context) error {
 	b.state.Store(StateDownloading)
 	var mirrors []transfer.Source // that gave bytes of wrong content
 	for tries := 0; ; {
-		resumed, err := b.attempt(ctx)
+		resumed, err := false, error(nil) // some bytes were already staged
+		switch len(b.files) {
+		case 0:
+			resumed, err = b.archive(ctx)
+		case 1:
+			resumed, err = b.file(ctx, b.files[0])
+		default:
+			err = b.small(ctx)
+		}
 		var wrong *verify.Error
 		switch {
 		case err == nil:
@@ -204,19 +213,7 @@ func (b *blobFetch) eachSources(do func(*transfer.Sources)) {
 	}
 }
 
-// attempt fetches the target once. resumed reports whether some bytes were already staged.
-func (b *blobFetch) attempt(ctx context.Context) (resumed bool, err error) {
-	switch len(b.files) {
-	case 0:
-		return b.archive(ctx)
-	case 1:
-		return b.file(ctx, b.files[0])
-	default:
-		return false, b.small(ctx)
-	}
-}
-
-// file fetches a file by chunks.
+// file fetches a file by chunks. resumed reports whether some bytes were already staged.
 func (b *blobFetch) file(ctx context.Context, f *chunkfile.File) (resumed bool, err error) {
 	resumed = b.e.Area.Marked(f.Layout.Dir(f.Digest), f.Size, f.Layout.Grid) > 0
 	err = f.Fill(ctx, b.flow, b.limit, b.noRanges)
@@ -291,29 +288,24 @@ func privateTo(from *transfer.Sources) []string {
 	return transfer.Names(from.Order()) // staged bytes came from the same group
 }
 
-// small fetches neighbouring files with one request. A file that a reader fetches at the same time
-// is fetched twice.
+// small fetches neighbouring files with one request, or one by one if the server does not support ranges. A file that a
+// reader fetches at the same time is fetched twice.
 func (b *blobFetch) small(ctx context.Context) error {
-	return b.e.Scheduler.Buffers.With(ctx, b.flow, b.sources.Payer, b.smallOnce)
-}
-
-func (b *blobFetch) smallOnce(sl *transfer.Slot) error {
 	at, end := b.files[0].Layout.Span()
 	for _, f := range b.files {
 		a, n := f.Layout.Span()
 		at, end = min(at, a), max(end, a+n)
 	}
-	raw := sl.Buf[:end-at]
-	_, err := b.transfer(b.files[0].Layout.From).Range(sl.Context, sl, raw, at, func() error {
-		b.bytes.Store(0) // the files count what is present
-		return b.split(sl, raw, at)
+	from := b.transfer(b.files[0].Layout.From)
+	err := b.e.Scheduler.Buffers.With(ctx, b.flow, b.sources.Payer, func(sl *transfer.Slot) error {
+		raw := sl.Buf[:end-at]
+		_, err := from.Range(ctx, sl, raw, at, func() error {
+			b.bytes.Store(0) // the files count what is present
+			return b.split(sl, raw, at)
+		})
+		b.bytes.Store(0)
+		return err
 	})
-	b.bytes.Store(0)
-	return b.eachFile(sl.Context, err)
-}
-
-// eachFile fetches the files one by one if err is that the server does not support ranges, and otherwise returns err.
-func (b *blobFetch) eachFile(ctx context.Context, err error) error {
 	if !errors.Is(err, transfer.ErrNoRanges) {
 		return err
 	}

@@ -409,47 +409,44 @@ func (e *Engine) fetchTargets(ctx context.Context, h *hydration, missing []int, 
 			return nil
 		})
 	}
-	all.Go(func() error {
-		g, ctx := errgroup.WithContext(ctx)
-		small, large, wanted := make(chan struct{}, parallelSmall), make(chan struct{}, parallelBlobs), make(chan struct{}, parallelBlobs)
-		urgent := 0 // of missing, at its begin: readers wait for them, and the others may be paused
-		for len(missing) > 0 {
-			i, turns := missing[0], large
-			switch {
-			case urgent > 0:
-				turns = wanted
-			case ordered != nil && !wish.early[i]:
-				turns = nil
-			case h.targets[i].Blob.Size <= staging.ChunkSize:
-				turns = small
-			}
-			select {
-			case turns <- struct{}{}:
-				missing, urgent = missing[1:], max(0, urgent-1)
-			case <-ordered:
-				ordered = nil
-				continue
-			case <-h.hurry:
-				urgent = h.wantedFirst(missing)
-				continue
-			}
-			g.Go(func() error {
-				defer func() { <-turns }()
-				if ctx.Err() != nil { // nothing starts after a failure
-					return ctx.Err()
-				}
-				if err := e.fetch(ctx, h, i); err != nil {
-					return err
-				}
-				h.finish(i, StateComplete)
-				if t := &h.targets[i]; fragments[t.Blob.Digest] != nil && len(t.Files) == 0 {
-					close(fragments[t.Blob.Digest])
-				}
-				return nil
-			})
+	small, large := make(chan struct{}, parallelSmall), make(chan struct{}, parallelBlobs)
+	wanted := make(chan struct{}, parallelBlobs)
+	urgent := 0 // of missing, at its begin: readers wait for them, and the others may be paused
+	for len(missing) > 0 {
+		i, turns := missing[0], large
+		switch {
+		case urgent > 0:
+			turns = wanted
+		case ordered != nil && !wish.early[i]:
+			turns = nil
+		case h.targets[i].Blob.Size <= staging.ChunkSize:
+			turns = small
 		}
-		return g.Wait()
-	})
+		select {
+		case turns <- struct{}{}:
+			missing, urgent = missing[1:], max(0, urgent-1)
+		case <-ordered:
+			ordered = nil
+			continue
+		case <-h.hurry:
+			urgent = h.wantedFirst(missing)
+			continue
+		}
+		all.Go(func() error {
+			defer func() { <-turns }()
+			if ctx.Err() != nil { // nothing starts after a failure
+				return ctx.Err()
+			}
+			if err := e.fetch(ctx, h, i); err != nil {
+				return err
+			}
+			h.finish(i, StateComplete)
+			if t := &h.targets[i]; fragments[t.Blob.Digest] != nil && len(t.Files) == 0 {
+				close(fragments[t.Blob.Digest])
+			}
+			return nil
+		})
+	}
 	return all.Wait()
 }
 

@@ -229,9 +229,7 @@ func (h *Handler) serveMember(w http.ResponseWriter, r *http.Request, im store.I
 	var body io.ReadCloser
 	var off int64
 	var err error
-	var sources transfer.Sources
-	sources.Set("", h.Sources(im, ref.Name()))
-	from := sources.Attempts(transfer.Once)
+	from := transfer.Ask(h.Sources(im, ref.Name()), transfer.Once)
 	for r.Method != http.MethodHead && from.Next(r.Context()) {
 		body, off, err = from.Fetch(r.Context(), b.Digest, b.Size, 0, b.Size)
 		from.Done(r.Context(), err)

@@ -168,26 +168,22 @@ func (b *blobReader) load(off, want int64) error {
 	}
 	t := b.r.forUnverified()
 	for t.Next(b.ctx) {
-		t.Done(b.ctx, b.loadFrom(t.Source, off, n))
+		body, start, err := t.Fetch(b.ctx, b.d, b.size, off, n)
+		switch {
+		case err != nil:
+		case start == off:
+			err = b.fill(body, off, n)
+			body.Close()
+		default:
+			if b.stream != nil {
+				b.stream.Close() // of the previous attempt
+			}
+			b.stream, b.win, b.off = body, nil, 0
+			err = b.forward(off, n)
+		}
+		t.Done(b.ctx, err)
 	}
 	return t.Err()
-}
-
-// loadFrom is load of n bytes from a host, without a stream.
-func (b *blobReader) loadFrom(host transfer.Fetcher, off, n int64) error {
-	body, start, err := host.Fetch(b.ctx, b.d, b.size, off, n)
-	if err != nil {
-		return err
-	}
-	if start != off {
-		if b.stream != nil {
-			b.stream.Close() // of the previous attempt
-		}
-		b.stream, b.win, b.off = body, nil, 0
-		return b.forward(off, n)
-	}
-	defer body.Close()
-	return b.fill(body, off, n)
 }
 
 // forward reads the stream up to off and fills win from there.

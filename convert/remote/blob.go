@@ -35,14 +35,7 @@ type target struct {
 }
 
 // Endpoints implements transfer.Spread.
-func (r *Repository) Endpoints() (out []transfer.At) {
-	for _, e := range r.set.endpoints {
-		if e.Capabilities.Has(docker.HostCapabilityPull) {
-			out = append(out, transfer.At{Endpoint: e.state, Fetcher: at{r, e}})
-		}
-	}
-	return out
-}
+func (r *Repository) Endpoints() []transfer.Source { return r.hosts(has(docker.HostCapabilityPull)) }
 
 // An at reads the blobs of a repository at one endpoint.
 type at struct {

@@ -49,17 +49,14 @@ func (r *Repository) origin() *endpoint {
 	return nil
 }
 
-// hosts returns the attempts of a request to those hosts for which may returns true.
-func (r *Repository) hosts(retry transfer.Retry, may func(*endpoint) bool) *transfer.Attempts {
-	var list []transfer.Source
+// hosts returns the hosts for which may returns true.
+func (r *Repository) hosts(may func(*endpoint) bool) (list []transfer.Source) {
 	for _, e := range r.set.endpoints {
 		if may(e) {
-			list = append(list, transfer.Source{Name: r.String(), Endpoint: e.state, Fetcher: at{r, e}})
+			list = append(list, transfer.Source{Endpoint: e.state, Fetcher: at{r, e}})
 		}
 	}
-	from := &transfer.Sources{}
-	from.Set("", list)
-	return from.Attempts(retry)
+	return list
 }
 
 // has returns what reports whether a host has a capability.
@@ -69,24 +66,23 @@ func has(caps docker.HostCapabilities) func(*endpoint) bool {
 
 // forBlobs returns the attempts of a request for a blob.
 func (r *Repository) forBlobs(retry transfer.Retry) *transfer.Attempts {
-	return r.hosts(retry, has(docker.HostCapabilityPull))
+	return transfer.Ask(r.Endpoints(), retry)
 }
 
-// forUnverified returns the attempts of a request for bytes of a blob that nothing verifies: at the registry, and not
-// at its mirrors unless it is never asked.
+// forUnverified returns the attempts of a request for bytes of a blob that nothing verifies: at the registry, and at
+// its mirrors only if it is never asked.
 func (r *Repository) forUnverified() *transfer.Attempts {
 	if origin := r.origin(); origin != nil {
-		return r.hosts(retry, func(e *endpoint) bool { return e == origin })
+		return transfer.Ask(r.hosts(func(e *endpoint) bool { return e == origin }), retry)
 	}
 	return r.forBlobs(retry)
 }
 
-// forDocuments returns the attempts of a request for what peers do not have. They are repeated while the hosts are
-// unavailable.
+// forDocuments returns the attempts of a request for what peers do not have, as long as the hosts are unavailable.
 func (r *Repository) forDocuments(may func(*endpoint) bool) *transfer.Attempts {
 	again := retry
 	again.Final = func(err error) bool { return !errdefs.IsUnavailable(err) }
-	t := r.hosts(again, func(e *endpoint) bool { return e.peers == nil && may(e) })
+	t := transfer.Ask(r.hosts(func(e *endpoint) bool { return e.peers == nil && may(e) }), again)
 	t.Aside = true
 	return t
 }

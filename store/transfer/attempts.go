@@ -46,8 +46,7 @@ type Attempts struct {
 	start, began time.Time        // of the first request, and of this one
 	round, left  []Source         // the sources of a round, and those that were not asked yet
 	spare        bool             // another source may be asked in this round
-	errs         map[string]error // by key: the last error
-	asked        map[string]bool  // by key
+	errs         map[string]error // by key of those that were asked: the last error
 	rounds       int              // that have ended, since the last progress
 	lied         []Source         // that gave wrong bytes
 	most         int              // that may do so
@@ -57,7 +56,14 @@ type Attempts struct {
 
 // Attempts returns the attempts of a request.
 func (s *Sources) Attempts(r Retry) *Attempts {
-	return &Attempts{from: s, retry: r, errs: map[string]error{}, asked: map[string]bool{}}
+	return &Attempts{from: s, retry: r, errs: map[string]error{}}
+}
+
+// Ask returns the attempts of a request to sources of which only the endpoints are remembered.
+func Ask(list []Source, r Retry) *Attempts {
+	var s Sources
+	s.Set("", list)
+	return s.Attempts(r)
 }
 
 // Next chooses the source to ask. It waits before it begins another round. It returns false at the end, see Err.
@@ -74,7 +80,7 @@ func (t *Attempts) Next(ctx context.Context) bool {
 		case !t.Aside && !src.Endpoint.enter(t.spare):
 			t.left = append(t.left, src) // when the others have failed
 		default:
-			t.Source, t.began, t.asked[src.Key()] = src, time.Now(), true
+			t.Source, t.began, t.errs[src.Key()] = src, time.Now(), nil
 			return true
 		}
 	}
@@ -154,7 +160,8 @@ func (t *Attempts) Err() error { return t.err }
 
 // failure returns the error of the sources.
 func (t *Attempts) failure() (err error) {
-	origin := slices.ContainsFunc(t.round, func(src Source) bool { return !src.Endpoint.isMirror() && t.errs[src.Key()] != nil })
+	of := func(src Source) bool { return !src.Endpoint.isMirror() && t.errs[src.Key()] != nil }
+	origin := slices.ContainsFunc(t.round, of)
 	var others []string
 	best := -1
 	for _, src := range t.round {

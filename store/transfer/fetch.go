@@ -63,7 +63,7 @@ func (f Fetch) Range(ctx context.Context, hold *Slot, buf []byte, off int64, che
 	if f.whole != nil && f.whole.has(off) {
 		t.first = f.whole.src.Key() // another source would begin at the first byte
 	}
-	r := rangeFetch{Fetch: f, hold: hold, buf: buf, off: off, asked: t.asked}
+	r := rangeFetch{Fetch: f, hold: hold, buf: buf, off: off, asked: t.errs}
 	network := f.Flow.Enter(Network)
 	defer func() { network() }()
 	for t.Next(ctx) {
@@ -76,14 +76,16 @@ func (f Fetch) Range(ctx context.Context, hold *Slot, buf []byte, off int64, che
 			case src.Endpoint != nil && src.Endpoint.Piece > 0:
 				n, err = r.fill(ctx, src, rest, at)
 			default:
-				err = f.request(ctx, src, t.asked, at, int64(len(rest)), func(a answer) (err error) {
+				err = f.request(ctx, src, t.errs, at, int64(len(rest)), func(a answer) (err error) {
 					if n, err = f.receive(a, src, rest, hold); n > 0 {
 						f.From.addProvider(src.Key(), IsPrivate(a.body))
 					}
 					return err
 				})
 			}
-			r.got(src, have, n)
+			if n > 0 {
+				r.have, r.from, r.most = have+n, src, max(r.most, have+n)
+			}
 		}
 		if r.have == len(buf) {
 			err = nil
@@ -108,7 +110,7 @@ type rangeFetch struct {
 	hold  *Slot
 	buf   []byte
 	off   int64
-	asked map[string]bool // of Attempts
+	asked map[string]error // of Attempts
 
 	have int    // bytes
 	from Source // of these; the last one of several
@@ -122,14 +124,6 @@ func (r *rangeFetch) keep(src Source) int {
 		return 0
 	}
 	return r.have
-}
-
-// got records that src gave n bytes after those that were kept.
-func (r *rangeFetch) got(src Source, kept, n int) {
-	if n > 0 {
-		r.have, r.from = kept+n, src
-		r.most = max(r.most, r.have)
-	}
 }
 
 // judge acts on the result of a check.
@@ -150,7 +144,9 @@ func (r *rangeFetch) judge(ctx context.Context, t *Attempts, err error) {
 
 // request requests the n bytes from at, and calls use with the answer and the place that it holds. It ends early if a
 // better source was not asked; see watch.
-func (f Fetch) request(ctx context.Context, src Source, asked map[string]bool, at, n int64, use func(answer) error) (err error) {
+func (f Fetch) request(ctx context.Context, src Source, asked map[string]error, at, n int64, use func(answer) error) (
+	err error,
+) {
 	place, err := f.Scheduler.Places.Acquire(ctx, f.Flow, src.Key())
 	if err != nil {
 		return err
@@ -251,7 +247,7 @@ func (f Fetch) spend(ctx context.Context, n int) error {
 // watch cancels a slow request when there is a better source that was not tried yet and has no
 // known problems. It does not cycle through sources, which would not make a slow link faster. It
 // returns when the request has ended.
-func (f Fetch) watch(ctx context.Context, src Source, place *Slot, tried map[string]bool, cancel context.CancelCauseFunc) {
+func (f Fetch) watch(ctx context.Context, src Source, place *Slot, tried map[string]error, cancel context.CancelCauseFunc) {
 	if src.Endpoint != nil && src.Endpoint.Patience < 0 {
 		return
 	}

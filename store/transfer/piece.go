@@ -154,7 +154,7 @@ func (ps *pieces) leave(p *pieceReader, w *want, cause error) {
 }
 
 // run reads the piece until no range waits for it.
-func (p *pieceReader) run(ctx context.Context, ps *pieces, f Fetch, src Source, asked map[string]bool) error {
+func (p *pieceReader) run(ctx context.Context, ps *pieces, f Fetch, src Source, asked map[string]error) error {
 	f.Flow = p.flow
 	return f.request(ctx, src, asked, p.key.start, p.end-p.key.start, func(a answer) (err error) {
 		at := p.key.start

@@ -13,7 +13,7 @@ import (
 type Retry struct {
 	Tries    int              // attempts
 	Pause    time.Duration    // before the second attempt; it doubles
-	Longest  time.Duration    // longest pause, of which up to a half is left out at random; zero means any pause, and all of it
+	Longest  time.Duration    // longest pause; up to a half of each is left out at random. Zero means any, and all of it
 	Patience time.Duration    // the longest RetryAfterError that is waited for; zero means any
 	Total    time.Duration    // from the first attempt to the last; zero means any
 	Final    func(error) bool // reports whether repeating the request is useless; nil means never

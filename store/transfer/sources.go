@@ -32,14 +32,9 @@ func (s Source) Key() string {
 
 // A Spread is a Fetcher that reads the same blobs from several endpoints: its Source stands for one at each.
 type Spread interface {
-	// Endpoints returns the endpoints, each with a Fetcher that reads only there, in order.
-	Endpoints() []At
-}
-
-// An At is an endpoint with a Fetcher that reads there.
-type At struct {
-	Endpoint *Endpoint
-	Fetcher  Fetcher
+	// Endpoints returns a Source for each endpoint, in order. Its Fetcher reads only there; it needs no Name and
+	// CredentialsID.
+	Endpoints() []Source
 }
 
 // spread replaces the sources of several endpoints by one for each.
@@ -51,7 +46,8 @@ func spread(list []Source) (out []Source) {
 			continue
 		}
 		for _, at := range several.Endpoints() {
-			out = append(out, Source{Name: src.Name, CredentialsID: src.CredentialsID, Endpoint: at.Endpoint, Fetcher: at.Fetcher})
+			at.Name, at.CredentialsID = src.Name, src.CredentialsID
+			out = append(out, at)
 		}
 	}
 	return out
@@ -231,14 +227,15 @@ func (s *Sources) asked(src Source, began time.Time, o outcome) {
 
 // better returns why src, which gives rate bytes a second, should be left for a source without known problems
 // that was not asked: errSlow, or errCompare if that source may be much faster; or nil.
-func (s *Sources) better(src Source, asked map[string]bool, rate float64) error {
+func (s *Sources) better(src Source, asked map[string]error, rate float64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
 	for _, a := range s.callers {
 		for _, other := range a.list {
+			_, was := asked[other.Key()]
 			switch {
-			case asked[other.Key()], s.until(other).After(now), s.doubted && other.Endpoint.isMirror():
+			case was, s.until(other).After(now), s.doubted && other.Endpoint.isMirror():
 				continue
 			case s.absent[other.Key()] != nil && !other.Endpoint.isMirror():
 				continue // it does not have the blob

@@ -61,7 +61,8 @@ func (a *app) root() *cobra.Command {
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "no progress; digests instead of tables")
 	f.BoolVar(&a.debug, "debug", false, "log every request")
 	c.AddCommand(
-		a.prefetchCommand(), a.pullCommand(), a.importCommand(), a.seedCommand(), a.hydrateCommand(), a.lsCommand(), a.statusCommand(), a.topCommand(), a.inspectCommand(), a.whyCommand(), a.dfCommand(), a.rmCommand(),
+		a.prefetchCommand(), a.pullCommand(), a.importCommand(), a.seedCommand(), a.pauseCommand(), a.resumeCommand(),
+		a.lsCommand(), a.statusCommand(), a.topCommand(), a.inspectCommand(), a.whyCommand(), a.dfCommand(), a.rmCommand(),
 		a.pinCommand(), a.unpinCommand(), a.gcCommand(), a.verifyCommand(), a.pathCommand(), a.resolveCommand(), a.recordCommand(), a.mountCommand(), a.unmountCommand(),
 		a.convertCommand(), a.digestCommand(),
 		a.setupCommand(), a.doctorCommand(), a.configCommand(), a.nodeCommand(), a.versionCommand(),

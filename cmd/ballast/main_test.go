@@ -161,11 +161,11 @@ func TestReferences(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := &app{stdout: io.Discard, stderr: io.Discard}
-	got, err := a.references(a.root(), []string{"localhost:5000/x:y"}, list)
+	got, err := references(a.root(), []string{"localhost:5000/x:y", "4a5f09c2d1be"}, list, parseWanted)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := fmt.Sprint(got), "[localhost:5000/x:y ghcr.io/a/b:v1 docker.io/ai/smollm2:latest]"; got != want {
+	if got, want := fmt.Sprint(got), "[localhost:5000/x:y 4a5f09c2d1be ghcr.io/a/b:v1 docker.io/ai/smollm2:latest]"; got != want {
 		t.Errorf("references: got %s, want %s", got, want)
 	}
 }

@@ -94,7 +94,7 @@ var mistakes = []mistake{
 	{"a web server", "-q prefetch HOST/a/html:v1", `HOST/a/html:v1: HOST: the answer ("text/html") is not a manifest; is it a registry?`, 10},
 	{"not here: inspect", "inspect HOST/a/model:v1", `HOST/a/model:v1: no such model on this node ("ballast ls" lists all); "ballast inspect --remote" asks the registry`, 3},
 	{"not here: rm", "rm HOST/a/model:v1", `HOST/a/model:v1: no such model on this node ("ballast ls" lists all)`, 3},
-	{"not here: hydrate", "-q hydrate HOST/a/model:v1", `HOST/a/model:v1: no such model on this node; "ballast prefetch" fetches new ones`, 3},
+	{"not here: prefetch", "-q prefetch sha256:012345", `sha256:012345: no such model on this node; a reference fetches a new one`, 3},
 	{"not here: path", "path HOST/a/model:v1", "model HOST/a/model is not complete, and cannot be read before that; download it first: ballast prefetch HOST/a/model:v1", 11},
 	{"not mounted", "unmount DIR", "no model is mounted at DIR", 3},
 	{"no such directory to mount at", "mount HOST/a/model:v1 DIR/none", "DIR/none: no such directory; make it first", 2},

@@ -9,11 +9,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/cmd/internal/modelname"
 	"github.com/ballast-dev/ballast/cmd/internal/translate"
 	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert"
@@ -29,15 +31,16 @@ import (
 
 func (a *app) prefetchCommand() *cobra.Command {
 	c, r := a.fetchCommand(&cobra.Command{
-		Use:   "prefetch REF...",
+		Use:   "prefetch REF|DIGEST...",
 		Short: "download models ahead of their use, verify and pin them",
 		Long: `Download models ahead of their use, verify and pin them. A model that is already complete is only pinned, and
-an unfinished download is resumed.
+an unfinished download is resumed. With the digest of a model that this node knows, such as one that is mounted and
+not complete, the rest of that model is downloaded, and no registry is asked for a tag.
 
 ballastd does the work, downloads several models at the same time, and continues if you interrupt this command;
 with --detach, the command returns at once. References name their registry:
 registry.ollama.ai/library/llama3.2:1b, docker.io/ai/smollm2, ghcr.io/team/model:v1. The URL of a model's page
-at huggingface.co or ollama.com stands for its reference. A list has one reference per line; empty lines and
+at huggingface.co or ollama.com stands for its reference. A list has one of these per line; empty lines and
 lines that start with # are ignored.`,
 		Example: "  ballast prefetch registry.ollama.ai/library/llama3.2:1b\n  ballast prefetch --file models.txt --ttl 3d",
 	})
@@ -48,7 +51,7 @@ lines that start with # are ignored.`,
 // pullCommand returns "pull", which is "prefetch --no-pin".
 func (a *app) pullCommand() *cobra.Command {
 	c, r := a.fetchCommand(&cobra.Command{
-		Use:     "pull REF...",
+		Use:     "pull REF|DIGEST...",
 		Short:   "download and verify models, without pins",
 		Long:    "Download and verify models, exactly as \"ballast prefetch --no-pin\" does: they are removed when space is needed.",
 		Example: "  ballast pull hf:Qwen/Qwen3-0.6B-GGUF",
@@ -75,13 +78,9 @@ func (a *app) fetchCommand(c *cobra.Command) (_ *cobra.Command, r *wire.Prefetch
 	c.Flags().StringVar(&order, "order", "", "download in the order of a `file` of \"ballast record\"; for one model")
 	c.Flags().BoolVar(&refer, "referrer", false, "then write the converted image of each model beside it, as \"ballast convert REF --referrer\" does")
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *wire.Client, args []string) error {
-		parsed, err := a.references(cmd, args, list)
+		refs, err := references(cmd, args, list, parseWanted)
 		if err != nil {
 			return err
-		}
-		var refs []string
-		for _, ref := range parsed {
-			refs = append(refs, ref.String())
 		}
 		if order != "" {
 			o, err := readOrder(order)
@@ -95,6 +94,8 @@ func (a *app) fetchCommand(c *cobra.Command) (_ *cobra.Command, r *wire.Prefetch
 			return usage("--order is for one model, not %d", len(refs))
 		case detach && refer:
 			return usage("--referrer needs the models, and --detach does not wait for them")
+		case refer && slices.ContainsFunc(refs, isDigest):
+			return usage("--referrer is for references of models in a registry")
 		case dryRun:
 			return a.planFetches(cmd.Context(), cl, refs, *out)
 		}
@@ -138,16 +139,9 @@ type fetchPlan struct {
 func (a *app) planFetches(ctx context.Context, cl *wire.Client, refs []string, out output) error {
 	plans, digests, rows := []fetchPlan{}, []string{}, [][]string{{"REFERENCE", "DIGEST", "SIZE", "STATE"}}
 	failed := each(a, refs, func(ref string) error {
-		d, err := a.remoteDetail(ctx, ref, convert.Choice{})
+		p, err := a.planFetch(ctx, cl, ref)
 		if err != nil {
 			return wire.About(ref, err)
-		}
-		p := fetchPlan{Ref: ref, Digest: d.Manifest, Size: d.Size, State: wire.StateAbsent}
-		switch here, err := cl.Image(ctx, d.Manifest.String()); {
-		case err == nil:
-			p.State = here.State
-		case !errdefs.IsNotFound(err):
-			return err
 		}
 		plans, digests = append(plans, p), append(digests, p.Digest.String())
 		rows = append(rows, []string{ref, shortDigest(p.Digest.String()), size(p.Size), string(p.State)})
@@ -156,17 +150,37 @@ func (a *app) planFetches(ctx context.Context, cl *wire.Client, refs []string, o
 	return cmp.Or(a.show(out, plans, digests, rows), failed)
 }
 
-// references returns the references of the command line and of a list.
-func (a *app) references(cmd *cobra.Command, args []string, list string) (refs []remote.Ref, err error) {
+// planFetch returns what the download of a reference or a digest would do.
+func (a *app) planFetch(ctx context.Context, cl *wire.Client, ref string) (fetchPlan, error) {
+	id := ref
+	p := fetchPlan{Ref: ref, State: wire.StateAbsent}
+	if !isDigest(ref) {
+		d, err := a.remoteDetail(ctx, ref, convert.Choice{})
+		if err != nil {
+			return p, err
+		}
+		p.Digest, p.Size, id = d.Manifest, d.Size, d.Manifest.String()
+	}
+	here, err := cl.Image(ctx, id)
+	if err == nil {
+		p.Digest, p.Size, p.State = here.ID(), here.Size, here.State
+	} else if !isDigest(ref) && errdefs.IsNotFound(err) {
+		err = nil
+	}
+	return p, err
+}
+
+// references returns the references of the command line and of a list, as parse reads them.
+func references[T any](cmd *cobra.Command, args []string, list string, parse func(string) (T, error)) (refs []T, err error) {
 	for _, s := range args {
-		ref, err := parseRemote(s)
+		ref, err := parse(s)
 		if err != nil {
 			return nil, &usageError{err}
 		}
 		refs = append(refs, ref)
 	}
 	if list != "" {
-		listed, err := readList(cmd.InOrStdin(), list)
+		listed, err := readList(cmd.InOrStdin(), list, parse)
 		if err != nil {
 			return nil, err
 		}
@@ -179,7 +193,7 @@ func (a *app) references(cmd *cobra.Command, args []string, list string) (refs [
 }
 
 // readList reads the references of the file called name, or of stdin if that is "-".
-func readList(stdin io.Reader, name string) (refs []remote.Ref, err error) {
+func readList[T any](stdin io.Reader, name string, parse func(string) (T, error)) (refs []T, err error) {
 	in := stdin
 	if name == "-" {
 		name = "stdin"
@@ -199,7 +213,7 @@ func readList(stdin io.Reader, name string) (refs []remote.Ref, err error) {
 		if s == "" || strings.HasPrefix(s, "#") {
 			continue
 		}
-		ref, err := parseRemote(s)
+		ref, err := parse(s)
 		if err != nil {
 			return nil, usage("%s:%d: %w", name, n, err)
 		}
@@ -209,6 +223,21 @@ func readList(stdin io.Reader, name string) (refs []remote.Ref, err error) {
 		return nil, fmt.Errorf("%s:%d: %w", name, n+1, err)
 	}
 	return refs, nil
+}
+
+// parseWanted returns the reference of a model in a registry in its normal form, or a digest.
+func parseWanted(s string) (string, error) {
+	if isDigest(s) {
+		return s, nil
+	}
+	ref, err := parseRemote(s)
+	return ref.String(), err
+}
+
+// isDigest reports whether a name is a digest, or the beginning of one.
+func isDigest(s string) bool {
+	n, err := modelname.Parse(s)
+	return err == nil && !n.IsRef()
 }
 
 // parseRemote parses the reference of a model in a registry. The error for a model of this machine says

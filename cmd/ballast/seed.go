@@ -38,7 +38,7 @@ credentials can read stay private: pods need a pull secret, and the registry mus
 	listFlag(c, &list)
 	out := outputFlag(c)
 	c.RunE = func(cmd *cobra.Command, args []string) error {
-		refs, err := a.references(cmd, args[1:], list)
+		refs, err := references(cmd, args[1:], list, parseRemote)
 		if err != nil {
 			return err
 		}

@@ -17,8 +17,8 @@ func (a *app) statusCommand() *cobra.Command {
 		Use:   "status",
 		Short: "show what ballastd is doing: pulls, prefetches, imports, verifications, and what failed last",
 		Long: `Show what ballastd is doing, who waits for it, how fast it is, and what failed last. Kinds of work are prefetch,
-import, hydrate, containerd (a pull), background (the rest of a mounted model), abandoned (a pull whose client
-has gone), verify and scrub (a verification in the background). Errors of a model are shown until it has been downloaded.
+import, containerd (a pull), background (the rest of a mounted model), abandoned (a pull whose client has
+gone), repair, verify and scrub (a verification in the background). Errors of a model are shown until it has been downloaded.
 
 LIMIT is what most of a download waited for in the last second: network (the registry and what is between), rate
 (lazy.rate), hash (processors, also for unpacking) or disk. WAITING are clients, READS are reads of its files
@@ -79,7 +79,7 @@ func (a *app) status(s wire.Status) error {
 		fmt.Fprintf(a.stdout, "\n%d reads of models that are not complete wait for bytes\n", s.WaitingReads)
 	}
 	if s.Paused {
-		fmt.Fprintln(a.stdout, "\nbackground downloads are paused; \"ballast hydrate --resume\" resumes them")
+		fmt.Fprintln(a.stdout, "\nbackground downloads are paused; \"ballast resume\" resumes them")
 	}
 	for i, j := range failed {
 		if i == 0 {

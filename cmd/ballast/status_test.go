@@ -38,7 +38,7 @@ no client waits for abandoned downloads; they stop in 4m10s, or with "ballast rm
 
 3 reads of models that are not complete wait for bytes
 
-background downloads are paused; "ballast hydrate --resume" resumes them
+background downloads are paused; "ballast resume" resumes them
 
 last errors:
   trying again: background a.b/d:1: registry down

@@ -168,7 +168,7 @@ func TestRegistryRows(t *testing.T) {
 		{Kind: wire.KindBackground, Ref: "a.b/d:1", Table: "sha256:2", Total: 100e6, Completed: 20e6, Rate: 2e6, Reads: 2},
 		{Kind: wire.KindAbandoned, Ref: "x.y/d:1", Table: "sha256:3", Total: 100e6},
 		{Kind: wire.KindVerify, Ref: "v.w/d:1", Total: 100e6},
-		{Kind: wire.KindHydrate, Ref: "sha256:4", Table: "sha256:4", Total: 100e6},
+		{Kind: wire.KindRepair, Ref: "sha256:4", Table: "sha256:4", Total: 100e6},
 	})
 	want := [][]string{
 		{"REGISTRY", "MODELS", "DONE", "RATE", "READS"}, {"a.b", "2", "30 MB of 200 MB", "7.0 MB/s", "3"}, {"x.y", "1", "0 B of 100 MB", "0 B/s", "0"},

@@ -53,7 +53,7 @@ func TestUsageLine(t *testing.T) {
 		{[]string{"help", "nothing"}, []string{`there is no command "nothing"`}},
 		{[]string{"help", "ls", "x"}, []string{`there is no command "x"`}},
 		{[]string{"--config", "/nowhere/c.toml", "ls"}, []string{"--config: ", "/nowhere/c.toml", "no such file"}},
-		{[]string{"prefetch", "--file", "/nowhere/list"}, []string{"/nowhere/list", "usage: ballast prefetch REF..."}},
+		{[]string{"prefetch", "--file", "/nowhere/list"}, []string{"/nowhere/list", "usage: ballast prefetch REF|DIGEST..."}},
 	} {
 		code, stdout, stderr := ballast(t, tt.args...)
 		if code != exitUsage || stdout != "" {

@@ -146,7 +146,7 @@ func TestForeignLayers(t *testing.T) {
 			ref := n.Registry.Ref("foreign/"+name, "1")
 			n := node.StartNode(t, node.Options{Registry: n.Registry}) // that has none of the files
 			links := node.StartNode(t, node.Options{Registry: n.Registry, Config: "[snapshot]\nshow = \"links\"\n"})
-			hydrate(t, n, "--pause")
+			ballast(t, n, "pause")
 			if out := n.Pull("ballast", ref); out.Err != nil {
 				t.Fatalf("ctr images pull %s: %v\n%s", ref, out.Err, out.Output())
 			}
@@ -154,8 +154,8 @@ func TestForeignLayers(t *testing.T) {
 				t.Errorf("it is shown before it is complete: %t, want %t", lazy, chunked)
 			}
 			same(t, "incomplete", mounted(t, n, "ballast", ref), want)
-			hydrate(t, n, "--resume")
-			hydrate(t, n, ref)
+			ballast(t, n, "resume")
+			ballast(t, n, "pull", strings.TrimSpace(ballast(t, n, "ls", "--quiet"))) // the only model
 			if !inState(t, n, ref, "complete") {
 				t.Errorf("it is not complete:\n%s", n.Ballast("ls").Output())
 			}
@@ -175,12 +175,14 @@ func inState(t *testing.T, n *node.Node, ref, state string) bool {
 	return strings.TrimSpace(out.Stdout) != ""
 }
 
-// hydrate runs "ballast hydrate".
-func hydrate(t *testing.T, n *node.Node, args ...string) {
+// ballast runs ballast, and returns what it prints.
+func ballast(t *testing.T, n *node.Node, args ...string) string {
 	t.Helper()
-	if out := n.Ballast(append([]string{"hydrate"}, args...)...); out.Err != nil {
-		t.Fatalf("ballast hydrate %s: %v\n%s", strings.Join(args, " "), out.Err, out.Output())
+	out := n.Ballast(args...)
+	if out.Err != nil {
+		t.Fatalf("ballast %s: %v\n%s", strings.Join(args, " "), out.Err, out.Output())
 	}
+	return out.Stdout
 }
 
 // random returns n bytes that do not compress.

@@ -270,11 +270,7 @@ func TestSecretsInMemoryOnly(t *testing.T) {
 	mustPull(t, n, "ballast", m.ref, "--user", "alice:"+aliceSecret)
 	waitFor(t, "the rest to come after another pull", func() error {
 		// It may join an attempt that began without the secret.
-		out := n.Ballast("hydrate", m.ref)
-		if out.Err != nil {
-			return fmt.Errorf("%w: %s", out.Err, out.Output())
-		}
-		return nil
+		return pullRest(n, m.ref)
 	})
 	m.awaitComplete(t)
 }
@@ -320,8 +316,8 @@ func TestStrangerEvictsNoSecrets(t *testing.T) {
 		return nil
 	})
 	restore()
-	if out := n.Ballast("hydrate", m.ref); out.Err != nil {
-		t.Errorf("the rest: %v\n%s", out.Err, out.Output())
+	if err := pullRest(n, m.ref); err != nil {
+		t.Errorf("the rest: %v", err)
 	}
 	m.awaitComplete(t)
 }

@@ -62,7 +62,7 @@ func TestStoppedDaemon(t *testing.T) {
 	defer syscall.Kill(n.Ballastd.Pid(), syscall.SIGCONT)
 	const why = "ballastd does not answer: it hangs, or its disk does"
 	asked := [][]string{{"ls"}, {"status"}, {"df"}, {"version"}, {"why", ref}, {"inspect", ref}, {"verify", ref}, {"prefetch", ref},
-		{"hydrate", ref}, {"rm", ref}, {"gc", "-y"}, {"pin", "ls"}, {"mount", "ls"}, {"node", "ready"}}
+		{"pause"}, {"resume"}, {"rm", ref}, {"gc", "-y"}, {"pin", "ls"}, {"mount", "ls"}, {"node", "ready"}}
 	for command, r := range endAll(t, n, append(asked, doctorArgs(n), []string{"setup", "--remove", "--dry-run"})...) {
 		if command != "setup" && command != "version" && (r.Err == nil || !strings.Contains(r.Output(), why)) {
 			t.Errorf("ballast %s: %v\n%s", command, r.Err, r.Output())

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -115,12 +117,33 @@ const patience = 8 * time.Minute
 // however slow the machine is. Reads continue.
 func pause(t *testing.T, n *node.Node) {
 	t.Helper()
-	ballast(t, n, "hydrate", "--pause")
+	ballast(t, n, "pause")
 }
 
 func resume(t *testing.T, n *node.Node) {
 	t.Helper()
-	ballast(t, n, "hydrate", "--resume")
+	ballast(t, n, "resume")
+}
+
+// pullRest downloads the rest of a model by the digest by which the node knows it: its tag is not resolved again.
+func pullRest(n *node.Node, ref string) error {
+	var all []struct {
+		Refs  []string
+		Table string
+	}
+	out := n.Ballast("ls", "-o", "json")
+	if err := json.Unmarshal([]byte(out.Stdout), &all); err != nil {
+		return fmt.Errorf("ls: %w: %s", err, out.Output())
+	}
+	for _, im := range all {
+		if slices.Contains(im.Refs, ref) {
+			if out := n.Ballast("pull", im.Table); out.Err != nil {
+				return fmt.Errorf("pull %s: %w: %s", im.Table, out.Err, out.Output())
+			}
+			return nil
+		}
+	}
+	return fmt.Errorf("the node does not know %s", ref)
 }
 
 // slowBackground is a configuration that limits background downloads, also after a restart: models

@@ -270,7 +270,7 @@ func (n *aVersion) lazy(t *testing.T) string {
 	b := converttest.ModelPackRaw(converttest.Files(weights(n.seed, 24<<20)))
 	big := b.Files["model.gguf"].Data
 	ref := convertedModel(t, n.Node, b)
-	ballast(t, n.Node, "hydrate", "--pause")
+	pause(t, n.Node)
 	const tail = `$B tail -c 4096 "$1/model.gguf" | $B sha256sum`
 	var out string
 	if n.volumes() {
@@ -298,8 +298,10 @@ func (n *aVersion) lazy(t *testing.T) string {
 	if complete(n.Node, big) {
 		t.Error("the model was complete before it was read")
 	}
-	ballast(t, n.Node, "hydrate", "--resume")
-	ballast(t, n.Node, "hydrate", ref)
+	resume(t, n.Node)
+	if err := pullRest(n.Node, ref); err != nil {
+		t.Error(err)
+	}
 	return works
 }
 

@@ -53,7 +53,7 @@ func (n *aVersion) usersLazy(t *testing.T) string {
 	n.seed++
 	w := weights(n.seed, 24<<20)
 	ref := convertedModel(t, n.Node, converttest.ModelPackRaw(private(w)))
-	ballast(t, n.Node, "hydrate", "--pause")
+	pause(t, n.Node)
 	id, err := n.pods.Pull(ref, "")
 	if err != nil {
 		t.Fatal(err)
@@ -74,8 +74,10 @@ func (n *aVersion) usersLazy(t *testing.T) string {
 	if complete(n.Node, w) {
 		t.Error("the model was complete before it was read")
 	}
-	ballast(t, n.Node, "hydrate", "--resume")
-	ballast(t, n.Node, "hydrate", ref)
+	resume(t, n.Node)
+	if err := pullRest(n.Node, ref); err != nil {
+		t.Error(err)
+	}
 	if found != works {
 		if p.id, err = p.Run(n.busybox, volume); err != nil {
 			t.Fatal(err)

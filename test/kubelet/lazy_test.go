@@ -38,7 +38,7 @@ func TestSlowRegistry(t *testing.T) {
 		t.Errorf("%d bytes were sent of a file of %d", n, 2*size)
 	}
 
-	k.hydrate(t, "--pause") // only reads fetch
+	k.ballast(t, "pause") // only reads fetch
 	for i, name := range []string{"early", "second"} {
 		k.run(t, k.pod(name, ref, "Always"))
 		k.wantRead(t, name, early, (7-i)*size)
@@ -47,7 +47,7 @@ func TestSlowRegistry(t *testing.T) {
 		}
 	}
 	slow()
-	k.hydrate(t, "--resume")
+	k.ballast(t, "resume")
 	eventually(t, "complete model", func() error {
 		if !k.complete(early) {
 			return errors.New("it is not")
@@ -59,11 +59,11 @@ func TestSlowRegistry(t *testing.T) {
 	}
 }
 
-// hydrate runs ballast hydrate.
-func (k *kubelet) hydrate(t *testing.T, flag string) {
+// ballast runs ballast.
+func (k *kubelet) ballast(t *testing.T, command string) {
 	t.Helper()
-	if out := k.node.Ballast("hydrate", flag); out.Err != nil {
-		t.Fatalf("ballast hydrate %s: %v\n%s", flag, out.Err, out.Output())
+	if out := k.node.Ballast(command); out.Err != nil {
+		t.Fatalf("ballast %s: %v\n%s", command, out.Err, out.Output())
 	}
 }
 

@@ -68,7 +68,7 @@ func (h *Handler) fleetPull(ctx context.Context, r wire.FleetPullRequest, out *l
 	im, err := h.findOne(ctx, modelname.Name{Ref: ref}) // another one if the tag has moved meanwhile
 	if err == nil {
 		if _, lacking := h.Store.Files(ctx, im.Table); lacking != nil {
-			err = h.Jobs.Hydrate(ctx, im, ref, true, out.events)
+			im, err = h.Jobs.Rest(ctx, im, ref, jobs.Request{PrefetchRequest: wire.PrefetchRequest{NoPin: true}}, out.events)
 		}
 	}
 	if err != nil {

@@ -44,7 +44,7 @@ func FuzzRequest(f *testing.F) {
 	}).Routes()
 	endpoints := []string{
 		"GET /v1/image", "DELETE /v1/image", "PUT /v1/pin", "DELETE /v1/pin", "POST /v1/gc", "POST /v1/prefetch", "POST /v1/import",
-		"POST /v1/import/models", "POST /v1/hydrate", "PUT /v1/pause", "POST /v1/verify", "GET /v1/images", "GET /v1/pins", "GET /v1/df",
+		"POST /v1/import/models", "PUT /v1/pause", "POST /v1/verify", "GET /v1/images", "GET /v1/pins", "GET /v1/df",
 		"POST /v1/mount", "POST /v1/import/archive",
 	}
 	for i := range endpoints {
@@ -94,8 +94,11 @@ func (strictJobs) ImportArchive(_ context.Context, r wire.ArchiveRequest, _ io.R
 	return nil, nil
 }
 
-func (strictJobs) Hydrate(context.Context, store.Image, remote.Ref, bool, func([]wire.Event) error) error {
-	return nil
+func (strictJobs) Rest(_ context.Context, im store.Image, _ remote.Ref, r jobs.Request, _ func([]wire.Event) error) (store.Image, error) {
+	if r.TTL < 0 || r.Rate < 0 {
+		panic("a request that is not valid came through: " + r.Ref)
+	}
+	return im, nil
 }
 
 func (strictJobs) Convert(_ context.Context, ref remote.Ref) (store.Image, error) {

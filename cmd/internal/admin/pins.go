@@ -91,20 +91,16 @@ func (h *Handler) unpin(ctx context.Context, name modelname.Name) ([]wire.Pin, e
 		return h.unpinRef(ctx, name)
 	}
 	found, err := h.find(ctx, name)
-	if err != nil {
+	pins := slices.DeleteFunc(h.Store.Refs(modelname.PinPrefix), func(p store.Ref) bool {
+		isOf := func(im store.Image) bool { return !isIndex(im) && im.Table == p.Table }
+		return !slices.ContainsFunc(found, isOf) && !name.Matches(p.Table) // which can be all that is known of a model
+	})
+	if err != nil && len(pins) == 0 {
 		return nil, err
 	}
-	var pins []store.Ref
-	for _, im := range found {
-		of, err := h.pinsOf(ctx, im)
-		if err != nil {
+	for _, p := range pins {
+		if err := h.Store.RemoveRef(p.Name); err != nil {
 			return nil, err
-		}
-		for _, p := range of {
-			if err := h.Store.RemoveRef(p.Name); err != nil {
-				return nil, err
-			}
-			pins = append(pins, p)
 		}
 	}
 	return h.sized(ctx, pins)

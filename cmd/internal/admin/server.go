@@ -18,7 +18,6 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
-	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -52,10 +51,10 @@ type Handler struct {
 // Jobs downloads and imports: *jobs.Jobs. What calls event continues when ctx ends or event returns an error.
 type Jobs interface {
 	Prefetch(ctx context.Context, ref remote.Ref, r jobs.Request, event func([]wire.Event) error) (store.Image, error)
+	Rest(ctx context.Context, im store.Image, ref remote.Ref, r jobs.Request, event func([]wire.Event) error) (store.Image, error)
 	Import(ctx context.Context, r wire.ImportRequest, event func([]wire.Event) error) ([]wire.Imported, error)
 	ImportModels(ctx context.Context, dir string) ([]string, error)
 	ImportArchive(ctx context.Context, r wire.ArchiveRequest, stream io.Reader, event func([]wire.Event) error) ([]wire.Imported, error)
-	Hydrate(ctx context.Context, im store.Image, ref remote.Ref, wait bool, event func([]wire.Event) error) error
 	Convert(ctx context.Context, ref remote.Ref) (store.Image, error)
 	Status(ctx context.Context) wire.Status
 	Stop(ctx context.Context, table digest.Digest, refs ...string) (int, error)
@@ -144,7 +143,6 @@ func (h *Handler) requests() http.Handler {
 	mux.Handle("POST /v1/import", stream(h.importModel))
 	mux.Handle("POST /v1/import/models", request(h.importModels))
 	mux.Handle("POST /v1/import/archive", http.HandlerFunc(h.importArchive))
-	mux.Handle("POST /v1/hydrate", stream(h.hydrate))
 	mux.Handle("PUT /v1/pause", request(h.pause))
 	mux.Handle("POST /v1/verify", stream(h.verify))
 	mux.Handle("GET /v1/signatures", answer(func(r *http.Request) (any, error) {
@@ -264,7 +262,7 @@ func (l *lines) events(events []wire.Event) error {
 }
 
 func (h *Handler) prefetch(ctx context.Context, r wire.PrefetchRequest, out *lines) error {
-	ref, err := resolve.ParseRef(r.Ref)
+	name, err := modelname.Parse(r.Ref)
 	if err != nil {
 		return err
 	}
@@ -274,11 +272,20 @@ func (h *Handler) prefetch(ctx context.Context, r wire.PrefetchRequest, out *lin
 	if err := checkRate(r.Rate); err != nil {
 		return err
 	}
-	im, err := h.Jobs.Prefetch(ctx, ref, jobs.Request{PrefetchRequest: r}, out.events)
-	if err != nil {
-		return out.send(wire.Event{Status: wire.StatusError, Ref: ref.String(), Error: wire.Wrap(err)})
+	label, req := r.Ref, jobs.Request{PrefetchRequest: r}
+	var im store.Image
+	if name.IsRef() {
+		label = name.Ref.String()
+		im, err = h.Jobs.Prefetch(ctx, name.Ref, req, out.events)
+	} else if im, err = h.findShown(ctx, name); err == nil {
+		im, err = h.Jobs.Rest(ctx, im, remote.Ref{}, req, out.events)
+	} else if errdefs.IsNotFound(err) {
+		err = fmt.Errorf("%s: no such model on this node; a reference fetches a new one: %w", name, errdefs.ErrNotFound)
 	}
-	return out.send(wire.Event{Status: wire.StatusSuccess, Ref: ref.String(), Image: new(translate.Image(im))})
+	if err != nil {
+		return out.send(wire.Event{Status: wire.StatusError, Ref: label, Error: wire.Wrap(err)})
+	}
+	return out.send(wire.Event{Status: wire.StatusSuccess, Ref: label, Image: new(translate.Image(im))})
 }
 
 func (h *Handler) gc(ctx context.Context, o wire.GCOptions) (r wire.GCResult, err error) {

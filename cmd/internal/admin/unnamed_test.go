@@ -61,8 +61,18 @@ func TestModelWithoutImage(t *testing.T) {
 	if _, err := r.client.RemoveImage(t.Context(), table.String()); !errdefs.IsNotFound(err) {
 		t.Errorf("rm: got %v, want ErrNotFound: a snapshot has it, not we", err)
 	}
+	pin := "pin/" + table.String() // of a prefetch by digest
+	if err := r.store.AddRef(pin, table, time.Time{}); err != nil {
+		t.Fatal(err)
+	}
 	if err := r.store.RemoveRef("snapshot/1"); err != nil {
 		t.Fatal(err)
+	}
+	if pins, err := r.client.Unpin(t.Context(), table.String()); err != nil || len(pins) != 1 {
+		t.Errorf("unpin what nothing shows: %v, %v", pins, err)
+	}
+	if _, err := r.client.Unpin(t.Context(), table.String()); !errdefs.IsNotFound(err) {
+		t.Errorf("unpin it again: %v, want ErrNotFound", err)
 	}
 	if got := shown(); got != nil {
 		t.Errorf("without a snapshot: %+v", got)

@@ -10,42 +10,10 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/cmd/internal/modelname"
-	"github.com/ballast-dev/ballast/cmd/internal/translate"
 	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/containerd/errdefs"
 )
-
-// hydrate downloads the rest of a model.
-func (h *Handler) hydrate(ctx context.Context, req wire.HydrateRequest, out *lines) error {
-	name, err := modelname.Parse(req.Name)
-	if err != nil {
-		return err
-	}
-	im, err := h.findShown(ctx, name)
-	if errdefs.IsNotFound(err) {
-		err = fmt.Errorf("%s: no such model on this node; \"ballast prefetch\" fetches new ones: %w", req.Name, errdefs.ErrNotFound)
-	}
-	if err != nil {
-		return err
-	}
-	last := wire.Event{Status: wire.StatusSuccess, Ref: req.Name, Image: new(translate.Image(im))}
-	if name.IsRef() {
-		last.Ref = name.Ref.Recorded()
-	}
-	if _, err := h.Store.Files(ctx, im.Table); err != nil { // not complete
-		err := h.Jobs.Hydrate(ctx, im, name.Ref, req.Wait, out.events)
-		switch {
-		case err != nil:
-			last = wire.Event{Status: wire.StatusError, Ref: last.Ref, Error: wire.Wrap(err)}
-		case !req.Wait && h.Store.Paused():
-			last.Status = wire.StatusPaused
-		case !req.Wait:
-			last.Status = wire.StatusStarted
-		}
-	}
-	return out.send(last)
-}
 
 // pause pauses or resumes background downloads.
 func (h *Handler) pause(_ context.Context, req wire.PauseRequest) (wire.PauseRequest, error) {

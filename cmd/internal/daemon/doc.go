@@ -9,7 +9,7 @@
 //	facadeport   access to the facade over TLS on loopback, and its port
 //	snapshotter  } over one gRPC socket, for containerd
 //	differ       }
-//	jobs         prefetches, imports from a local Ollama, hydrations, and the rest of models that are already shown
+//	jobs         prefetches, imports from a local Ollama, and the rest of models that are already shown
 //	origins      models pulled by the digest of their registry, in image volumes
 //	hostmounts   models that processes of the host read without containerd
 //	care         verification, repair, and the removal of what has expired

@@ -412,7 +412,7 @@ func TestFaults(t *testing.T) {
 		{"drop-in of an earlier version", func(t *testing.T, n *machine) { n.edit(t, dropin, `capabilities = ["remap-ids"]`, "") },
 			"user namespaces", node.Warn, "copies the root file system", `capabilities = ["remap-ids"]`},
 		{"paused", func(_ *testing.T, n *machine) { n.health.Lazy.Paused = true },
-			"lazy", node.Warn, "are paused", "ballast hydrate --resume"},
+			"lazy", node.Warn, "are paused", "ballast resume"},
 		{"unverified", func(_ *testing.T, n *machine) { n.health.Lazy.Unverified = true },
 			"lazy", node.Warn, "before they are verified", `lazy.verify = "chunk"`},
 		{"table lost", func(_ *testing.T, n *machine) { n.health.Doubts.Unresolved = []wire.Ref{{Name: "snapshot/7"}} },

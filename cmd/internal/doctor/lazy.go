@@ -48,7 +48,7 @@ func (d *Doctor) lazy(h *wire.Health) {
 	d.keeper(l)
 	d.abilities(l)
 	if l.Paused {
-		d.Warn(check, "ballast hydrate --resume", "background downloads are paused: mounted models are not completed")
+		d.Warn(check, "ballast resume", "background downloads are paused: mounted models are not completed")
 	}
 	if l.Unverified {
 		d.Warn(check, "lazy.verify = \"chunk\"", "lazy.verify = \"after\": files without chunk digests can be read before they are verified")

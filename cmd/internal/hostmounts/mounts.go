@@ -95,11 +95,7 @@ func (h *Mounts) advise(ctx context.Context, im store.Image, ref remote.Ref, err
 	if _, ferr := h.Store.Files(ctx, im.Table); !errdefs.IsUnavailable(ferr) {
 		return err
 	}
-	how := "prefetch"
-	if ref == (remote.Ref{}) && len(im.Refs) == 0 {
-		how = "hydrate" // which takes digests
-	}
-	return fmt.Errorf("%s; download it first: ballast %s %s: %w", wire.Text(err), how, modelname.Label(im, ref), errdefs.ErrFailedPrecondition)
+	return fmt.Errorf("%s; download it first: ballast prefetch %s: %w", wire.Text(err), modelname.Label(im, ref), errdefs.ErrFailedPrecondition)
 }
 
 // admit checks a model against the rules for signatures, and reports whether they allow it only

@@ -140,7 +140,7 @@ func TestMountsIncomplete(t *testing.T) {
 	}
 	im.Refs = nil
 	_, err = h.Prepare(t.Context(), im, remote.Ref{}, wire.MountRequest{Name: im.Manifest.String()})
-	if !errdefs.IsFailedPrecondition(err) || !strings.HasSuffix(wire.Text(err), "; download it first: ballast hydrate "+im.Manifest.String()) {
+	if !errdefs.IsFailedPrecondition(err) || !strings.HasSuffix(wire.Text(err), "; download it first: ballast prefetch "+im.Manifest.String()) {
 		t.Errorf("by a digest: got %v", err)
 	}
 	if all, err := h.List(t.Context()); err != nil || len(all) != 0 {

@@ -1,5 +1,5 @@
 // Package jobs runs all work of the daemon on models: prefetches, imports from archives or an
-// Ollama on this machine, hydrations, and, in the background, the rest of models that are shown before they are
+// Ollama on this machine, and, in the background, the rest of models that are shown before they are
 // complete. It lists this work, all other downloads of the store, and verifications, for "ballast
 // status".
 //
@@ -11,7 +11,7 @@
 // # Sources
 //
 // A model is downloaded from the sources recorded for its references, in this order: the repository
-// that containerd pulls from, the reference of a prefetch, a pin, a hydration or a repair. Their
+// that containerd pulls from, the reference of a prefetch, a pin or a repair. Their
 // names are recorded for the snapshot or the pin, and used whenever the rest has to be downloaded
 // later. Other registries that served the same image to other clients are not used: anyone can run
 // a registry that serves a manifest, and its blobs can hang or be wrong. Only for a table without

@@ -10,7 +10,6 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/metrics"
 	"github.com/ballast-dev/ballast/cmd/internal/modelname"
-	"github.com/ballast-dev/ballast/cmd/internal/translate"
 	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
@@ -65,7 +64,7 @@ type Jobs struct {
 	names    map[digest.Digest]string // last known references of tables, for images that are removed meanwhile
 }
 
-// A job is one prefetch, import or hydration. The mutex of Jobs guards it.
+// A job is one prefetch, import or download of what a model has lost. The mutex of Jobs guards it.
 type job struct {
 	wire.Job
 	key    string // distinguishes it from other running jobs
@@ -117,125 +116,6 @@ func (js *Jobs) Run(ctx context.Context) error {
 	js.mu.Unlock()
 	js.work.Wait()
 	return nil
-}
-
-// ErrNodeOnly is the error of Request.ForPods.
-var ErrNodeOnly = errors.New("only the node has credentials for the model, not its pods")
-
-// A Request requests a model.
-type Request struct {
-	wire.PrefetchRequest
-
-	// ForPods refuses a model with ErrNodeOnly, before its download, if a pull without credentials is not served. It has no effect
-	// with Credentials.
-	ForPods bool
-
-	// Credentials are those of a pull secret; nil: those of the node.
-	Credentials *remote.Credentials
-}
-
-// key distinguishes requests for the same model that are not one job.
-func (r *Request) key() string {
-	key := ""
-	if r.Credentials != nil {
-		key += " as " + digest.FromString(r.Credentials.Username+"\x00"+r.Credentials.Secret).String()
-	}
-	if r.ForPods {
-		key += " for pods" // which may be refused what the node may have
-	}
-	if r.Rate > 0 {
-		key += " in list " + r.List
-	}
-	return key
-}
-
-// Prefetch downloads the model of a reference, or joins the job that does, and calls event with the
-// changes until the job ends, ctx ends or event returns an error. The job continues in any case.
-func (js *Jobs) Prefetch(ctx context.Context, ref remote.Ref, r Request, event func([]wire.Event) error) (store.Image, error) {
-	name := ref.String()
-	if ref.URL != "" {
-		name = ref.Name() // for logs, pins and the list of jobs
-	}
-	js.setRate(r.List, r.Rate)
-	j, err := js.join(ctx, wire.KindPrefetch, name, r.key(), pinFor(r.NoPin, r.TTL), func(ctx context.Context, j *job) (store.Image, error) {
-		limit, done, err := js.turn(ctx, j, r.List, r.Rate)
-		if err != nil {
-			return store.Image{}, err
-		}
-		defer done()
-		return js.prefetch(ctx, j, ref, &r, limit)
-	})
-	if err != nil {
-		return store.Image{}, err
-	}
-	return js.follow(ctx, j, event)
-}
-
-// maxPrefetches limits the models of a list that are downloaded at the same time. They share the
-// connections.
-const maxPrefetches = 4
-
-// A list is a list of models that were requested together. The mutex of Jobs guards users.
-type list struct {
-	turns chan struct{}     // has an element for each model that is being downloaded
-	users int               // models that are being downloaded, or wait for that
-	limit *transfer.Limiter // with the rate of the last request that has one; or nil
-}
-
-// setRate changes the rate of a list whose models are being downloaded with one.
-func (js *Jobs) setRate(name string, rate int64) {
-	js.mu.Lock()
-	defer js.mu.Unlock()
-	if l := js.lists[name]; l != nil && l.limit != nil && rate > 0 {
-		l.limit.Set(rate)
-	}
-}
-
-// turn waits until a model of the list called name can be downloaded, until done. limit is for a rate that is not zero, which
-// the models of a list share.
-func (js *Jobs) turn(ctx context.Context, j *job, name string, rate int64) (limit *transfer.Limiter, done func(), err error) {
-	if rate > 0 {
-		limit = transfer.NewLimiter(rate)
-	}
-	if name == "" {
-		return limit, func() {}, nil
-	}
-	js.mu.Lock()
-	l := js.lists[name]
-	if l == nil {
-		l = &list{turns: make(chan struct{}, maxPrefetches)}
-		if js.lists == nil {
-			js.lists = map[string]*list{}
-		}
-		js.lists[name] = l
-	}
-	l.users++
-	if limit != nil {
-		if l.limit == nil {
-			l.limit = limit
-		}
-		limit = l.limit
-	}
-	j.Queued = len(l.turns) == cap(l.turns)
-	js.mu.Unlock()
-	leave := func() {
-		js.mu.Lock()
-		defer js.mu.Unlock()
-		if l.users--; l.users == 0 {
-			delete(js.lists, name)
-		}
-	}
-	select {
-	case l.turns <- struct{}{}:
-	case <-ctx.Done():
-		leave()
-		return nil, nil, ctx.Err()
-	}
-	js.mu.Lock()
-	defer js.mu.Unlock()
-	j.Queued = false
-	j.announce()
-	return limit, func() { <-l.turns; leave() }, nil
 }
 
 // follow calls event with the changes of a job.
@@ -319,36 +199,6 @@ func (js *Jobs) join(ctx context.Context, kind wire.Kind, name, key string, pin 
 	return j, nil
 }
 
-// prefetch is the work of a prefetch: converting, downloading and pinning.
-func (js *Jobs) prefetch(ctx context.Context, j *job, ref remote.Ref, r *Request, limit *transfer.Limiter) (store.Image, error) {
-	get, sources := js.Facade.Convert, js.Facade.NodeSources
-	if r.Credentials != nil {
-		sources = js.Facade.Sources
-		get = func(ctx context.Context, ref remote.Ref) (store.Image, error) {
-			return js.Facade.ConvertAs(ctx, ref, *r.Credentials)
-		}
-	}
-	im, err := get(ctx, ref)
-	if err != nil {
-		return store.Image{}, explain(err)
-	}
-	if r.ForPods && r.Credentials == nil {
-		if err := js.Facade.ServedToAll(ctx, ref, im); err != nil {
-			return store.Image{}, fmt.Errorf("%w: name a pull secret, or add %s to upstream.share_credentials of the node: %w", ErrNodeOnly, ref.Host, err)
-		}
-	}
-	from := sources(im, ref.Name())
-	if r.Order != nil {
-		if err := js.Store.PutOrder(ctx, im.Table, from, translate.OrderOf(*r.Order)); err != nil {
-			return store.Image{}, err
-		}
-	}
-	if err := js.hydrate(ctx, j, im.Table, store.HydrateOptions{Sources: from, Background: limit != nil, Limiter: limit}); err != nil {
-		return store.Image{}, err
-	}
-	return im, js.finish(ctx, j, im, ref)
-}
-
 // hydrate downloads the blobs of a table and reports the progress of j.
 func (js *Jobs) hydrate(ctx context.Context, j *job, table digest.Digest, o store.HydrateOptions) error {
 	js.mu.Lock()
@@ -360,10 +210,16 @@ func (js *Jobs) hydrate(ctx context.Context, j *job, table digest.Digest, o stor
 	return js.Store.Hydrate(ctx, table, o)
 }
 
-// finish checks a complete model against the rules for signatures, and pins it.
+// finish checks a complete model against the rules for signatures, and pins it. A model without a name was checked when it was shown.
 func (js *Jobs) finish(ctx context.Context, j *job, im store.Image, ref remote.Ref) error {
-	if _, err := js.Facade.Admit(ctx, registry.Candidate{Table: im.Table, Names: []string{ref.Name()}, Complete: true, AsNode: true}); err != nil {
-		return err
+	names := registry.Names(im)
+	if ref != (remote.Ref{}) {
+		names = []string{ref.Name()}
+	}
+	if len(names) > 0 {
+		if _, err := js.Facade.Admit(ctx, registry.Candidate{Table: im.Table, Names: names, Complete: true, AsNode: true}); err != nil {
+			return err
+		}
 	}
 	return js.pin(ctx, j, im, ref)
 }

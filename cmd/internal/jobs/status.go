@@ -144,7 +144,7 @@ func (js *Jobs) Status(ctx context.Context) wire.Status {
 			if downloads(running, w.Table) || downloads(later, w.Table) {
 				continue
 			}
-			j.Kind = wire.KindHydrate // a repair
+			j.Kind = wire.KindRepair
 		}
 		running = append(running, j)
 	}

@@ -107,7 +107,7 @@ func TestRepairIsListed(t *testing.T) {
 		repaired <- r.Store.Hydrate(t.Context(), r.table, store.HydrateOptions{Sources: storetest.From(r.fetcher)})
 	}()
 	waitFor(t, "the repair", func() bool { return len(r.Store.Work()) == 1 })
-	if diff := diffJobs(r.Status(t.Context()).Jobs, []string{"hydrate " + r.table.String() + " waiting 1 running"}); diff != "" {
+	if diff := diffJobs(r.Status(t.Context()).Jobs, []string{"repair " + r.table.String() + " waiting 1 running"}); diff != "" {
 		t.Errorf("got, want:\n%s", diff)
 	}
 	close(r.gate)

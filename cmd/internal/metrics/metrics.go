@@ -88,7 +88,7 @@ func New(s *store.Store, v wire.Version, log *slog.Logger) *Metrics {
 	for _, limit := range limits {
 		m.refused.WithLabelValues(limit)
 	}
-	for _, by := range []wire.Kind{wire.KindPrefetch, wire.KindImport, wire.KindHydrate, wire.KindBackground, wire.KindContainerd} {
+	for _, by := range []wire.Kind{wire.KindPrefetch, wire.KindImport, wire.KindBackground, wire.KindContainerd} {
 		m.active.WithLabelValues(string(by)) // creates the series with the value 0
 	}
 	m.MustRegister(

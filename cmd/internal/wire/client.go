@@ -299,13 +299,6 @@ func (c *Client) explain(ctx context.Context, err error) error {
 	return fmt.Errorf("ask ballastd at %s: %w: %w", c.address, err, errdefs.ErrUnavailable)
 }
 
-// Hydrate downloads the rest of a model and calls event for each line but the last, which it
-// returns: StatusSuccess if the model is complete, otherwise StatusStarted or StatusPaused. If ctx
-// ends, the daemon continues; see Prefetch.
-func (c *Client) Hydrate(ctx context.Context, r HydrateRequest, event func(Event)) (last Event, err error) {
-	return readStream(ctx, c, "/v1/hydrate", r, event, Event.end)
-}
-
 // Pause pauses or resumes background downloads; it returns whether they are paused.
 func (c *Client) Pause(ctx context.Context, paused bool) (bool, error) {
 	var v PauseRequest

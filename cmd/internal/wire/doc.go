@@ -14,7 +14,6 @@
 //	POST   /v1/import             ImportRequest → a stream of ImportEvent
 //	POST   /v1/import/models      ImportRequest → the names of all models of a directory
 //	POST   /v1/import/archive?request=R   R is an ArchiveRequest, the body the archive → a stream of ImportEvent
-//	POST   /v1/hydrate            HydrateRequest → a stream of Event
 //	PUT    /v1/pause              PauseRequest → PauseRequest
 //	GET    /v1/status             what is running, and what ended last
 //	GET    /v1/pins               all pins, with the sizes of their models

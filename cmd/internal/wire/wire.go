@@ -8,7 +8,8 @@ import (
 
 // PrefetchRequest requests the download of a model ahead of its use.
 type PrefetchRequest struct {
-	Ref string `json:"ref"` // with registry; see ParseRef
+	// Ref is a reference with registry, or the digest of a model that the node knows, of which the rest is downloaded.
+	Ref string `json:"ref"`
 
 	// NoPin creates no pin: garbage collection may remove the model when space runs short.
 	NoPin bool `json:"noPin,omitempty"`
@@ -41,11 +42,10 @@ const (
 	StatusComplete    EventStatus = "complete"
 	StatusPresent     EventStatus = "present" // the file was present before
 
-	// The last line has one of these. The last two are for a hydration without Wait.
+	// The last line has one of these. StatusStarted is printed by commands that do not wait.
 	StatusSuccess EventStatus = "success"
 	StatusError   EventStatus = "error"
 	StatusStarted EventStatus = "started"
-	StatusPaused  EventStatus = "paused" // starts when the pause ends
 )
 
 // Event is a line of a prefetch. Its first keys are those of a pull line of Ollama.
@@ -82,14 +82,14 @@ type Status struct {
 // A Kind is what a job does, and for which client.
 type Kind string
 
-// The kinds of jobs. All except KindVerify, KindScrub and KindAbandoned are also values of the metrics label
-// "by".
+// The kinds of jobs. All except KindRepair, KindVerify, KindScrub and KindAbandoned are also values of the metrics
+// label "by".
 const (
 	KindPrefetch   Kind = "prefetch"
 	KindImport     Kind = "import"
-	KindHydrate    Kind = "hydrate"    // the rest of a model, for a waiting client
 	KindBackground Kind = "background" // the rest of a model, without a waiting client
 	KindContainerd Kind = "containerd" // a pull by containerd
+	KindRepair     Kind = "repair"     // what a model has lost, for a waiting client
 	KindVerify     Kind = "verify"
 	KindScrub      Kind = "scrub"     // a verification in the background
 	KindAbandoned  Kind = "abandoned" // a download whose clients have gone; see Job.Ends
@@ -181,16 +181,6 @@ type SnapshotProblem struct {
 	Table    digest.Digest `json:"table,omitempty"` // empty if unknown
 	Path     string        `json:"path,omitempty"`  // empty if it concerns the whole snapshot
 	Problem  string        `json:"problem"`
-}
-
-// HydrateRequest requests the rest of a known model.
-type HydrateRequest struct {
-	Name string `json:"name"` // a reference or a digest
-
-	// Wait means that the client waits for the end: a pause does not apply, and the stream ends
-	// when the model is complete. Otherwise the stream ends at once, and the download has the
-	// lowest priority.
-	Wait bool `json:"wait,omitempty"`
 }
 
 // PauseRequest pauses or resumes background downloads. It is also the response.

@@ -15,36 +15,6 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Hydrate downloads the rest of a model, or joins the job that does, and calls event with the
-// changes. If wait is false, it returns when the work has started. ref is the reference by which
-// the model was requested, zero if by a digest.
-func (js *Jobs) Hydrate(ctx context.Context, im store.Image, ref remote.Ref, wait bool, event func([]wire.Event) error) error {
-	sources, err := js.Sources.Wanted(ctx, im.Table, ref)
-	if err != nil {
-		return err
-	}
-	early := js.Store.Early(im.Table)
-	for view := range early {
-		js.Background.Start(view, im.Table, sources) // which retries until it is complete
-	}
-	kind := wire.KindHydrate
-	if !wait {
-		if len(early) > 0 {
-			return nil
-		}
-		kind = wire.KindBackground
-	}
-	// Clients that use other names of the model join the same job.
-	j, err := js.join(ctx, kind, modelname.Label(im, remote.Ref{}), "", pinWish{}, func(ctx context.Context, j *job) (store.Image, error) {
-		return im, js.hydrate(ctx, j, im.Table, store.HydrateOptions{Sources: sources, Background: !wait})
-	})
-	if err != nil || !wait {
-		return err
-	}
-	_, err = js.follow(ctx, j, event)
-	return err
-}
-
 // Heal starts to download what a complete model has lost. It is called when containerd requests a
 // manifest: containerd already has the snapshots and requests nothing else.
 func (js *Jobs) Heal(ctx context.Context, im store.Image) {

@@ -35,13 +35,13 @@ func lazyStateOf(t *testing.T, n *node.Node) lazyState {
 	return all[0]
 }
 
-// TestHydrate pauses the download of a model that a container reads: reads continue, and the rest is
+// TestPause pauses the download of a model that a container reads: reads continue, and the rest is
 // not fetched until a command waits for it. The states show this.
-func TestHydrate(t *testing.T) {
+func TestPause(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	m := &lazyModel{node: n, want: weights(126, 96<<20)}
 	m.ref = convertedModel(t, n, converttest.ModelPackRaw(converttest.Files(m.want)))
-	ballast(t, n, "hydrate", "--pause")
+	pause(t, n)
 	n.Registry.Wire.Link(40<<20, time.Millisecond)
 	mustPull(t, n, "ballast", m.ref)
 	m.path = filepath.Join(rootOf(t, n, m.ref), "model.gguf")
@@ -61,45 +61,50 @@ func TestHydrate(t *testing.T) {
 	if out := ballast(t, n, "inspect", s.Table); !strings.Contains(out, "%, paused, in use") {
 		t.Errorf("inspect in the pause:\n%s", out)
 	}
-	if out := doctor(n); !strings.Contains(out.Stdout, "fix: ballast hydrate --resume") {
+	if out := doctor(n); !strings.Contains(out.Stdout, "fix: ballast resume") {
 		t.Errorf("doctor in the pause:\n%s", out.Output())
 	}
-	ballast(t, n, "hydrate", "--detach", s.Table) // does not override the pause
 	if m.complete() {
 		t.Error("the model was complete in the pause")
 	}
 	n.Registry.Wire.Link(0, 0)
-	if out := ballast(t, n, "hydrate", "-o", "json", s.Table); !strings.Contains(out, `"status":"success"`) {
-		t.Errorf("hydrate:\n%s", out)
+	n.Registry.Wire.Reset()
+	if out := ballast(t, n, "prefetch", "-o", "json", s.Table); !strings.Contains(out, `"status":"success"`) {
+		t.Errorf("prefetch:\n%s", out)
 	}
 	if !m.complete() {
-		t.Error("hydrate returned before the model was complete")
+		t.Error("prefetch returned before the model was complete")
+	}
+	for _, r := range n.Registry.Wire.Requests() {
+		if strings.Contains(r.Path, "/manifests/") {
+			t.Errorf("a prefetch by digest asked for %s %s", r.Method, r.Path)
+		}
 	}
 	if s := lazyStateOf(t, n); s.State != "complete" || s.Paused {
 		t.Errorf("at the end: %+v", s)
 	}
-	ballast(t, n, "hydrate", "--resume")
+	resume(t, n)
 	if err := m.read(0, len(m.want)); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestHydrateResumes resumes a paused download.
-func TestHydrateResumes(t *testing.T) {
+// TestResume resumes a paused download.
+func TestResume(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
-	ballast(t, n, "hydrate", "--pause")
+	pause(t, n)
 	m := mountLazy(t, n, 24<<20, 40<<20)
 	if s := lazyStateOf(t, n); s.State != "lazy" || !s.Paused {
 		t.Errorf("in the pause: %+v", s)
 	}
-	ballast(t, n, "hydrate", "--resume")
+	resume(t, n)
 	m.awaitComplete(t)
 }
 
 // TestLazyStateUnverified checks the state of a model whose bytes can be read before they are verified.
 func TestLazyStateUnverified(t *testing.T) {
 	n := node.StartNode(t, node.Options{Config: "[lazy]\nmode = \"lazy\"\nverify = \"after\"\n"})
-	ballast(t, n, "hydrate", "--pause")
+	pause(t, n)
 	ref := push(t, n, converttest.ModelPackRaw(converttest.Files(weights(127, 24<<20))))
 	mustPull(t, n, "ballast", ref)
 	if s := lazyStateOf(t, n); s.State != "lazy" || !s.Unverified {
@@ -108,7 +113,9 @@ func TestLazyStateUnverified(t *testing.T) {
 	if out := ballast(t, n, "ls"); !strings.Contains(out, "unverified, in use") {
 		t.Errorf("ls:\n%s", out)
 	}
-	ballast(t, n, "hydrate", ref)
+	if err := pullRest(n, ref); err != nil {
+		t.Error(err)
+	}
 	if s := lazyStateOf(t, n); s.State != "complete" || s.Unverified {
 		t.Errorf("at the end: %+v", s)
 	}
@@ -126,7 +133,7 @@ var lazyPlaces = map[string]string{"below the root": "", "beside the sockets": "
 
 func testBallastdUnmount(t *testing.T, config string) {
 	n := node.StartNode(t, node.Options{Config: config})
-	ballast(t, n, "hydrate", "--pause")
+	pause(t, n)
 	m := mountLazy(t, n, 24<<20, 40<<20)
 	unmount := func() node.Result {
 		return node.Command(t.Context(), n.Env(), node.Binary(t, "ballastd"), "--config", n.ConfigFile(), "unmount")
@@ -197,7 +204,7 @@ func TestLazyRemounted(t *testing.T) {
 
 func testLazyRemounted(t *testing.T, config string) {
 	n := node.StartNode(t, node.Options{Config: config})
-	ballast(t, n, "hydrate", "--pause")
+	pause(t, n)
 	m := mountLazy(t, n, 64<<20, 40<<20)
 	if err := m.read(0, 4096); err != nil {
 		t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 )
 
 // Order returns the order in which a table is first read before it is complete, by users of sources of which one has a
-// name; without a name, the longest order. It returns errdefs.ErrNotFound if no read is known.
+// name. It returns errdefs.ErrNotFound if no read is known.
 func (s *Store) Order(table digest.Digest, name string) (filetable.Order, error) {
 	all, err := s.exposed.Orders(table)
 	if err != nil {
@@ -22,7 +22,7 @@ func (s *Store) Order(table digest.Digest, name string) (filetable.Order, error)
 	}
 	var best filetable.Order
 	for group, o := range all {
-		if (name == "" || slices.Contains(strings.Split(group, "\n"), name)) && len(o.Ranges) > len(best.Ranges) {
+		if slices.Contains(strings.Split(group, "\n"), name) && len(o.Ranges) > len(best.Ranges) {
 			best = o
 		}
 	}

@@ -60,7 +60,7 @@ func TestOrderIsRecorded(t *testing.T) {
 			}
 		}
 	}
-	if got := orderOf(t, s, table, ""); got != nil {
+	if got := orderOf(t, s, table, "own/model"); got != nil {
 		t.Errorf("before a read: %v", got)
 	}
 	read(v, two, 6, 7)
@@ -105,7 +105,7 @@ func TestOrderIsRecorded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	check("collected", "", nil)
+	check("collected", "own/model", nil)
 }
 
 // TestFirstRead: the first read of an incomplete model is known when it has its bytes, or when it waits for a whole file; those of

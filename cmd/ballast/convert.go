@@ -65,7 +65,7 @@ With these two flags, a directory that was never packed is a carton for the othe
 
 func (a *app) convertCommand() *cobra.Command {
 	var o export.Options
-	var form, compress, key, order string
+	var form, compress, key string
 	var facts format.Facts
 	var choice convert.Choice
 	c := &cobra.Command{
@@ -102,7 +102,6 @@ func (a *app) convertCommand() *cobra.Command {
 	f.StringVar(&compress, "compress", "", "for ballast and image: compress files in chunks: "+strings.Join(export.Compressions(), ", "))
 	f.BoolVar(&o.Referrer, "referrer", false, "for ballast: write the image that nodes make of SRC beside it, as a referrer of its manifest")
 	f.StringVar(&key, "sign", "", "sign with a private key, a `file` in PEM: the manifest as cosign does, the files as model-signing does")
-	f.StringVar(&order, "order", "", "for ballast: write the order in which the model is first read beside the image, a `file` of \"ballast record\"")
 	f.BoolVar(&o.Force, "force", false, "replace what DST has, also SRC itself and what ballast did not write")
 	f.BoolVar(&o.DryRun, "dry-run", false, "show what would be sent")
 	f.StringVar(&o.TempDir, "temp-dir", "", "directory for unpacking archives (default: $TMPDIR)")
@@ -114,7 +113,7 @@ func (a *app) convertCommand() *cobra.Command {
 			return usage("--runner and --runner-framework go together")
 		}
 		if f := formats.All().Get(form); f.Writer != nil {
-			if plain := o; key != "" || order != "" || compress != "" || plain.Tar || plain.NoChunks || plain.Referrer || plain.DryRun || len(args) < 2 {
+			if plain := o; key != "" || compress != "" || plain.Tar || plain.NoChunks || plain.Referrer || plain.DryRun || len(args) < 2 {
 				return usage("--as %s writes FILE%s, and takes --runner, --runner-framework, --temp-dir and --force only", f.Name, f.Writer.Extension)
 			}
 			return a.pack(cmd.Context(), f, args[0], args[1], choice, o, facts, *out)
@@ -125,9 +124,6 @@ func (a *app) convertCommand() *cobra.Command {
 		}
 		if o.Compress, err = export.ParseCompression(compress); err != nil {
 			return &usageError{err}
-		}
-		if o.Order, err = readOrder(order); err != nil {
-			return err
 		}
 		o.NoChunks = o.NoChunks || o.Referrer
 		if err := o.Check(); err != nil {

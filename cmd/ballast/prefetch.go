@@ -16,7 +16,6 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/modelname"
-	"github.com/ballast-dev/ballast/cmd/internal/translate"
 	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/export"
@@ -62,7 +61,7 @@ func (a *app) pullCommand() *cobra.Command {
 
 // fetchCommand completes a command that downloads models as r says.
 func (a *app) fetchCommand(c *cobra.Command) (_ *cobra.Command, r *wire.PrefetchRequest) {
-	var list, order string
+	var list string
 	var refer, detach, dryRun bool
 	r = &wire.PrefetchRequest{}
 	c.ValidArgsFunction = a.completes(0, modelRefs)
@@ -75,23 +74,13 @@ func (a *app) fetchCommand(c *cobra.Command) (_ *cobra.Command, r *wire.Prefetch
 		r.Rate = int64(n)
 		return err
 	})
-	c.Flags().StringVar(&order, "order", "", "download in the order of a `file` of \"ballast record\"; for one model")
 	c.Flags().BoolVar(&refer, "referrer", false, "then write the converted image of each model beside it, as \"ballast convert REF --referrer\" does")
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *wire.Client, args []string) error {
 		refs, err := references(cmd, args, list, parseWanted)
 		if err != nil {
 			return err
 		}
-		if order != "" {
-			o, err := readOrder(order)
-			if err != nil {
-				return err
-			}
-			r.Order = new(translate.Order(o))
-		}
 		switch {
-		case order != "" && len(refs) > 1:
-			return usage("--order is for one model, not %d", len(refs))
 		case detach && refer:
 			return usage("--referrer needs the models, and --detach does not wait for them")
 		case refer && slices.ContainsFunc(refs, isDigest):
@@ -105,9 +94,6 @@ func (a *app) fetchCommand(c *cobra.Command) (_ *cobra.Command, r *wire.Prefetch
 		}
 		for _, ref := range refs {
 			o := export.Options{Form: export.FormBallast, NoChunks: true, Referrer: true}
-			if r.Order != nil {
-				o.Order = translate.OrderOf(*r.Order)
-			}
 			if err := a.refer(cmd.Context(), []string{ref}, o, *out); err != nil {
 				return err
 			}

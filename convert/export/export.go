@@ -86,9 +86,6 @@ type Options struct {
 	// the model.
 	Referrer bool
 
-	// Order is the order in which the model is first read; FormBallast only. It is written as a referrer of the manifest.
-	Order filetable.Order
-
 	// Force replaces what has the name of the target, whatever it is.
 	Force bool
 
@@ -162,8 +159,6 @@ func (o Options) Check() error {
 		text = fmt.Sprintf("only the form %s has digests of chunks to leave out", FormBallast)
 	case o.Compress != CompressNone && (form != FormBallast || o.NoChunks) && (form != FormImage || o.Compress != CompressChunked):
 		text = fmt.Sprintf("compression is for %s with digests of chunks, and %s for %s", FormBallast, CompressChunked, FormImage)
-	case len(o.Order.Ranges) > 0 && form != FormBallast:
-		text = fmt.Sprintf("only the form %s has an order of reads", FormBallast)
 	case o.Referrer && (form != FormBallast || !o.NoChunks):
 		text = fmt.Sprintf("a referrer is %s without digests of chunks: it is what a node makes", FormBallast)
 	default:
@@ -186,11 +181,6 @@ func Run(ctx context.Context, src *resolve.Source, dst Target, o Options) (res *
 	o.Parallel = cmp.Or(o.Parallel, 4)
 	if o.Referrer && verify.Bytes(src.Model.Table.Origin.Digest, src.Model.Documents.Manifest) != nil {
 		return nil, fmt.Errorf("only what a node makes of a manifest can refer to that: %w", errdefs.ErrInvalidArgument)
-	}
-	if len(o.Order.Ranges) > 0 {
-		if o.Order = o.Order.Within(src.Model.Table.Files); len(o.Order.Ranges) == 0 {
-			return nil, fmt.Errorf("%s: the order is not of this model: %w", src.Name, errdefs.ErrInvalidArgument)
-		}
 	}
 	j := newJob(src, o)
 	defer func() { err = errors.Join(err, j.close()) }()

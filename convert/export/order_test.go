@@ -13,8 +13,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// TestOrder: an order is attached to the image that it is of, whose digest it does not change, and the latest one is found, in
-// registries with and without lists of referrers. An order of another model is refused before anything is sent.
+// TestOrder: an order is attached to the image that it is of, and the latest one is found, in registries with and without lists of
+// referrers.
 func TestOrder(t *testing.T) {
 	b := converttest.ModelPackRaw(converttest.Files(weights(70_000)))
 	for _, subject := range []bool{true, false} {
@@ -22,23 +22,9 @@ func TestOrder(t *testing.T) {
 		s.subject = subject
 		src := fromServer(t, c, s.add("from/model", "v1", b))
 		ref := s.host() + "/ordered/model:v1"
-		run := func(ranges ...filetable.Range) (*export.Result, error) {
-			return export.Run(t.Context(), src, toServer(t, c, ref), export.Options{TempDir: t.TempDir(), Order: filetable.Order{Ranges: ranges}})
-		}
-		if _, err := run(filetable.Range{Path: "elsewhere", Size: 1}); !errdefs.IsInvalidArgument(err) || s.manifest("ordered/model:v1") != nil {
-			t.Errorf("an order of another model: %v", err)
-		}
-		plain, err := run()
+		res, err := export.Run(t.Context(), src, toServer(t, c, ref), export.Options{TempDir: t.TempDir()})
 		if err != nil {
 			t.Fatal(err)
-		}
-		want := []filetable.Range{{Path: "model.gguf", Offset: 10, Size: 20}, {Path: "config.json", Size: 5}}
-		res, err := run(append(want, filetable.Range{Path: "elsewhere", Size: 1})...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if res.Digest != plain.Digest {
-			t.Errorf("the image is %s with an order, %s without", res.Digest, plain.Digest)
 		}
 		repo, err := c.Repository(remote.Ref{Host: s.host(), Repository: "ordered/model"}, nil)
 		if err != nil {
@@ -55,7 +41,7 @@ func TestOrder(t *testing.T) {
 				t.Errorf("attached: %v %s", err, diff)
 			}
 		}
-		check(want)
+		var want []filetable.Range
 		manifest := ocispec.Descriptor{MediaType: res.MediaType, Digest: res.Digest, Size: int64(len(res.Manifest))}
 		for range 3 {
 			want = append(want, filetable.Range{Path: "model.gguf", Offset: int64(100 * len(want)), Size: 1})

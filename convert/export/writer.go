@@ -85,11 +85,6 @@ func (w *writer) finish(ctx context.Context, docs documents, res *Result) error 
 		}
 		res.Losses = append(res.Losses, losses...)
 	}
-	if len(w.o.Order.Ranges) > 0 {
-		if err := AttachOrder(ctx, w.dst, docs.desc(), w.o.Order); err != nil {
-			return err
-		}
-	}
 	err := w.replaceable(ctx, res.Digest) // again: sending takes hours
 	if err == nil {
 		err = w.dst.PutManifest(ctx, mediatype.OCIManifest, docs.manifest)

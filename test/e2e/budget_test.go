@@ -3,14 +3,12 @@ package e2e
 import (
 	"archive/tar"
 	"bytes"
-	"context"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
 	"io/fs"
 	"math"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -193,20 +191,7 @@ func TestManyConversions(t *testing.T) {
 // refusals returns how often a limit has refused something, from the metrics.
 func refusals(t *testing.T, n *node.Node, limit string) (count float64) {
 	t.Helper()
-	c := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(n.Run(), "admin.sock"))
-	}}}
-	defer c.CloseIdleConnections()
-	resp, err := c.Get("http://admin/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	p, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, ok := strings.Cut(string(p), fmt.Sprintf("ballast_refused_total{limit=%q} ", limit))
+	_, rest, ok := strings.Cut(string(n.Admin(t, "/metrics")), fmt.Sprintf("ballast_refused_total{limit=%q} ", limit))
 	if _, err := fmt.Sscan(rest, &count); !ok || err != nil {
 		t.Fatalf("no metric of limit %s: %v", limit, err)
 	}
@@ -386,22 +371,64 @@ func (s *stalls) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// hostileOrder writes an order of reads whose ranges each name a whole file of some size.
-func hostileOrder(t *testing.T, path string, size int64) (file string) {
+// ordered is a model of a stranger whose repository has an order of its reads beside it, with as many ranges as there can be, each
+// of a whole file of a GiB with digests of chunks.
+type ordered struct {
+	node.Artifact               // with the blobs of the order
+	file          digest.Digest // which nobody has
+	referrer      []byte        // the artifact with the order
+}
+
+func hostileOrder(t *testing.T, name string) ordered {
 	t.Helper()
+	m := ordered{file: digest.FromString(name)}
+	src := &filetable.Source{Blob: m.file, Size: 1 << 30}
+	for at := int64(0); at < src.Size; at += filetable.MaxChunk {
+		src.Chunks = append(src.Chunks, filetable.Chunk{Offset: at, Size: filetable.MaxChunk, Digest: digest.FromString(fmt.Sprint(name, at))})
+	}
+	m.Artifact = tableImage(t, &filetable.Table{
+		Version: filetable.Version,
+		Origin:  filetable.Origin{Format: "modelpack", Digest: digest.FromString(name), Mapping: 1},
+		Files:   []filetable.File{{Path: "0", Type: filetable.TypeReg, Mode: 0o644, Size: src.Size, Digest: m.file, Source: src}},
+		Blobs:   []filetable.Blob{{Digest: m.file, Size: src.Size}},
+	})
 	o := filetable.Order{Version: filetable.OrderVersion}
 	for range filetable.MaxOrderRanges {
-		o.Ranges = append(o.Ranges, filetable.Range{Path: path, Size: size})
+		o.Ranges = append(o.Ranges, filetable.Range{Path: "0", Size: src.Size})
 	}
 	p, err := o.Encode()
 	if err != nil {
 		t.Fatal(err)
 	}
-	file = filepath.Join(t.TempDir(), "order.json")
-	if err := os.WriteFile(file, p, 0o644); err != nil {
+	put := func(mediaType string, p []byte) ocispec.Descriptor {
+		m.Blobs[digest.FromBytes(p)] = p
+		return ocispec.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(p), Size: int64(len(p))}
+	}
+	m.referrer, err = json.Marshal(ocispec.Manifest{
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, ArtifactType: orderType,
+		Config: put(ocispec.MediaTypeEmptyJSON, []byte("{}")), Layers: []ocispec.Descriptor{put(orderType, p)},
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
-	return file
+	return m
+}
+
+// orderType is the type of an order of reads in a registry.
+const orderType = "application/vnd.ballast.order.v1+json"
+
+// index returns the list of the referrers of any manifest.
+func (m ordered) index(t *testing.T) []byte {
+	p, err := json.Marshal(ocispec.Index{
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex,
+		Manifests: []ocispec.Descriptor{{
+			MediaType: ocispec.MediaTypeImageManifest, ArtifactType: orderType, Digest: digest.FromBytes(m.referrer), Size: int64(len(m.referrer)),
+		}},
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	return p
 }
 
 // TestHostileMix has strangers take what memory they can in all ways at once: the largest manifests, tables of
@@ -457,21 +484,27 @@ func TestHostileMix(t *testing.T) {
 		}
 		ready[fmt.Sprint("window", i)] = artifact.Manifest
 	}
-	const ordered, claimed = 1 << 30, 100 << 40 // bytes of raw models whose blobs nobody has
-	never := map[digest.Digest]*sync.Once{}     // for the first request
-	raw := func(tag string, size int64) {
+	never := map[digest.Digest]*sync.Once{} // blobs that nobody has, for the first request
+	for i := range claims {
+		tag := fmt.Sprint("claim", i)
 		d := digest.FromString(tag)
 		never[d] = &sync.Once{}
-		ready[tag] = bytes.Replace(largeManifest(tag, 1), []byte(digest.FromString(tag+"0")+`","size":1`), fmt.Appendf(nil, `%s","size":%d`, d, size), 1)
+		ready[tag] = bytes.Replace(largeManifest(tag, 1), []byte(digest.FromString(tag+"0")+`","size":1`), fmt.Appendf(nil, `%s","size":%d`, d, 100<<40), 1)
 	}
+	var beside []byte // a list of referrers
 	for i := range orders {
-		raw(fmt.Sprint("order", i), ordered)
+		m := hostileOrder(t, fmt.Sprint("order", i))
+		never[m.file], beside = &sync.Once{}, m.index(t)
+		for d, p := range m.Blobs {
+			evil.blobs[d] = p
+		}
+		for _, p := range [][]byte{m.Manifest, m.referrer} {
+			ready[digest.FromBytes(p).String()] = p
+		}
+		ready[fmt.Sprint("order", i)] = m.Manifest
 	}
-	for i := range claims {
-		raw(fmt.Sprint("claim", i), claimed)
-	}
-	order := hostileOrder(t, "0", ordered)
 	followed := make(chan struct{}, orders+claims)
+	lastByte := fmt.Sprintf("bytes=%d-%d", 1<<30-1, 1<<30-1)
 	begun, end := make(chan struct{}, 100), make(chan struct{})
 	release := sync.OnceFunc(func() { close(end) })
 	defer release()
@@ -479,6 +512,15 @@ func TestHostileMix(t *testing.T) {
 		switch d := digest.Digest(filepath.Base(r.URL.Path)); {
 		case r.Method == http.MethodGet && slow[d]:
 			w = &stalls{w, 512 << 10, func() { begun <- struct{}{} }, end}
+		case strings.HasSuffix(filepath.Dir(r.URL.Path), "/referrers"):
+			w.Header().Set("Content-Type", ocispec.MediaTypeImageIndex)
+			w.Write(beside)
+			return
+		case never[d] != nil && r.Header.Get("Range") == lastByte: // which is requested before a model is shown
+			w.Header().Set("Content-Range", "bytes "+strings.TrimPrefix(lastByte, "bytes=")+"/"+strconv.Itoa(1<<30))
+			w.WriteHeader(http.StatusPartialContent)
+			w.Write([]byte{0})
+			return
 		case never[d] != nil:
 			never[d].Do(func() { followed <- struct{}{} })
 			select {
@@ -528,10 +570,8 @@ func TestHostileMix(t *testing.T) {
 	}
 	t.Logf("%d streams, after %v, with %d MiB", windows, time.Since(start), peak(t, n)>>20)
 	for i := range orders {
-		ref := fmt.Sprintf("%s/m/x:order%d", host(i), i)
-		if out := n.Ballast("prefetch", "--detach", "--order", order, ref); out.Err != nil {
-			t.Errorf("%s: %v\n%s", ref, out.Err, out.Output())
-		}
+		ref := fmt.Sprintf("%s/m/x:order%d", host(i), i) // shown before it is complete
+		waitFor(t, "the pull of "+ref, func() error { return n.Pull("ballast", ref).Err })
 	}
 	for range orders {
 		select {
@@ -539,6 +579,9 @@ func TestHostileMix(t *testing.T) {
 		case <-time.After(5 * time.Minute):
 			t.Fatal("not all orders are followed")
 		}
+	}
+	if got := strings.Count(ballast(t, n, "status"), "in recorded order"); got != orders {
+		t.Errorf("%d downloads have an order, want %d", got, orders)
 	}
 	t.Logf("%d orders, after %v, with %d MiB", orders, time.Since(start), peak(t, n)>>20)
 	for i := range manifests {

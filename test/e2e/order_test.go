@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/ballast-dev/ballast/convert/converttest"
@@ -14,8 +15,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// TestOrder: a container of one node reads a model in an order of its own. Another node that gets the order from the
-// registry, and one that gets it as a file, download the model in it.
+// TestOrder: a container of one node reads a model in an order of its own, which that node writes beside the model. Another node
+// downloads the model in it.
 func TestOrder(t *testing.T) {
 	const chunk, begin = 4 << 20, 256 << 10
 	first := node.StartNode(t, node.Options{Config: slowBackground})
@@ -53,24 +54,19 @@ func TestOrder(t *testing.T) {
 		}
 		order = append(order, p)
 	}
-	recorded := func(n *node.Node) []byte {
+	recorded := func(n *node.Node) {
 		t.Helper()
-		out := n.Ballast("record", ref)
-		var o struct {
-			Version int
-			Ranges  []part
+		var r struct{ Order struct{ Ranges []part } }
+		if err := json.Unmarshal(n.Admin(t, "/v1/order?name="+ref), &r); err != nil {
+			t.Fatal(err)
 		}
-		if err := json.Unmarshal([]byte(out.Stdout), &o); err != nil || o.Version != 1 {
-			t.Fatalf("record: %v\n%s", err, out.Output())
-		}
-		if diff := cmp.Diff(order, o.Ranges); diff != "" {
+		if diff := cmp.Diff(order, r.Order.Ranges); diff != "" {
 			t.Errorf("recorded: %s", diff)
 		}
-		return []byte(out.Stdout)
 	}
-	file := filepath.Join(t.TempDir(), "order.json")
-	if err := os.WriteFile(file, recorded(first), 0o644); err != nil {
-		t.Fatal(err)
+	recorded(first)
+	if out := ballast(t, first, "record", ref); !strings.Contains(out, "  5 ranges, beside sha256:") {
+		t.Errorf("record: %q", out)
 	}
 
 	// inOrder returns the parts of the model in the order in which they are requested.
@@ -91,30 +87,19 @@ func TestOrder(t *testing.T) {
 		}
 		return asked
 	}
-	check := func(how string, asked []string) {
-		t.Helper()
-		if len(asked) != 12 {
-			t.Errorf("%s: %d requests, want 12: %v", how, len(asked), asked)
-		}
-		for i, p := range order { // one connection, and two buffers
-			want := fmt.Sprint(p.Path, " ", p.Offset/chunk)
-			if at := slices.Index(asked, want); at < i-1 || at > i+1 {
-				t.Errorf("%s: %s is request %d, not %d: %v", how, want, at, i, asked)
-			}
-		}
-	}
-	ballast(t, first, "record", "--push", ref)
-	first.Ballastd.Stop(t) // its requests would be among those of the others
-	one := "[fetch]\nconnections = 1\n"
-	third := node.StartNode(t, node.Options{Registry: first.Registry, Config: one})
-	first.Registry.Wire.Reset()
-	ballast(t, third, "prefetch", "--order", file, ref)
-	check("from a file", inOrder(third))
-	recorded(third)
-
-	second := node.StartNode(t, node.Options{Registry: first.Registry, Config: one})
+	first.Ballastd.Stop(t) // its requests would be among those of the other
+	second := node.StartNode(t, node.Options{Registry: first.Registry, Config: "[fetch]\nconnections = 1\n"})
 	first.Registry.Wire.Reset()
 	mustPull(t, second, "ballast", ref)
-	check("from the registry", inOrder(second))
+	asked := inOrder(second)
+	if len(asked) != 12 {
+		t.Errorf("%d requests, want 12: %v", len(asked), asked)
+	}
+	for i, p := range order { // one connection, and two buffers
+		want := fmt.Sprint(p.Path, " ", p.Offset/chunk)
+		if at := slices.Index(asked, want); at < i-1 || at > i+1 {
+			t.Errorf("%s is request %d, not %d: %v", want, at, i, asked)
+		}
+	}
 	recorded(second)
 }

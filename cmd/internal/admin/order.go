@@ -17,11 +17,7 @@ func (h *Handler) order(ctx context.Context, name modelname.Name) (r wire.Record
 	if err != nil {
 		return r, err
 	}
-	repository := ""
-	if name.IsRef() {
-		repository = name.Ref.Name()
-	}
-	o, err := h.Store.Order(im.Table, repository)
+	o, err := h.Store.Order(im.Table, name.Ref.Name())
 	if err != nil {
 		return r, fmt.Errorf("%s: %w", name, err)
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/ballast-dev/ballast/cmd/internal/modelname"
-	"github.com/ballast-dev/ballast/cmd/internal/translate"
 	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
@@ -185,9 +184,5 @@ func (js *Jobs) find(ctx context.Context, ref remote.Ref, r *Request) (store.Ima
 			return im, nil, fmt.Errorf("%w: name a pull secret, or add %s to upstream.share_credentials of the node: %w", ErrNodeOnly, ref.Host, err)
 		}
 	}
-	from := sources(im, ref.Name())
-	if r.Order != nil {
-		err = js.Store.PutOrder(ctx, im.Table, from, translate.OrderOf(*r.Order))
-	}
-	return im, from, err
+	return im, sources(im, ref.Name()), nil
 }

@@ -24,9 +24,6 @@ type PrefetchRequest struct {
 	// Rate limits the downloads of the list, or of this model without a list, in bytes per second; 0: no limit. The limit ends
 	// when somebody else waits for the model.
 	Rate int64 `json:"rate,omitempty"`
-
-	// Order, if not nil, is the order in which the model is downloaded, now and for later pulls from the same repository.
-	Order *Order `json:"order,omitempty"`
 }
 
 // An EventStatus is the subject of an Event or a VerifyEvent.
@@ -107,7 +104,7 @@ type Job struct {
 	Completed int64         `json:"completed"`         // bytes
 	Rate      int64         `json:"rate,omitempty"`    // bytes per second
 	Queued    bool          `json:"queued,omitempty"`  // it begins after other models of its list
-	Ordered   bool          `json:"ordered,omitempty"` // it begins with what was recorded or given as the order of reads
+	Ordered   bool          `json:"ordered,omitempty"` // it begins with what was recorded as the order of reads
 	Waiting   int           `json:"waiting,omitempty"` // the number of waiting clients, without readers of files
 	Reads     int64         `json:"reads,omitempty"`   // the number of reads of its files that wait
 

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -306,6 +308,25 @@ func (n *Node) Ctr(args ...string) Result {
 func (n *Node) Ballast(args ...string) Result {
 	argv := append([]string{n.binary("ballast"), "--config", n.ConfigFile()}, args...)
 	return Command(context.Background(), n.Env(), argv...)
+}
+
+// Admin returns the answer to a GET at the admin socket of ballastd.
+func (n *Node) Admin(t TB, path string) []byte {
+	t.Helper()
+	c := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(n.Run(), "admin.sock"))
+	}}}
+	defer c.CloseIdleConnections()
+	resp, err := c.Get("http://admin" + path)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	defer resp.Body.Close()
+	p, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s, %v: %.300s", path, resp.Status, err, p)
+	}
+	return p
 }
 
 // Pull runs `ctr images pull` with the node's hosts.toml files. If the pull fails, Pull collects.

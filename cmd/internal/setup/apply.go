@@ -23,16 +23,14 @@ func (p *Plan) Changes() bool { return len(p.Steps) > 0 }
 // completes the steps.
 func (p *Plan) Apply(ctx context.Context, said func(Step)) error {
 	switch {
-	case !p.Changes() && p.continues():
-		return p.end()
 	case !p.Changes():
-		return p.remember(&p.done)
+		return p.end()
 	case p.Steps[0].Action == Undo:
-		if err := p.undo(ctx, p.next.Before.Undoing); err != nil {
+		if err := p.undo(ctx, p.next.Run.Undoing); err != nil {
 			return err
 		}
 		said(p.Steps[0])
-		return fmt.Errorf("the last run failed (%s), and has now been undone; run the command again: %w", p.next.Before.Undoing, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("the last run failed (%s), and has now been undone; run the command again: %w", p.next.Run.Undoing, errdefs.ErrFailedPrecondition)
 	}
 	if err := p.begin(); err != nil {
 		return err
@@ -55,11 +53,6 @@ func (p *Plan) Apply(ctx context.Context, said func(Step)) error {
 	return p.end()
 }
 
-// continues reports whether the last run has not ended.
-func (p *Plan) continues() bool {
-	return p.view != nil && p.view.record != nil && p.view.record.Before != nil
-}
-
 // failed undoes a plan.
 func (p *Plan) failed(ctx context.Context, cause error) error {
 	if err := p.undo(ctx, cause.Error()); err != nil {
@@ -72,14 +65,6 @@ func (p *Plan) failed(ctx context.Context, cause error) error {
 	return fmt.Errorf("%w; %s: %w", cause, text, errdefs.ErrFailedPrecondition)
 }
 
-// remember writes the record if it has changed.
-func (p *Plan) remember(r *record) error {
-	if r.Version == 0 { // of a plan without changes of its own
-		return nil
-	}
-	return p.view.disk().writeRecord(r)
-}
-
 // begin records what a crash could leave behind, and keeps what the plan changes.
 func (p *Plan) begin() error {
 	if p.next.Version == 0 {
@@ -90,27 +75,17 @@ func (p *Plan) begin() error {
 		return err
 	}
 	if err := errors.Join(p.sweep(), p.journal()); err != nil {
-		return fmt.Errorf("keep what is there: %w", err)
-	}
-	for _, s := range p.Steps {
-		if s.keep == "" {
-			continue
-		}
-		if err := errors.Join(h.mkdir(originals, 0o700), h.setAside(s.Target, s.keep)); err != nil {
-			return fmt.Errorf("keep %s: %w", s.Target, err)
-		}
-	}
-	return p.remember(&p.next)
-}
-
-func (p *Plan) end() error {
-	if p.next.Version == 0 || !p.view.Exists(stateFile) { // removed
-		return nil
-	}
-	if err := errors.Join(p.sweep(), p.remember(&p.done)); err != nil || p.done.Before != nil {
 		return err
 	}
-	return p.view.disk().purge(undoDir)
+	return h.writeRecord(&p.next)
+}
+
+// end records what the plan has done.
+func (p *Plan) end() error {
+	if p.next.Version == 0 || p.next.Removing && !p.view.Exists(stateFile) {
+		return nil
+	}
+	return p.leave(&p.done, p.next.Dirs)
 }
 
 // do executes one step.
@@ -120,13 +95,19 @@ func (p *Plan) do(ctx context.Context, s Step) error {
 	case Copy:
 		return h.copy(s.from, s.Target, s.mode)
 	case Write, Restore:
+		if s.data == nil {
+			return h.back(s.Target, s.digest, kept(s.Target, s.digest))
+		}
 		return h.write(s.Target, s.data, s.mode)
 	case Remove:
 		return h.remove(s.Target)
 	case Chmod:
 		return h.chmod(s.Target, s.mode)
 	case Purge:
-		return p.purge(s)
+		if s.Target == stateDir {
+			return p.leave(&record{Kept: p.next.Kept}, p.next.Dirs)
+		}
+		return p.empty(s.Target)
 	case Images:
 		return p.view.release(ctx)
 	case Wait:
@@ -226,8 +207,8 @@ func (p *Plan) prove(ctx context.Context) error {
 		return fmt.Errorf("containerd does not start; see journalctl -u %s: %w", p.view.Unit, err)
 	}
 	was := ctrd.Health{Parts: map[string]string{}}
-	if b := p.next.Before; b != nil && b.Well != nil {
-		was = *b.Well
+	if r := p.next.Run; r != nil && r.Well != nil {
+		was = *r.Well
 	}
 	return until(ctx, readyTimeout, func(ctx context.Context) error {
 		now, err := p.view.health(ctx)
@@ -241,7 +222,7 @@ func (p *Plan) prove(ctx context.Context) error {
 			})
 		} else {
 			for _, own := range ownPlugins {
-				if _, ok := now.Parts[own]; !ok && p.needsOwn() {
+				if _, ok := now.Parts[own]; !ok {
 					worse = append(worse, own+": containerd has not loaded it")
 				}
 			}
@@ -256,7 +237,3 @@ func (p *Plan) prove(ctx context.Context) error {
 		return err
 	})
 }
-
-// needsOwn reports whether ballast must be loaded after a restart of containerd: where setup wrote the
-// configuration that says so.
-func (p *Plan) needsOwn() bool { return p.next.Version != 0 }

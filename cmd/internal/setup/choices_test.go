@@ -14,6 +14,7 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
 	"github.com/pelletier/go-toml/v2"
 	"golang.org/x/sys/unix"
 )
@@ -314,7 +315,7 @@ func TestFileModes(t *testing.T) {
 	r.keys()
 	r.set(Options{Registries: []string{"ghcr.io"}})
 	for p, want := range map[string]os.FileMode{
-		"var/lib/ballast-setup": 0o700, "var/lib/ballast-setup/setup.json": 0o600, "var/lib/ballast-setup/originals": 0o700,
+		"var/lib/ballast-setup": 0o700, "var/lib/ballast-setup/setup.json": 0o600, "var/lib/ballast-setup/kept": 0o700,
 		"usr/local/bin/ballast": 0o755, "etc/systemd/system/ballastd.service": 0o644, "etc/containerd/conf.d": 0o755,
 		"etc/containerd/conf.d/ballast.toml": 0o644, "etc/containerd/certs.d/ghcr.io/hosts.toml": 0o644,
 	} {
@@ -402,7 +403,7 @@ func TestEditedFileStaysUnchanged(t *testing.T) {
 		t.Errorf("fixed %q, notes %q", steps, fix.Notes)
 	}
 	r.set(Options{Force: true})
-	if got := r.read("var/lib/ballast-setup/originals/" + unit + ".edited"); got != theirs {
+	if got := r.read(kept("/"+unit, digest.FromString(theirs))[1:]); got != theirs {
 		t.Errorf("kept: %q", got)
 	}
 	if again := r.set(Options{}); again != nil {

@@ -118,7 +118,7 @@ func (b *builder) list(closed []string, from int) error {
 func (b *builder) closedText(closed []string) (string, error) {
 	var files []map[string]string
 	for _, p := range slices.Sorted(maps.Keys(b.files)) {
-		wrote := b.files[p].Digest
+		wrote := b.files[p].last()
 		if filepath.Base(p) == "hosts.toml" && wrote != "" && slices.Contains(closed, snippet.RegistryOf(filepath.Base(filepath.Dir(p)))) {
 			files = append(files, map[string]string{"file": p, "digest": wrote.String()})
 		}

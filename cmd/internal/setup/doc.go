@@ -14,8 +14,8 @@
 // images, and a second run executes the remaining steps:
 //
 //	set up    programs, settings, units → the daemon answers, its keys are there
-//	          → drop-in, import → containerd restarts → hosts.toml
-//	remove    hosts.toml → images → drop-in, import → containerd restarts → the daemon ends
+//	          → drop-in, import → containerd restarts → hosts.toml → the list of these files
+//	remove    the list → hosts.toml → images → drop-in, import → containerd restarts → the daemon ends
 //	          → units, models, settings, programs, record
 //
 // Every file is replaced by a rename.
@@ -33,16 +33,26 @@
 //	     journal → steps → restart → proof → done
 //	                 └───────┴─────────┴──▶ undo → as before
 //
-// The journal has every file that the plan changes, and is in place until the plan is done or undone. A
-// crash before the undoing has begun is followed by a run that completes the steps, a crash in the undoing
-// by one that completes that.
+// # Versions
+//
+// A file has versions. What a version is known by is the digest of its content, and one that is replaced is kept, with its mode
+// and its owner, until nothing can need it any more:
+//
+//	was     of others, before setup has written the file: a removal puts it back
+//	wrote   what setup has written; a run in progress can know several
+//	before  of the run in progress: if that fails, it is put back
+//	edited  what others have made of a file of setup, replaced by force: kept for them
+//
+// The journal of a run has the version before it of every file that it changes, and what it gives the files. A file that has
+// neither of these was edited by others in the meantime, and stays. The journal is in place until the run is done or undone: a crash
+// before the undoing has begun is followed by a run that completes the steps, a crash in the undoing by one that completes that.
+// Versions of others that have no place any more stay when ballast is removed.
 //
 // # Record
 //
-//	/var/lib/ballast-setup/setup.json   the choices, the files written with their digests, the services to
-//	                                    restart, and the node before a run that has not ended
-//	/var/lib/ballast-setup/originals/   files of others that were replaced, by their path
-//	/var/lib/ballast-setup/undo/        what the run that has not ended has replaced, by its path
+//	/var/lib/ballast-setup/setup.json        the choices, the files written with their versions, the services to restart, and
+//	                                         the journal of a run that has not ended
+//	/var/lib/ballast-setup/kept/PATH@DIGEST  versions that are kept
 //
 // It is written before the first step, with all that is about to be written and restarted, and
 // after the last. It decides what belongs to ballast: a file that is not in it, or has another digest, was

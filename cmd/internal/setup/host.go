@@ -123,8 +123,7 @@ func (h host) write(p string, b []byte, mode fs.FileMode) error {
 	return durable.CopyFile(name, bytes.NewReader(b), mode, uid, gid)
 }
 
-// copy replaces a file durably by one of this process's file system; a process that runs the old
-// one keeps it. What is kept, and what is restored, keeps its owner; a program gets that of this process.
+// copy replaces a program durably by a file of this process's file system; a process that runs the old one keeps it.
 func (h host) copy(from, p string, mode fs.FileMode) error {
 	if err := h.mkdir(filepath.Dir(p), 0o755); err != nil {
 		return err
@@ -138,47 +137,7 @@ func (h host) copy(from, p string, mode fs.FileMode) error {
 		return err
 	}
 	defer src.Close()
-	state, err := h.Path(stateDir)
-	if err != nil {
-		return err
-	}
-	uid, gid := -1, -1
-	if below(p, stateDir) || below(from, state) {
-		if uid, gid, err = ownerOf(from); err != nil {
-			return err
-		}
-	}
-	return durable.CopyFile(name, src, mode, uid, gid)
-}
-
-// setAside keeps a file under another name. A different file that was kept there gets a number.
-func (h host) setAside(p, to string) error {
-	from, err := h.Follow(p)
-	if err != nil {
-		return err
-	}
-	now, err := digestOf(from)
-	if err != nil {
-		return err
-	}
-	was, err := h.digestAt(to)
-	if err != nil || was == now {
-		return err
-	}
-	if was != "" {
-		older := 1
-		for h.Exists(fmt.Sprintf("%s.%d", to, older)) {
-			older++
-		}
-		if err := h.rename(to, fmt.Sprintf("%s.%d", to, older)); err != nil {
-			return err
-		}
-	}
-	mode, err := h.modeOf(p)
-	if err != nil {
-		return err
-	}
-	return h.copy(from, to, mode)
+	return durable.CopyFile(name, src, mode, -1, -1)
 }
 
 // remove removes a file or an empty directory. It is not an error if it does not exist, or if the
@@ -213,37 +172,6 @@ func (h host) chmod(p string, mode fs.FileMode) error {
 		return err
 	}
 	return os.Chmod(name, mode)
-}
-
-// purge removes a path of setup's own with everything below it.
-func (h host) purge(p string) error {
-	name, err := h.Path(p)
-	if err != nil {
-		return err
-	}
-	if err := os.RemoveAll(name); err != nil {
-		return err
-	}
-	if dir := filepath.Dir(name); h.IsDir(filepath.Dir(p)) {
-		return syncDir(dir)
-	}
-	return nil
-}
-
-// rename renames durably within a file system.
-func (h host) rename(from, to string) error {
-	a, err := h.Path(from)
-	if err != nil {
-		return err
-	}
-	z, err := h.Path(to)
-	if err != nil {
-		return err
-	}
-	if err := os.Rename(a, z); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(z))
 }
 
 func syncDir(name string) error {

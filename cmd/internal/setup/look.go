@@ -18,9 +18,10 @@ import (
 // A view is the state of a host before any change.
 type view struct {
 	*node.View
-	record   *record // nil if nothing was set up
-	main     string  // the text of containerd's configuration file, "" if there is none
-	hostsDir string  // of hosts.toml files
+	record   *record  // nil if nothing was set up
+	kept     versions // of files of others
+	main     string   // the text of containerd's configuration file, "" if there is none
+	hostsDir string   // of hosts.toml files
 	running  running
 
 	unreadable error // why View.Containerd is missing
@@ -80,6 +81,9 @@ func look(ctx context.Context, o *Options) (*view, error) {
 	v := &view{}
 	var err error
 	if v.record, err = h.readRecord(); err != nil {
+		return nil, err
+	}
+	if v.kept, err = h.others(v.record); err != nil {
 		return nil, err
 	}
 	o.Settings = v.record.settled(o.Settings)

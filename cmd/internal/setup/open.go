@@ -59,12 +59,10 @@ func NewOpen(ctx context.Context, o Options, registries []string) (*Plan, error)
 	if err := b.stale(noGroup); err != nil {
 		return nil, err
 	}
-	b.plan.next, b.plan.done = *r, *r
-	b.plan.next.Files = maps.Clone(r.Files)
-	maps.Copy(b.plan.next.Files, b.files)
-	b.plan.next.Dirs = b.dirs()
-	b.plan.done.Dirs = b.plan.next.Dirs
-	b.plan.done.Files, b.plan.done.Before = b.files, nil
-	b.plan.done.Options.Registries = left
+	done := *r
+	done.Dirs, done.Kept, done.Run = b.dirs(), b.kept, nil
+	b.plan.next = b.begun(done)
+	done.Files, done.Options.Registries = ended(b.files), left
+	b.plan.done = done
 	return b.plan, nil
 }

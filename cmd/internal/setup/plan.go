@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -78,7 +77,9 @@ func planOf(ctx context.Context, v *view, o *Options, programs string) (*Plan, e
 
 // builder returns a builder with an empty plan.
 func (v *view) builder(o *Options, programs string) *builder {
-	return &builder{view: v, o: o, programs: programs, files: map[string]file{}, gone: map[string]bool{}, plan: &Plan{
+	kept := versions{}
+	maps.Copy(kept, v.kept)
+	return &builder{view: v, o: o, programs: programs, files: map[string]file{}, kept: kept, plan: &Plan{
 		Distro: v.Distro.Name, view: v,
 	}}
 }
@@ -127,7 +128,7 @@ type builder struct {
 	plan     *Plan
 	old      map[string]file  // of the record
 	files    map[string]file  // the wanted files
-	gone     map[string]bool  // removed paths
+	kept     versions         // of files of others, with those that the plan replaces
 	theirs   *node.Containerd // the configuration of containerd without our drop-in
 	beside   *node.Containerd // the same with the files that our import brings in
 	block    string           // our part of the template of containerd's configuration, if that is how it is added
@@ -173,36 +174,32 @@ func (b *builder) opens() error {
 		wire.ThisVersion().Version, b.Config.Root, has, store.SchemaVersion, errdefs.ErrFailedPrecondition)
 }
 
-// want adds the steps that give one of our files its content. A file that was written or edited by
-// others is replaced only by force, and kept; otherwise want returns errdefs.ErrAlreadyExists.
+// want adds the step that gives one of our files its content, see give.
 func (b *builder) want(p string, data []byte, mode fs.FileMode, g group, why string) error {
-	have, was, err := b.Read(p)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && string(have) == string(data) {
-		return b.put(p, data, mode, g, why)
-	}
-	if err != nil {
-		return err
-	}
+	return b.give(Step{Action: Write, Target: p, Why: why, data: data, mode: mode, group: g, digest: digest.FromBytes(data)}, false)
+}
+
+// give adds a step that gives one of our files its content. A version that others wrote or edited is replaced only by force,
+// and kept; otherwise give returns errdefs.ErrAlreadyExists.
+func (b *builder) give(s Step, force bool) error {
+	p := s.Target
+	have, err := b.disk().digestAt(p)
 	f, known := b.old[p]
 	switch {
-	case known && f.wrote(digest.FromBytes(have)):
-		return b.put(p, data, mode, g, why)
+	case err != nil:
+		return err
+	case have == "" || have == s.digest || b.ours(p, have):
+		b.put(s, have, false)
+		return nil
 	case b.fixing:
-		b.files[p] = f
+		if known {
+			b.files[p] = f
+		}
 		b.note("%s was changed after setup wrote it, and is not replaced: use ballast setup --force", p)
 		return nil
-	case b.o.Force:
-		if err := b.put(p, data, mode, g, why); err != nil {
-			return err
-		}
-		step, now := &b.plan.Steps[len(b.plan.Steps)-1], b.files[p]
-		if step.keep = filepath.Join(originals, p); known {
-			step.keep += ".edited"
-		} else {
-			now.Original, now.Mode = true, was
-			b.files[p] = now
-		}
-		b.note("%s is not as setup writes it; it is kept as %s", p, step.keep)
+	case force || b.o.Force:
+		b.put(s, have, true)
+		b.note("%s is not as setup writes it; it is kept as %s", p, kept(p, have))
 		return nil
 	case !known:
 		return fmt.Errorf("%s exists, and setup did not write it. Move it away, or replace it with --force, which keeps it for --remove: %w", p, errdefs.ErrAlreadyExists)
@@ -210,112 +207,77 @@ func (b *builder) want(p string, data []byte, mode fs.FileMode, g group, why str
 	return fmt.Errorf("%s was changed after setup wrote it. Move the additions to another file, or replace it with --force: %w", p, errdefs.ErrAlreadyExists)
 }
 
-// put adds the steps that give a file its content.
-func (b *builder) put(p string, data []byte, mode fs.FileMode, g group, why string) error {
-	have, _, err := b.Read(p)
-	missing := errors.Is(err, fs.ErrNotExist)
-	if err != nil && !missing {
-		return err
-	}
-	f := file{Digest: digest.FromBytes(data)}
-	if was, ours := b.old[p]; ours {
-		f.Original, f.Mode = was.Original, was.Mode
-	}
-	if !missing && string(have) != string(data) {
-		f.Before = digest.FromBytes(have)
-	}
-	b.files[p] = f
-	if !missing && string(have) == string(data) {
-		return nil
-	}
-	b.add(Step{Action: Write, Target: p, Why: why, data: data, mode: mode, group: g})
-	return nil
+// ours reports whether setup has written a version of a file, or was about to replace it when a run was interrupted.
+func (b *builder) ours(p string, d digest.Digest) bool {
+	f, known := b.old[p]
+	return known && (f.wrote(d) || b.record.Run != nil && b.record.Run.Files[p] == d)
 }
 
-// edit is put for a file with content of others: the original is kept.
-func (b *builder) edit(p string, old string, data string, g group, why string, f file) error {
-	if err := b.put(p, []byte(data), 0o644, g, why); err != nil {
+// put adds a step, unless the file has its content already. A version of others is kept; the first one is that which the
+// file has again when it is removed.
+func (b *builder) put(s Step, have digest.Digest, theirs bool) {
+	f, known := b.old[s.Target]
+	f.Import, f.Block, f.given = "", false, true
+	f.Wrote = append(slices.DeleteFunc(slices.Clone(f.Wrote), func(d digest.Digest) bool { return d == s.digest }), s.digest)
+	if theirs {
+		b.kept.add(s.Target, have)
+		if !known {
+			f.Was = have
+		}
+	}
+	b.files[s.Target] = f
+	if have != s.digest {
+		b.add(s)
+	}
+}
+
+// edit adds the step that adds our part to a file of others, which has the content old, or removes it.
+func (b *builder) edit(p, old, data string, g group, why string, part file) error {
+	s := Step{Action: Write, Target: p, Why: why, data: []byte(data), mode: 0o644, group: g, digest: digest.FromString(data)}
+	have := digest.Digest("")
+	switch mode, err := b.disk().modeOf(p); {
+	case err == nil:
+		s.mode, have = mode, digest.FromString(old)
+	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
-	now := b.files[p]
-	now.Import, now.Block = f.Import, f.Block
-	if old != "" {
-		_, mode, err := b.Read(p)
-		if err != nil {
-			return err
-		}
-		n := len(b.plan.Steps)
-		changes := n > 0 && b.plan.Steps[n-1].Target == p
-		if changes {
-			b.plan.Steps[n-1].mode = mode
-		}
-		if _, ours := b.old[p]; !ours {
-			now.Original, now.Mode = true, mode
-			if changes {
-				b.plan.Steps[n-1].keep = filepath.Join(originals, p)
-			}
-		}
-	}
-	b.files[p] = now
+	_, known := b.old[p]
+	b.put(s, have, have != "" && have != s.digest && !known)
+	f := b.files[p]
+	f.Import, f.Block = part.Import, part.Block
+	b.files[p] = f
 	return nil
 }
 
 // program adds the copying of a program. One that setup did not write is kept, and restored by a removal.
 func (b *builder) program(name string) error {
 	p := filepath.Join(b.o.BinDir, name)
-	f, known := b.old[p]
 	if b.programs == "" || b.o.Packaged {
-		if known {
+		if f, known := b.old[p]; known {
 			b.files[p] = f
 		}
 		return nil
 	}
-	from := filepath.Join(b.programs, name)
-	fresh, err := digestOf(from)
-	if err != nil {
+	s := Step{Action: Copy, Target: p, Why: "ballast " + wire.ThisVersion().Version, from: filepath.Join(b.programs, name), mode: 0o755}
+	if name != "ballast" {
+		s.group = daemonGroup
+	}
+	var err error
+	if s.digest, err = digestOf(s.from); err != nil {
 		return fmt.Errorf("ballast and ballastd must be in one directory: %w", err)
 	}
-	have, err := b.disk().digestAt(p)
-	if err != nil {
+	before := len(b.plan.Steps)
+	if err := b.give(s, true); err != nil {
 		return err
 	}
 	mode, err := b.disk().modeOf(p)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	if err == nil && mode != s.mode && len(b.plan.Steps) == before {
+		b.add(s)
 	}
-	f.Digest, f.Before = fresh, ""
-	if have != fresh {
-		f.Before = have
-	}
-	b.files[p] = f
-	if have == fresh && mode == 0o755 {
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	step := Step{Action: Copy, Target: p, Why: "ballast " + wire.ThisVersion().Version, from: from, mode: 0o755}
-	if name != "ballast" {
-		step.group = daemonGroup
-	}
-	if was := b.old[p]; have != "" && have != fresh && !was.wrote(have) {
-		if step.keep = filepath.Join(originals, p); known {
-			step.keep += ".edited"
-		} else {
-			f.Original, f.Mode = true, mode
-			b.files[p] = f
-		}
-		b.note("%s is not of setup; it is kept as %s", p, step.keep)
-	}
-	b.add(step)
-	return nil
-}
-
-// digestOf returns the digest of a file.
-func digestOf(name string) (digest.Digest, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	return digest.FromReader(f)
+	return err
 }
 
 // daemon adds what the daemon needs: programs, settings, units; and its start.
@@ -395,6 +357,9 @@ func (b *builder) step(a Action, target, why string) {
 
 // add adds a step, which changes a file of its group.
 func (b *builder) add(s Step) {
+	if s.data != nil {
+		s.digest = digest.FromBytes(s.data)
+	}
 	b.dirty[s.group] = true
 	b.plan.Steps = append(b.plan.Steps, s)
 }

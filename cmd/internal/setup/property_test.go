@@ -22,6 +22,7 @@ import (
 	"github.com/ballast-dev/ballast/store/durable"
 	"github.com/ballast-dev/ballast/store/durable/durabletest"
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 )
 
 var (
@@ -360,7 +361,7 @@ func (w *world) operate() {
 
 // daemon is a first start of the daemon, which makes its keys.
 func (w *world) daemon() {
-	if r := w.record(); r != nil && r.Before == nil && !r.Removing {
+	if r := w.record(); r != nil && r.Run == nil && !r.Removing {
 		w.say("ballastd starts")
 		w.keys()
 		w.keyed = true
@@ -484,7 +485,7 @@ func (w *world) run(o operation) error {
 		return err
 	}
 	had := w.record()
-	if had == nil || had.Before == nil {
+	if had == nil || had.Run == nil {
 		w.base = before
 	}
 	if had == nil {
@@ -495,13 +496,13 @@ func (w *world) run(o operation) error {
 	w.say("%v: %s: %v; notes %q", &o, list(p.Steps), end, p.Notes)
 	w.killed = w.killed || errors.Is(end, errKilled)
 	rec := w.record()
-	if rec == nil || rec.Before == nil { // it has ended
+	if rec == nil || rec.Run == nil { // it has ended
 		undone := undoing || end != nil && !errors.Is(end, errKilled)
 		if undone && w.base != nil && !p.next.Removing {
 			is := w.state()
 			for _, s := range []map[string]entry{is, w.base} {
 				maps.DeleteFunc(s, func(p string, e entry) bool {
-					return p == stateDir[1:] || strings.HasPrefix(p, undoDir[1:]) || strings.HasPrefix(p, originals[1:]) || wants.MatchString(p) && (e.mode.IsDir() || !w.exists("/etc/systemd/system/"+filepath.Base(p)))
+					return p == stateDir[1:] || strings.HasPrefix(p, keptDir[1:]) || p == stateFile[1:]+".ballast-new" || wants.MatchString(p) && (e.mode.IsDir() || !w.exists("/etc/systemd/system/"+filepath.Base(p)))
 				})
 			}
 			if d := difference(w.base, is); d != "" {
@@ -517,6 +518,7 @@ func (w *world) run(o operation) error {
 	}
 	if end == nil && !undoing {
 		w.idle(o)
+		w.needed(o)
 	}
 	return end
 }
@@ -576,6 +578,19 @@ func (w *world) idle(o operation) {
 	}
 }
 
+// needed checks that after a run that has ended only versions of others are kept.
+func (w *world) needed(o operation) {
+	all, err := hostAt(w.dir).versions()
+	w.ok(err)
+	for p, list := range all {
+		for _, d := range list {
+			if r := w.record(); r != nil && !r.Kept.has(p, d) {
+				w.t.Errorf("%v: %s is kept", &o, kept(p, d))
+			}
+		}
+	}
+}
+
 func list(steps []Step) string {
 	var out []string
 	for _, s := range steps {
@@ -630,7 +645,7 @@ func (w *world) ours() []string {
 
 // others changes something as others do.
 func (w *world) others() {
-	if rec := w.record(); rec != nil && rec.Before != nil {
+	if rec := w.record(); rec != nil && rec.Run != nil {
 		w.base = nil
 	}
 	files := slices.DeleteFunc(slices.Sorted(maps.Keys(w.theirs)), func(p string) bool {
@@ -651,7 +666,7 @@ func (w *world) others() {
 		w.say("others change the mode of %s", p)
 		w.mode(p, pick(w, []fs.FileMode{0o600, 0o640, 0o644, 0o755}), w.rnd.IntN(3), w.rnd.IntN(3))
 		w.know(p)
-	case n < 58 && len(files) > 0 && (w.record() == nil || w.record().Before == nil):
+	case n < 58 && len(files) > 0 && (w.record() == nil || w.record().Run == nil):
 		p := pick(w, files)
 		w.say("others remove %s", p)
 		w.ok(os.Remove(filepath.Join(w.dir, p)))
@@ -761,7 +776,7 @@ func (w *world) check() {
 		for _, p := range r.Dirs {
 			known[w.real(p)] = true
 		}
-		if b := r.Before; b != nil {
+		if b := r.Run; b != nil {
 			for p := range b.Files {
 				known[w.real(p)] = true
 			}
@@ -787,23 +802,22 @@ func (w *world) check() {
 			if got.mode != e.mode || got.uid != e.uid || got.gid != e.gid {
 				w.t.Errorf("%s: mode %v of %d:%d, want %v of %d:%d", p, got.mode, got.uid, got.gid, e.mode, e.uid, e.gid)
 			}
-		case strings.HasPrefix(p, originals[1:]+"/") && (all[w.real(p[len(originals)-1:])].text == e.text || w.keptAt(all, p, e.text)): // in its place, or with a number
+		case strings.HasPrefix(p, keptDir[1:]+"/") && all[w.real(keptPath(p))].text == e.text: // in its place
 		case got == e, wants.MatchString(p) && e.mode.IsDir(): // systemctl removes it when it is empty
-		case w.replaceable(p) && e.mode.IsRegular() && all["var/lib/ballast-setup/originals/"+w.hostPath(p)].text == e.text:
+		case w.replaceable(p) && e.mode.IsRegular() && w.keptAt(all, p, e.text):
 		default:
 			w.t.Errorf("%s of others: was %v, is %v", p, e, got)
 		}
 	}
 	for p, text := range w.edited {
-		kept := "var/lib/ballast-setup/originals/" + w.hostPath(p)
-		if all[p].text != text && all[p+edited].text != text && !w.keptAt(all, kept, text) {
+		if all[p].text != text && all[p+edited].text != text && !w.keptAt(all, p, text) {
 			w.t.Errorf("%s, as others have edited it, is lost: %q", p, text)
 		}
 	}
 	for _, p := range slices.Sorted(maps.Keys(all)) {
 		_, theirs := w.theirs[p]
 		_, part := w.parts[p]
-		if unfinished, ok := strings.CutSuffix(p, ".ballast-new"); ok && r != nil && r.Before != nil && known[unfinished] {
+		if unfinished, ok := strings.CutSuffix(p, ".ballast-new"); ok && r != nil && r.Run != nil && known[unfinished] {
 			continue
 		}
 		if theirs || part || known[p] || all[p].mode.IsDir() && w.holds(p) || p == "var/lib/ballast-setup" || strings.HasPrefix(p, "var/lib/ballast-setup/") || ofDaemon(p) || wants.MatchString(p) {
@@ -816,14 +830,15 @@ func (w *world) check() {
 // wants matches the links of units, and their directories.
 var wants = regexp.MustCompile(`^etc/systemd/system/[a-z.-]+\.wants(/ballastd.*)?$`)
 
-// keptAt reports whether a text is among the kept files of a path.
-func (w *world) keptAt(all map[string]entry, kept, text string) bool {
-	for p, e := range all {
-		if strings.HasPrefix(p, kept) && e.text == text {
-			return true
-		}
-	}
-	return false
+// keptAt reports whether a text is among the kept versions of a path.
+func (w *world) keptAt(all map[string]entry, p, text string) bool {
+	return all[kept("/"+w.hostPath(p), digest.FromString(text))[1:]].text == text
+}
+
+// keptPath returns the path of which a path of a state is a kept version, or a directory of such.
+func keptPath(p string) string {
+	p, _, _ = strings.Cut(p[len(keptDir)-1:], "@")
+	return p
 }
 
 // hostPath returns the path of the host by which setup knows a path of a state.
@@ -874,7 +889,7 @@ func (w *world) release(what string, notes []string) {
 	all, text, r := w.state(), strings.Join(notes, "\n"), w.record()
 	for _, p := range slices.Sorted(maps.Keys(w.edited)) {
 		if r != nil {
-			if _, ok := r.Files["/"+w.hostPath(p)]; ok || r.Before != nil {
+			if _, ok := r.Files["/"+w.hostPath(p)]; ok || r.Run != nil {
 				continue
 			}
 		}
@@ -906,7 +921,7 @@ func (w *world) forget(removed bool) {
 		s.frags = nil
 	}
 	for p, e := range all { // so are files of others that could not be put back, with those of setup in their place
-		if removed && strings.HasPrefix(p, "var/lib/ballast-setup/originals/") && e.mode.IsRegular() && !durable.Unfinished(p) {
+		if removed && strings.HasPrefix(p, keptDir[1:]+"/") && e.mode.IsRegular() && !durable.Unfinished(p) {
 			w.know(p)
 		}
 	}
@@ -915,7 +930,7 @@ func (w *world) forget(removed bool) {
 			continue
 		}
 		if all[p] != e {
-			if _, ok := w.theirs["var/lib/ballast-setup/originals/"+w.hostPath(p)]; ok {
+			if w.keptAt(w.theirs, p, e.text) {
 				delete(w.theirs, p)
 				if _, ok := all[p]; ok {
 					w.know(p)

@@ -34,8 +34,12 @@ type record struct {
 	// Dirs are the directories created for them.
 	Dirs []string `json:"dirs,omitempty"`
 
-	// Before is the host before a run that has not ended; nil between runs.
-	Before *before `json:"before,omitempty"`
+	// Kept are the versions of others that are kept: those that are put back by a removal, and those that are not in their
+	// places.
+	Kept versions `json:"kept,omitempty"`
+
+	// Run is the run that has not ended; nil between runs.
+	Run *run `json:"run,omitempty"`
 
 	// Pending are the services that must be restarted because their files changed.
 	Pending []string `json:"pending,omitempty"`
@@ -46,21 +50,35 @@ type record struct {
 
 // A file was written by a set-up.
 type file struct {
-	Digest digest.Digest `json:"digest,omitempty"` // of the written content
-	Before digest.Digest `json:"before,omitempty"` // of the file to be replaced, which was also ours
-	After  digest.Digest `json:"after,omitempty"`  // of the content of others that a run puts in its place
-	Import string        `json:"import,omitempty"` // only this import was added
-	Block  bool          `json:"block,omitempty"`  // only our block was added
+	Wrote  []digest.Digest `json:"wrote,omitempty"`  // the contents, the last one last: more than one only in a run
+	Was    digest.Digest   `json:"was,omitempty"`    // the version of others that it has replaced, which is kept
+	Import string          `json:"import,omitempty"` // only this import was added
+	Block  bool            `json:"block,omitempty"`  // only our block was added
 
-	// Original means that there was another file before, which is kept.
-	Original bool        `json:"original,omitempty"`
-	Mode     fs.FileMode `json:"mode,omitempty"` // of the original
+	given bool // the plan gives the file the last content, unless it has it
 }
 
-// wrote reports whether setup wrote the content with a digest: it is the written content, or the content to be
-// replaced at the time of a crash.
-func (f file) wrote(d digest.Digest) bool {
-	return d != "" && (f.Digest == d || f.Before == d)
+// wrote reports whether setup wrote the content with a digest.
+func (f file) wrote(d digest.Digest) bool { return slices.Contains(f.Wrote, d) }
+
+// last returns the last content that setup wrote, or "".
+func (f file) last() digest.Digest {
+	if len(f.Wrote) == 0 {
+		return ""
+	}
+	return f.Wrote[len(f.Wrote)-1]
+}
+
+// ended returns files after a run: those that the plan gave their content have no other of earlier runs.
+func ended(files map[string]file) map[string]file {
+	files = maps.Clone(files)
+	for p, f := range files {
+		if f.given {
+			f.Wrote = f.Wrote[len(f.Wrote)-1:]
+			files[p] = f
+		}
+	}
+	return files
 }
 
 // readRecord returns the record of a host, or nil if nothing was set up.
@@ -78,19 +96,6 @@ func (h host) readRecord() (*record, error) {
 	}
 	if r.Version != recordVersion {
 		return nil, fmt.Errorf("%s has version %d, this ballast supports %d: use the ballast that has written it: %w", stateFile, r.Version, recordVersion, errdefs.ErrFailedPrecondition)
-	}
-	return &r, nil
-}
-
-// keptRecord returns the record of before the run that has not ended.
-func (h host) keptRecord() (*record, error) {
-	text, _, err := h.Read(kept(stateFile))
-	if err != nil {
-		return nil, err
-	}
-	var r record
-	if err := json.Unmarshal(text, &r); err != nil {
-		return nil, fmt.Errorf("%s: %w: %w", kept(stateFile), err, errdefs.ErrFailedPrecondition)
 	}
 	return &r, nil
 }
@@ -113,7 +118,7 @@ func (h host) writeRecord(r *record) error {
 
 // finish sets the records written before and after the steps.
 func (b *builder) finish() {
-	done := record{Version: recordVersion, Ballast: wire.ThisVersion().Version, Options: *b.o, Files: b.files, Pending: b.plan.Pending}
+	done := record{Version: recordVersion, Ballast: wire.ThisVersion().Version, Options: *b.o, Files: ended(b.files), Kept: b.kept, Pending: b.plan.Pending}
 	if b.Unknown == nil {
 		done.Containerd = b.Version.String()
 	}
@@ -124,17 +129,7 @@ func (b *builder) finish() {
 		}
 	}
 	done.Dirs = b.dirs()
-	next := done
-	done.Files = map[string]file{}
-	for p, f := range b.files {
-		f.Before, f.After = "", ""
-		done.Files[p] = f
-	}
-	next.Files = maps.Clone(b.old)
-	if next.Files == nil {
-		next.Files = map[string]file{}
-	}
-	maps.Copy(next.Files, b.files)
+	next := b.begun(done)
 	next.Pending = slices.Clone(done.Pending)
 	if b.dirty[daemonGroup] && !b.o.NoService || b.pending(pendingDaemon) {
 		next.Pending = append(next.Pending, pendingDaemon)
@@ -143,10 +138,20 @@ func (b *builder) finish() {
 		next.Pending = append(next.Pending, pendingContainerd)
 	}
 	next.Pending = sorted(next.Pending)
-	if b.record != nil {
-		next.Before = b.record.Before
-	}
 	b.plan.next, b.plan.done = next, done
+}
+
+// begun returns the record during the run after which it is done.
+func (b *builder) begun(done record) record {
+	done.Files = maps.Clone(b.old)
+	if done.Files == nil {
+		done.Files = map[string]file{}
+	}
+	maps.Copy(done.Files, b.files)
+	if b.record != nil {
+		done.Run = b.record.Run
+	}
+	return done
 }
 
 // dirs returns the directories that setup has made, and those that the plan makes, sorted. An empty directory of ours

@@ -2,16 +2,13 @@ package setup
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/ballast-dev/ballast/cmd/internal/dirs"
-	"github.com/ballast-dev/ballast/store/durable"
 	"github.com/containerd/errdefs"
 )
 
@@ -26,7 +23,7 @@ import (
 func NewRemoval(ctx context.Context, o Options) (*Plan, error) {
 	v, err := recorded(ctx, &o)
 	if v != nil && errdefs.IsNotFound(err) { // nothing of ballast is here, besides what a crash before the first change has left
-		p := &Plan{Notes: []string{strings.TrimSuffix(err.Error(), ": "+errdefs.ErrNotFound.Error())}, view: v}
+		p := &Plan{Notes: []string{strings.TrimSuffix(err.Error(), ": "+errdefs.ErrNotFound.Error())}, view: v, next: record{Kept: v.kept}}
 		if v.Exists(stateDir) {
 			p.Steps = []Step{{Action: Purge, Target: stateDir, Why: "the records of setup"}}
 		}
@@ -59,26 +56,23 @@ func NewRemoval(ctx context.Context, o Options) (*Plan, error) {
 		return nil, err
 	}
 	b.plan.done = b.plan.next
-	b.plan.done.Before = nil
+	b.plan.done.Run = nil
 	return b.plan, nil
 }
 
 // remove adds all steps.
 func (b *builder) remove(ctx context.Context, found *record, busy []string) error {
-	paths := slices.Sorted(maps.Keys(found.Files))
-	var hosts, containerd, units, settings, programs []string
-	for _, p := range paths {
-		switch {
-		case filepath.Base(p) == "hosts.toml", p == closedConfig: // which comes first
-			hosts = append(hosts, p)
+	var hosts, containerd, units, rest []string
+	for _, p := range slices.Sorted(maps.Keys(found.Files)) {
+		switch g := groupOf(p); {
 		case filepath.Dir(p) == unitDir:
 			units = append(units, p)
-		case filepath.Base(p) == "ballast", filepath.Base(p) == "ballastd":
-			programs = append(programs, p)
-		case below(p, configDir):
-			settings = append(settings, p)
-		default:
+		case g == noGroup:
+			hosts = append(hosts, p) // the list of them comes first
+		case g == containerdGroup:
 			containerd = append(containerd, p)
+		default:
+			rest = append(rest, p) // settings, then programs
 		}
 	}
 	if err := b.undoAll(hosts, noGroup, "the registry is asked directly"); err != nil {
@@ -110,7 +104,12 @@ func (b *builder) remove(ctx context.Context, found *record, busy []string) erro
 		b.note("%s stays, because it is in use; run this command again when that has ended: %s", b.Config.Root, strings.Join(busy, ", "))
 		return b.undoAll(units, noGroup, "the unit of ballastd")
 	}
-	if d := filepath.Join(b.o.BinDir, "ballastd"); b.Exists(d) && (b.o.Packaged || slices.Contains(programs, d)) {
+	d := filepath.Join(b.o.BinDir, "ballastd")
+	program, err := b.disk().digestAt(d)
+	if err != nil {
+		return err
+	}
+	if b.o.Packaged && program != "" || b.old[d].wrote(program) { // and not one of others
 		b.step(Unmount, d, "the lazy mount")
 	}
 	if err := b.undoAll(units, noGroup, "the unit of ballastd"); err != nil {
@@ -134,22 +133,8 @@ func (b *builder) remove(ctx context.Context, found *record, busy []string) erro
 		}
 		b.step(Purge, d.Path, why)
 	}
-	if err := b.undoAll(settings, noGroup, "settings"); err != nil {
+	if err := b.undoAll(rest, noGroup, "it is no longer needed"); err != nil {
 		return err
-	}
-	if err := b.undoAll(programs, noGroup, "the program"); err != nil {
-		return err
-	}
-	left, err := b.emptied(func(string) bool { return true })
-	if err != nil {
-		return err
-	}
-	for _, s := range left {
-		s.Why = "it is empty"
-		b.add(s)
-	}
-	if b.Exists(configDir) && !b.gone[configDir] {
-		b.note("%s stays: it has files that setup did not write", configDir)
 	}
 	b.step(Purge, stateDir, "the records of setup")
 	return nil
@@ -185,106 +170,51 @@ func (b *builder) empties(p string) bool {
 	return err == nil && len(names) == 0 && b.IsDir(p)
 }
 
-// undoAll adds the steps that undo files, and the removal of directories created for them.
+// undoAll adds the steps that undo files. Directories that were made for them and are empty then go when the run ends.
 func (b *builder) undoAll(paths []string, g group, why string) error {
-	var all []Step
 	for _, p := range paths {
 		steps, err := b.undo(p, b.old[p])
 		if err != nil {
 			return err
 		}
-		b.gone[p] = len(steps) > 0 && steps[len(steps)-1].Action == Remove
-		all = append(all, steps...)
-	}
-	dirs, err := b.emptied(func(d string) bool {
-		return slices.ContainsFunc(paths, func(p string) bool { return strings.HasPrefix(p, d+"/") })
-	})
-	if err != nil {
-		return err
-	}
-	for _, s := range append(all, dirs...) {
-		s.Why, s.group = why, g
-		b.add(s)
+		for _, s := range steps {
+			s.Why, s.group = why, g
+			b.add(s)
+		}
 	}
 	return nil
-}
-
-// emptied returns the removal of directories that were created for files and are otherwise empty, of those
-// that are wanted, the innermost first.
-func (b *builder) emptied(wanted func(d string) bool) ([]Step, error) {
-	if b.record == nil {
-		return nil, nil
-	}
-	var steps []Step
-	for _, d := range slices.Backward(b.record.Dirs) { // sorted: subdirectories come later
-		if !wanted(d) || b.gone[d] || !b.IsDir(d) {
-			continue
-		}
-		names, err := b.List(d)
-		if err != nil {
-			return nil, err
-		}
-		if !slices.ContainsFunc(names, func(n string) bool { return !b.gone[filepath.Join(d, n)] && !durable.Unfinished(n) }) {
-			b.gone[d] = true
-			steps = append(steps, Step{Action: Remove, Target: d})
-		}
-	}
-	return steps, nil
 }
 
 // edited is the suffix of a file of containerd that was edited, and that containerd must not read any more.
 const edited = ".edited"
 
-// undo returns the steps that undo a file: the original is restored, or our part is removed. A file that
+// undo returns the steps that undo a file: it gets the version of others that it had, or our part is removed. A file that
 // was edited since it was written stays; one that containerd reads would keep it from working without
 // ballast, so undo returns errdefs.ErrFailedPrecondition for it, or by force renames it.
 func (b *builder) undo(p string, f file) ([]Step, error) {
-	have, mode, err := b.Read(p)
+	now, err := b.disk().digestAt(p)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return nil, err
+	case now == "" || now == f.Was:
 		return nil, nil
 	case f.Import != "" || f.Block:
-		if err != nil {
-			return nil, err
-		}
-		return b.undoPart(p, f, string(have), mode)
-	}
-	now, err := b.disk().digestAt(p)
-	if err != nil {
-		return nil, err
-	}
-	switch {
-	case f.wrote(now) && f.Original:
-		return b.restore(p, f)
-	case f.wrote(now):
+		return b.undoPart(p, f)
+	case f.wrote(now) && f.Was == "":
 		return []Step{{Action: Remove, Target: p}}, nil
-	case f.Original && now != "":
-		if was, err := b.disk().digestAt(filepath.Join(originals, p)); err == nil && was == now {
-			return nil, nil // restored already
-		}
-	}
-	if groupOf(p) != containerdGroup {
+	case f.wrote(now) && b.Exists(kept(p, f.Was)):
+		return []Step{{Action: Restore, Target: p, digest: f.Was}}, nil
+	case f.wrote(now):
+		return nil, fmt.Errorf("%s, the original of %s, is lost: restore it, or remove %s yourself: %w", kept(p, f.Was), p, p, errdefs.ErrFailedPrecondition)
+	case groupOf(p) != containerdGroup:
 		b.note("%s was edited after setup wrote it, and stays: remove it yourself", p)
 		return nil, nil
-	}
-	if !b.o.Force {
+	case !b.o.Force:
 		return nil, fmt.Errorf("%s was edited after setup wrote it, and containerd would not work with it when ballast is gone: move the additions to another file, or use --force, which renames it to %s: %w", p, filepath.Base(p)+edited, errdefs.ErrFailedPrecondition)
 	}
+	have, mode, err := b.Read(p)
 	b.note("%s was edited after setup wrote it, and is kept as %s", p, p+edited)
-	return []Step{{Action: Write, Target: p + edited, data: have, mode: mode}, {Action: Remove, Target: p}}, nil
-}
-
-// restore returns the step that restores an original.
-func (b *builder) restore(p string, f file) ([]Step, error) {
-	from := filepath.Join(originals, p)
-	name, err := b.Follow(from)
-	if err != nil {
-		return nil, err
-	}
-	if !b.Exists(from) {
-		return nil, fmt.Errorf("%s, the original of %s, is lost: restore it, or remove %s yourself: %w", from, p, p, errdefs.ErrFailedPrecondition)
-	}
-	return []Step{{Action: Copy, Target: p, from: name, mode: f.Mode}}, nil
+	return []Step{{Action: Write, Target: p + edited, data: have, mode: mode}, {Action: Remove, Target: p}}, err
 }
 
 // imported returns the names of drop-ins of others that an import brings into effect.
@@ -300,11 +230,14 @@ func (b *builder) imported(glob string) ([]string, error) {
 
 // undoPart returns the step that removes our part of a file of others. Where nothing else has changed, the file
 // becomes what it was, byte by byte.
-func (b *builder) undoPart(p string, f file, text string, mode fs.FileMode) ([]Step, error) {
-	before := ""
-	if f.Original {
-		var err error
-		if before, err = b.Text(filepath.Join(originals, p)); err != nil {
+func (b *builder) undoPart(p string, f file) ([]Step, error) {
+	have, mode, err := b.Read(p)
+	if err != nil {
+		return nil, err
+	}
+	text, before := string(have), ""
+	if f.Was != "" {
+		if before, err = b.Text(kept(p, f.Was)); err != nil {
 			return nil, err
 		}
 	}
@@ -317,7 +250,6 @@ func (b *builder) undoPart(p string, f file, text string, mode fs.FileMode) ([]S
 	fresh := withoutBlock(text)
 	alone := fresh == withoutBlock(withBlock(before, ""))
 	if f.Import != "" {
-		var err error
 		if fresh, err = dropImport(text, f.Import); err != nil {
 			return nil, fmt.Errorf("%s: %w; take %q out of its imports by hand", p, err, f.Import)
 		}
@@ -327,76 +259,12 @@ func (b *builder) undoPart(p string, f file, text string, mode fs.FileMode) ([]S
 	switch {
 	case fresh == text:
 		return nil, nil
-	case alone && f.Original:
+	case alone && f.Was != "":
 		fresh = before
 	case alone:
 		return []Step{{Action: Remove, Target: p}}, nil
 	}
 	return []Step{{Action: Restore, Target: p, data: []byte(fresh), mode: mode}}, nil
-}
-
-// purge removes what ballast made in one of its directories, and then the directory if it is empty.
-func (p *Plan) purge(s Step) error {
-	if s.Target == stateDir {
-		return p.purgeState()
-	}
-	return p.empty(s.Target)
-}
-
-// purgeState removes the records of setup. Originals that were not restored stay.
-func (p *Plan) purgeState() error {
-	h := p.view.disk()
-	if err := p.sweep(); err != nil {
-		return err
-	}
-	if err := h.purgeRestored("/", func(string) bool { return false }); err != nil {
-		return err
-	}
-	for _, path := range []string{undoDir, stateFile} {
-		if err := h.purge(path); err != nil {
-			return err
-		}
-	}
-	if err := h.prune(stateDir); err != nil {
-		return err
-	}
-	if h.Exists(stateDir) {
-		p.Notes = append(p.Notes, fmt.Sprintf("%s stays: it has files of others that were replaced and could not be restored, because the files in their place were edited since", originals))
-	}
-	return nil
-}
-
-// purgeRestored removes the kept originals below a directory whose content is in their place, and those whose keeping
-// has not ended, besides those that a record needs.
-func (h host) purgeRestored(dir string, needed func(path string) bool) error {
-	names, err := h.List(filepath.Join(originals, dir))
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		path := filepath.Join(dir, name)
-		from := filepath.Join(originals, path)
-		if h.IsDir(from) {
-			if err := h.purgeRestored(path, needed); err != nil {
-				return err
-			}
-			continue
-		}
-		was, err := h.digestAt(from)
-		if err != nil {
-			return err
-		}
-		inPlace := func(path string) bool {
-			now, err := h.digestAt(path)
-			return err == nil && now == was
-		}
-		if !needed(path) && (durable.Unfinished(name) || inPlace(path) || inPlace(strings.TrimSuffix(path, edited))) {
-			if err := h.purge(from); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // empty removes from a directory of the daemon what the daemon made, and the directory if nothing is left.

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/contrib/systemd"
+	"github.com/opencontainers/go-digest"
 )
 
 // Options are the choices of a set-up. The zero value sets up this machine, for all pods.
@@ -69,8 +70,7 @@ const DefaultBinDir = "/usr/local/bin"
 const (
 	stateDir  = "/var/lib/ballast-setup"
 	stateFile = stateDir + "/setup.json"
-	originals = stateDir + "/originals" // files of others that were replaced, by their path
-	undoDir   = stateDir + "/undo"      // what the run that has not ended has replaced, by its path
+	keptDir   = stateDir + "/kept" // versions of files, by path and digest
 )
 
 // The files of ballast on a node besides its configuration of containerd.
@@ -92,7 +92,7 @@ const (
 	Copy    Action = "copy"    // a program
 	Write   Action = "write"   // a file
 	Restore Action = "restore" // a file to what it was before
-	Remove  Action = "remove"  // a file, or an empty directory
+	Remove  Action = "remove"  // a file
 	Purge   Action = "purge"   // a directory of ballast with everything that ballast made in it
 	Images  Action = "images"  // images of models, and all snapshots of ballast
 	Enable  Action = "enable"  // units
@@ -111,11 +111,11 @@ type Step struct {
 	Target string `json:"target"` // a path on the host, or a unit
 	Why    string `json:"why"`
 
-	data  []byte // of Write
-	mode  fs.FileMode
-	from  string // of Copy: a path in this process
-	keep  string // of Write: where the previous content is kept
-	group group
+	digest digest.Digest // of the content that the step gives a file
+	data   []byte        // of Write and Restore; a Restore without is of a kept version
+	mode   fs.FileMode
+	from   string // of Copy: a path in this process
+	group  group
 }
 
 // A group is the service that must be restarted when one of its files has changed.

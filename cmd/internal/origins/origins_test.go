@@ -46,6 +46,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	grpcmetadata "google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
@@ -66,6 +67,11 @@ type namespacesServer struct {
 
 // inPods is a context with the namespace of Kubernetes.
 func inPods(ctx context.Context) context.Context { return namespaces.WithNamespace(ctx, "k8s.io") }
+
+// asked is a context with the namespace of Kubernetes as containerd sends it with its requests.
+func asked(ctx context.Context) context.Context {
+	return grpcmetadata.NewIncomingContext(ctx, grpcmetadata.Pairs(namespaces.GRPCHeader, "k8s.io"))
+}
 
 func startContainerd(t *testing.T) (*containerd, *grpc.ClientConn) {
 	t.Helper()
@@ -255,7 +261,7 @@ func testVolumeOfPublicModel(t *testing.T, rules bool) {
 	name := r.registry + "/team/m"
 	im := r.convert(t, name, b, false)
 	pulled := r.containerd.pull(t, name, b)
-	ok(t, r.Volume(inPods(t.Context()), b.Digest(), "7"))
+	ok(t, r.Volume(asked(t.Context()), b.Digest(), "7"))
 	if d := cmp.Diff(r.shown, []string{"7", "private false", im.Table.String(), name}); d != "" {
 		t.Errorf("shown (got, want):\n%s", d)
 	}
@@ -318,7 +324,7 @@ func TestVolumeOfPrivateModel(t *testing.T) {
 				names = append(names, at(n))
 				r.containerd.pull(t, at(n), b)
 			}
-			err := r.Volume(inPods(t.Context()), b.Digest(), "7")
+			err := r.Volume(asked(t.Context()), b.Digest(), "7")
 			if tt.refused == "" {
 				ok(t, err)
 				if d := cmp.Diff(r.shown, append([]string{"7", "private true", im.Table.String()}, names...)); d != "" {
@@ -365,7 +371,7 @@ func TestVolumeRefused(t *testing.T) {
 			if tt.change != nil {
 				tt.change(t, r, b)
 			}
-			err := r.Volume(inPods(t.Context()), b.Digest(), "7")
+			err := r.Volume(asked(t.Context()), b.Digest(), "7")
 			var pin *registry.PinError
 			if !errors.As(err, &pin) || pin.Converted != im.Manifest || !strings.Contains(pin.Reason, tt.reason) {
 				t.Errorf("got %v, want %s with the reason %q", err, im.Manifest, tt.reason)
@@ -392,16 +398,16 @@ func TestBareSnapshotRefused(t *testing.T) {
 	})
 	ok(t, err)
 	r.containerd.pull(t, "docker.io/library/busybox", ordinary)
-	if err := r.Bare(inPods(t.Context())); err != nil {
+	if err := r.Bare(asked(t.Context())); err != nil {
 		t.Errorf("with an ordinary image: %v", err)
 	}
 	r.containerd.pull(t, "ghcr.io/team/m", model())
-	err = r.Bare(inPods(t.Context()))
+	err = r.Bare(asked(t.Context()))
 	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "ghcr.io/team/m") || !strings.Contains(err.Error(), "or another image with the same content") {
 		t.Errorf("with a model: got %v, want ErrFailedPrecondition with its name", err)
 	}
 	r.containerd.pull(t, "ghcr.io/team/another", model())
-	err = r.Bare(inPods(t.Context()))
+	err = r.Bare(asked(t.Context()))
 	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "one of 2 such images") || !strings.Contains(err.Error(), "ghcr.io/team/m@") || !strings.Contains(err.Error(), "ghcr.io/team/another@") {
 		t.Errorf("with two models: got %v, want ErrFailedPrecondition with both names", err)
 	}

@@ -75,10 +75,7 @@ func (r *Repository) Manifest(ctx context.Context, object string) (Manifest, err
 		m, err = r.manifest(ctx, asked(t), ref)
 		t.Done(ctx, err)
 	}
-	if err := r.failure(t, ref.String()); err != nil {
-		return Manifest{}, err
-	}
-	return m, nil
+	return m, r.failure(t, ref.String())
 }
 
 // manifest asks one host.

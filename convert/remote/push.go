@@ -79,10 +79,7 @@ func (r *Repository) Tagged(ctx context.Context, tag string) (m Manifest, err er
 		m, err = r.manifest(ctx, e, ref)
 		t.Done(ctx, err)
 	}
-	if err := r.failure(t, "manifest "+ref.String()); err != nil {
-		return Manifest{}, err
-	}
-	return m, nil
+	return m, r.failure(t, "manifest "+ref.String())
 }
 
 // Mount asks the registry to mount a blob from another of its repositories; those of other hosts

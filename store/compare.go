@@ -7,39 +7,37 @@ import (
 	"time"
 )
 
-// compareInterval is the interval between looks at the directories of objects, in which a few have changed.
-const compareInterval = time.Minute
+// compareRetry is how long CompareFiles waits after an error of the disk.
+const compareRetry = time.Minute
 
-// CompareFiles compares the names and sizes of all files below objects with the records, and later again those in
-// directories that change, until ctx ends, which is not an error. Open compares only the names in directories that have
-// changed since. Missing files, and those of another size, are no longer objects; damaged is called with those that a
-// comparison has found. Files without a record become objects when they have been hashed.
+// CompareFiles compares, once, the names and sizes of all files below objects with the records, at which Open does not
+// look, and hashes files without a record: right ones become objects. It may take hours. Missing files, and those of
+// another size, are no longer objects; damaged is called with those that were found. The end of ctx is not an error.
 func (s *Store) CompareFiles(ctx context.Context, damaged func(context.Context, []CheckResult)) error {
-	for all := true; ctx.Err() == nil; sleep(ctx, compareInterval) {
-		_, err := s.compareFiles(ctx, all, damaged)
-		if err == nil {
-			all = false
-		} else if ctx.Err() == nil {
-			s.log.Error("files cannot be compared with the records", "err", err)
+	for {
+		err := s.compareFiles(ctx, damaged)
+		if err == nil || ctx.Err() != nil {
+			return nil
 		}
+		s.log.Error("files cannot be compared with the records", "err", err)
+		sleep(ctx, compareRetry)
 	}
-	return nil
 }
 
-// compareFiles compares once. It returns the number of directories that change too often to be recorded as compared.
-func (s *Store) compareFiles(ctx context.Context, all bool, damaged func(context.Context, []CheckResult)) (changing int, err error) {
-	found, err := s.objects.Compare(ctx, all)
-	if found.Unrecorded+len(found.Bad) > 0 {
-		s.announce(s.objects.RecoverAll(ctx)) // a file may be right, and its record wrong
-		s.completeRecovered(ctx)
+func (s *Store) compareFiles(ctx context.Context, damaged func(context.Context, []CheckResult)) error {
+	found, err := s.objects.Compare(ctx)
+	if found.Unrecorded > 0 {
+		s.log.Warn("files without a record must be hashed before they are objects", "files", found.Unrecorded)
 	}
+	s.announce(s.objects.RecoverAll(ctx)) // a file may be right, and its record wrong
+	s.completeRecovered(ctx)
 	bad := slices.DeleteFunc(found.Bad, func(b CheckResult) bool { return s.objects.Has(b.Digest) })
 	if len(bad) == 0 || ctx.Err() != nil {
-		return found.Changing, err
+		return err
 	}
 	missing, merr := s.addMissing(ctx, "", bad)
 	if merr == nil {
 		damaged(ctx, missing[:len(bad)])
 	}
-	return found.Changing, errors.Join(err, merr)
+	return errors.Join(err, merr)
 }

@@ -26,13 +26,8 @@ func TestCompareFiles(t *testing.T) {
 	if err := os.Truncate(m.path, 1<<20); err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
 	var bad []store.CheckResult
-	err := s.CompareFiles(ctx, func(_ context.Context, found []store.CheckResult) {
-		bad = append(bad, found...)
-		stop()
-	})
+	err := s.CompareFiles(t.Context(), func(_ context.Context, found []store.CheckResult) { bad = append(bad, found...) })
 	if len(bad) != 1 || bad[0].Digest != m.digest() || len(bad[0].Tables) != 1 || bad[0].Tables[0] != m.table || err != nil {
 		t.Errorf("found %+v, %v", bad, err)
 	}
@@ -43,4 +38,13 @@ func TestCompareFiles(t *testing.T) {
 	}
 	f.Close()
 	m.heal(t, s)
+}
+
+// compareFiles is Store.CompareFiles as a daemon does after its start.
+func compareFiles(t *testing.T, s *store.Store) *store.Store {
+	t.Helper()
+	if err := s.CompareFiles(t.Context(), func(context.Context, []store.CheckResult) {}); err != nil {
+		t.Fatal(err)
+	}
+	return s
 }

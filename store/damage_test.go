@@ -333,6 +333,8 @@ func (n *node) survive(t *testing.T) {
 	t.Helper()
 	s := n.start(t)
 	n.collect(t, s, "after the start")
+	compareFiles(t, s)
+	n.collect(t, s, "after the comparison")
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,6 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -128,14 +127,8 @@ func (s *Store) collect(o object.CollectOptions) (object.Collected, error) {
 	return c, err
 }
 
-// Run hashes files without a record and evicts objects when space is short, until ctx is done.
+// Run evicts objects when space is short, until ctx is done.
 func (s *Store) Run(ctx context.Context) error {
-	var proving sync.WaitGroup
-	defer proving.Wait()
-	proving.Go(func() { // may take hours
-		s.announce(s.objects.RecoverAll(ctx))
-		s.completeRecovered(ctx)
-	})
 	tick := time.NewTicker(s.o.Evict.Interval)
 	defer tick.Stop()
 	for {

@@ -147,7 +147,7 @@ func TestMarksWithoutData(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	s = storetest.Open(t, dir, store.Options{})
+	s = compareFiles(t, storetest.Open(t, dir, store.Options{}))
 	table := b.Put(t, s)
 	if err := s.RemoveRef("snapshot/" + table.Encoded()); err != nil {
 		t.Fatal(err)

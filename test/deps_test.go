@@ -36,7 +36,7 @@ store/internal/chunkfile  : store/filetable store/internal/staging store/transfe
 store/internal/hydrate    : store/durable store/filetable store/internal/chunkfile store/internal/dirs store/internal/meta store/internal/staging store/transfer store/verify
 store/internal/expose     : store/filetable store/internal/chunkfile store/internal/hydrate store/internal/meta store/internal/object store/internal/staging store/transfer store/verify
 store                     : store/boltfile store/filetable store/internal/chunkfile store/internal/dirs store/internal/expose store/internal/hydrate store/internal/meta store/internal/object store/internal/staging store/transfer store/verify
-store/storetest           : store store/filetable store/internal/dirs store/internal/meta store/internal/object store/transfer store/verify
+store/storetest           : store store/filetable store/internal/meta store/internal/object store/transfer store/verify
 store/storetest/disktest  :
 convert/mediatype         : store/filetable
 convert/chunked           : convert/mediatype store/filetable store/verify

@@ -1,7 +1,6 @@
 package storetest
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -12,7 +11,6 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store"
-	"github.com/ballast-dev/ballast/store/internal/dirs"
 	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/ballast-dev/ballast/store/internal/object"
 	"github.com/opencontainers/go-digest"
@@ -55,31 +53,7 @@ func Grow(dir string, first, last int) error {
 	for i := first; i < last && err == nil; i += tablesAtOnce {
 		err = grow(db, s.ObjectsDir(), i, min(i+tablesAtOnce, last))
 	}
-	if err == nil {
-		err = compare(dir, db)
-	}
 	return errors.Join(err, db.Close())
-}
-
-// compare compares the files with the records, as a daemon does after some time.
-func compare(dir string, db *meta.DB) error {
-	root, err := dirs.Open(dir, object.Keeps)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	objects, err := object.Open(object.Options{Root: root, Temp: "partial", DB: db, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		return err
-	}
-	defer objects.Close()
-	for {
-		found, err := objects.Compare(context.Background(), false)
-		if err != nil || found.Changing == 0 {
-			return err
-		}
-		time.Sleep(time.Second)
-	}
 }
 
 // tablesAtOnce is the number of tables whose objects are recorded in one transaction.

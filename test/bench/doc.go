@@ -28,8 +28,7 @@
 // # Scale
 //
 // The measurement scale fills the node step by step with the records and files of up to a million
-// objects (-objects), and prints a table with a column for each step. ballastd has compared files and records, as
-// some minutes after a start, but for "all directories changed".
+// objects (-objects), and prints a table with a column for each step.
 //
 // # Ledger
 //

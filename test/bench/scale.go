@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -125,22 +124,8 @@ func measureStore(dir, tables string) error {
 	if err != nil {
 		return err
 	}
-	err = touch(s.ObjectsDir())
-	measure("warm, all directories changed")
-	if err != nil {
-		return err
-	}
 	say("memory", fmt.Sprintf("%d MiB", (heap()-memory)>>20))
 	return errors.Join(measureRequests(s, n, say), s.Close())
-}
-
-// touch changes the times of all directories of objects, as if files had been added after the last comparison.
-func touch(objects string) error {
-	dirs, err := filepath.Glob(filepath.Join(objects, "*", "*"))
-	for _, dir := range dirs {
-		err = errors.Join(err, os.Chtimes(dir, time.Time{}, time.Now()))
-	}
-	return err
 }
 
 // heap returns the heap in use, in bytes.

@@ -152,7 +152,7 @@ func forget(tx *txn, objects []digest.Digest, lost bool) error {
 		for _, t := range tx.index.tablesOf(o) {
 			broken[t] = true
 		}
-		if err := errors.Join(remove(tx, bucketObjects, o), forgetCompared(tx, o)); err != nil {
+		if err := remove(tx, bucketObjects, o); err != nil {
 			return err
 		}
 	}

@@ -29,10 +29,9 @@ var (
 	bucketWays      = []byte("ways")
 	bucketVerdicts  = []byte("verdicts")
 	bucketOrders    = []byte("orders")
-	bucketCompared  = []byte("compared")
 
 	// sealed are the buckets whose values have a checksum.
-	sealed  = [][]byte{bucketObjects, bucketContents, bucketAssembled, bucketTables, bucketImages, bucketRefs, bucketWays, bucketVerdicts, bucketOrders, bucketCompared}
+	sealed  = [][]byte{bucketObjects, bucketContents, bucketAssembled, bucketTables, bucketImages, bucketRefs, bucketWays, bucketVerdicts, bucketOrders}
 	buckets = append([][]byte{bucketMeta, bucketChunks}, sealed...)
 )
 

@@ -24,8 +24,6 @@
 //	  <name>      name table created expires sources
 //	chunks
 //	  <chunk>
-//	compared
-//	  <directory> inode modified changed
 //	verdicts
 //	  <digest>    list of: policy signers time
 //	ways
@@ -39,10 +37,6 @@
 // A recipe is the digest of the JSON of a Source with parts; its value is the digest of the assembled file. A
 // key in chunks is the 32 bytes of the digest of a chunk; the value is the digest of an object (32 bytes) and
 // the offset of the chunk in it (8 bytes, big endian). Entries may be outdated: copied bytes are verified.
-//
-// A value in compared is the state that a directory of objects had when its files were compared with the records of
-// objects, and were the same. Removing the record of an object removes that of its directory. The key is the name of
-// the directory.
 //
 // A value in ways has the identity under which a file of a view is read before, and after, it is complete, the
 // tables that show it in this way, and how often wrong bytes were read, which changes the identity. Its key is

@@ -27,6 +27,9 @@ func (o Object) MayHave(names []string) bool {
 // Object returns the record of an object, or errdefs.ErrNotFound.
 func (db *DB) Object(d digest.Digest) (Object, error) { return get[Object](db, bucketObjects, d) }
 
+// Has reports whether an object is recorded.
+func (db *DB) Has(d digest.Digest) bool { return db.index.exists(d) }
+
 // Sized is an object with its size in bytes.
 type Sized struct {
 	Digest digest.Digest

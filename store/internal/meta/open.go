@@ -177,11 +177,10 @@ func isSealed(bucket []byte) bool {
 // A salvaged record has a right checksum.
 type salvaged struct{ bucket, key, value []byte }
 
-// salvage returns the intact records, without the chunks bucket, which only saves transfers, and without what was
-// compared with records that are lost.
+// salvage returns the intact records, without the chunks bucket, which only saves transfers.
 func salvage(f *os.File, size int64) (records []salvaged) {
 	_ = boltfile.Walk(f, size, func(path [][]byte, key, value []byte) {
-		if len(path) == 1 && isSealed(path[0]) && !bytes.Equal(path[0], bucketCompared) {
+		if len(path) == 1 && isSealed(path[0]) {
 			if _, err := unseal(path[0], key, value); err == nil {
 				records = append(records, salvaged{bytes.Clone(path[0]), bytes.Clone(key), bytes.Clone(value)})
 			}

@@ -65,7 +65,6 @@ func TestSchema(t *testing.T) {
 		"ways":      way{Wrong: 1},
 		"verdicts":  Verdict{},
 		"orders":    Order{},
-		"compared":  DirState{},
 		"tables":    Table{Partly: true, Broken: true},
 		"images":    Image{PrivateNames: []string{"h/r"}, Imported: []string{"h/r:t"}, Read: map[string]time.Time{"h/r": now}},
 		"refs":      Ref{Expires: now, Sources: []string{"h/r"}},

@@ -21,13 +21,25 @@ type Bad struct {
 	Tables  []digest.Digest // tables that need it, if it is missing
 }
 
-// Check reads the objects of a table, or all objects if table is empty, and compares digests.
+// Check reads the objects of a table, or all files below objects if table is empty, and compares digests.
 // Damaged files are set aside and are no longer objects; files that were set aside but are right
 // now become objects again. progress, if not nil, is called with bytes after each object.
 func (s *Objects) Check(ctx context.Context, table digest.Digest, progress func(done, total int64)) ([]Bad, error) {
+	var found Found
+	if table == "" { // files without a record are found; those of another size are set aside, where recheck finds them
+		var err error
+		if found, err = s.compare(ctx, 0); err != nil {
+			return nil, err
+		}
+	}
 	bad, err := s.recheck(ctx, table)
 	if err != nil {
 		return nil, err
+	}
+	for _, b := range found.Bad {
+		if b.Problem == Missing {
+			bad = append(bad, b)
+		}
 	}
 	objects, err := s.o.DB.Objects(table)
 	if err != nil {
@@ -132,7 +144,7 @@ func (s *Objects) missing(d digest.Digest) (lost bool, err error) {
 	if _, err := s.o.DB.Object(d); err != nil {
 		return false, nil // already collected
 	}
-	s.logMissing(d)
+	s.o.Log.Error("file of a recorded object is missing", "digest", d)
 	s.lost.Add(1)
 	return true, errors.Join(s.withhold(d), s.o.DB.Lose(d))
 }

@@ -2,207 +2,71 @@ package object
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
-	"runtime"
-	"sync"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/ballast-dev/ballast/store/internal/meta"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
-	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 )
 
+// directories is the number of directories of objects: one for each first byte of a digest.
+const directories = 1 << 8
+
+// restFactor is how many times as long as it works, and longestRest how long at most, Compare rests after each
+// directory.
 const (
-	// settleTime is how long a directory must not have changed before its state is recorded: a change that follows
-	// within the granularity of the times of the file system, at most 2 seconds, would not change the state.
-	settleTime = 3 * time.Second
-
-	// sizesAtOpen is the number of files in changed directories whose sizes Open compares. A file whose size has changed
-	// since it became an object is due to damage; names differ after each crash.
-	sizesAtOpen = 50_000
-
-	// recordedAtOnce is the number of directories whose states are recorded in one transaction.
-	recordedAtOnce = 16
-
-	// restFactor is how many times as long as it works, and longestRest how long at most, Compare rests after each
-	// directory.
 	restFactor  = 9
 	longestRest = time.Second
 )
 
-// adopt makes the records agree with the files below objects: files without a record are listed as unrecorded, records
-// of missing files are removed, and files of another size are set aside. Directories that have not changed since
-// Compare are not read, and after sizesAtOpen files only names are compared.
-func (s *Objects) adopt() (err error) {
-	if s.compared, err = s.o.DB.Compared(); err != nil {
-		return err
-	}
-	if err := s.logStrays(); err != nil {
-		return err
-	}
-	diff, err := s.changes()
-	if err != nil {
-		return err
-	}
-	lost := diff.Missing
-	for _, d := range lost {
-		s.logMissing(d)
-	}
-	for _, f := range diff.Resized {
-		f := f.Sized()
-		if err := s.setResizedAside(f); err != nil {
-			return err
-		}
-		lost = append(lost, f.Digest)
-	}
-	if err := errors.Join(s.withhold(lost...), s.o.DB.Lose(lost...)); err != nil {
-		return err
-	}
-	aside, err := s.Damaged()
-	if err != nil {
-		return err
-	}
-	for _, f := range aside { // replaced just before the process ended
-		if s.Has(f.Digest) {
-			s.removeReplaced(f.Digest)
-		}
-	}
-	for _, f := range diff.Unknown {
-		s.unrecord(f.Sized())
-	}
-	for _, f := range diff.Unknown {
-		if f.Size <= smallFile {
-			s.recoverFile(s.ctx, f.Sized().Digest)
-		}
-	}
-	if n := len(s.unrecorded); n > 0 {
-		s.o.Log.Warn("files without a record must be hashed before they are objects", "files", n)
-	}
-	return nil
-}
+// topPath is the path of the parent of the directories of objects.
+var topPath = filepath.Join(Dir, digest.SHA256.String())
 
-// changes compares the directories that have changed with the records.
-func (s *Objects) changes() (all meta.Difference, err error) {
-	var mu sync.Mutex // guards all and left
-	left := sizesAtOpen
-	look := func(l *lister, first byte) error {
-		changed, err := s.changed(first)
-		if !changed || err != nil {
-			return err
-		}
-		mu.Lock()
-		sizes := left > 0
-		mu.Unlock()
-		diff, err := l.differences(first, sizes)
-		mu.Lock()
-		defer mu.Unlock()
-		left -= len(l.found)
-		all.Unknown = append(all.Unknown, diff.Unknown...)
-		all.Resized = append(all.Resized, diff.Resized...)
-		all.Missing = append(all.Missing, diff.Missing...)
-		return err
-	}
-	var work errgroup.Group
-	parallel := runtime.GOMAXPROCS(0)
-	for i := range parallel {
-		work.Go(func() (err error) {
-			l := s.newLister()
-			for first := i; first < directories && err == nil; first += parallel {
-				err = look(l, byte(first))
-			}
-			return err
-		})
-	}
-	return all, work.Wait()
-}
-
-// changed reports whether a directory may have changed since it was compared.
-func (s *Objects) changed(first byte) (bool, error) {
-	now, err := s.state(first)
-	was, ok := s.compared[dirName(first)]
-	return !ok || was != now, err
-}
+// dirPath returns the path of the directory of the objects whose digests begin with a byte.
+func dirPath(first byte) string { return filepath.Join(topPath, hex.EncodeToString([]byte{first})) }
 
 // Found is what Compare has found.
 type Found struct {
 	Bad        []Bad // objects that are missing or were set aside because of their size
 	Unrecorded int   // files without a record
-	Changing   int   // directories that could not be recorded, because they have just changed
 }
 
-// Compare compares the files of all directories with the records, or of those that have changed since it last did:
-// names and sizes. It works a tenth of the time. It records directories in which nothing differs, so that Open need
-// not read them while they do not change. Only one call may run.
-func (s *Objects) Compare(ctx context.Context, all bool) (found Found, err error) {
-	if s.compared, err = s.o.DB.Compared(); err != nil { // some were removed with records
-		return found, err
-	}
-	same, l := map[string]meta.DirState{}, s.newLister()
-	l.strays = true
-	differ := s.unrecordedDirs()
+// Compare compares the names and sizes of all files below objects with the records. It works a tenth of the time. Missing
+// files, and those of another size, are no longer objects, and files without a record are unrecorded.
+func (s *Objects) Compare(ctx context.Context) (Found, error) { return s.compare(ctx, restFactor) }
+
+// compare is Compare with another restFactor.
+func (s *Objects) compare(ctx context.Context, factor time.Duration) (found Found, err error) {
+	err = s.logStrays()
 	for first := range directories {
 		began := time.Now()
-		l.found = l.found[:0]
-		changed, cerr := s.changed(byte(first))
-		changed = changed && !differ[dirName(byte(first))] // compared again when its files have been hashed
-		if cerr == nil && (changed || all) {
-			cerr = l.compareDir(byte(first), &found, same)
-		}
-		err = errors.Join(err, cerr)
-		if len(same) == recordedAtOnce || first == directories-1 {
-			err = errors.Join(err, s.recordCompared(same))
-			clear(same)
-		}
-		if len(l.found) > 0 {
-			rest(ctx, min(restFactor*time.Since(began), longestRest))
-		}
-		if ctx.Err() != nil {
+		err = errors.Join(err, s.compareDir(byte(first), &found))
+		select {
+		case <-time.After(min(factor*time.Since(began), longestRest)):
+		case <-ctx.Done():
 			return found, ctx.Err()
 		}
 	}
 	return found, err
 }
 
-// unrecordedDirs returns the names of the directories that have files without a record.
-func (s *Objects) unrecordedDirs() map[string]bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	dirs := map[string]bool{}
-	for d := range s.unrecorded {
-		dirs[d.Encoded()[:2]] = true
-	}
-	return dirs
-}
-
-// rest waits for d or the end of ctx.
-func rest(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
-}
-
-// compareDir compares a directory with the records and settles the differences. If there are none, it adds the state
-// of the directory to same.
-func (s *lister) compareDir(first byte, found *Found, same map[string]meta.DirState) error {
-	before, err := s.state(first)
+// compareDir compares a directory with the records and settles the differences.
+func (s *Objects) compareDir(first byte, found *Found) error {
+	files, err := s.files(first)
 	if err != nil {
 		return err
 	}
-	diff, err := s.differences(first, true)
-	if err != nil {
-		return err
-	}
-	if _, ok := s.compared[dirName(first)]; ok && !diff.Empty() {
-		if err := s.o.DB.ForgetCompared(dirName(first)); err != nil {
-			return err
-		}
-	}
+	diff := s.o.DB.Compare(first, files)
 	for _, f := range diff.Unknown {
-		if s.adoptUnknown(f.Sized()) {
+		if s.adopt(f.Digest) {
 			found.Unrecorded++
 		}
 	}
@@ -213,101 +77,116 @@ func (s *lister) compareDir(first byte, found *Found, same map[string]meta.DirSt
 		}
 	}
 	for _, f := range diff.Resized {
-		bad, rerr := s.resize(f.Sized())
+		bad, rerr := s.resize(f.Digest)
 		if err = errors.Join(err, rerr); bad != nil {
 			found.Bad = append(found.Bad, *bad)
 		}
 	}
-	switch {
-	case err != nil || !diff.Empty() || before == (meta.DirState{}):
-	case s.settled(before):
-		same[dirName(first)] = before
-	default:
-		found.Changing++
+	return err
+}
+
+// files returns the files in a directory that have the name of an object. It logs others.
+func (s *Objects) files(first byte) (found []meta.Sized, err error) {
+	dir := dirPath(first)
+	f, err := s.o.Root.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	names, err := f.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		path := filepath.Join(dir, name)
+		d, err := verify.ParseDigest("sha256:" + name)
+		object, size := err == nil && Path(d) == path, int64(0)
+		if object {
+			if size, object, err = s.o.Root.Size(path); errors.Is(err, fs.ErrNotExist) {
+				continue // removed meanwhile
+			} else if err != nil {
+				return nil, err
+			}
+		}
+		if object {
+			found = append(found, meta.Sized{Digest: d, Size: size})
+		} else {
+			s.logUnexpected(path)
+		}
+	}
+	return found, nil
+}
+
+// logStrays logs files where only directories of objects are expected.
+func (s *Objects) logStrays() error {
+	top, err := fs.ReadDir(s.o.Root.FS(), Dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range top {
+		if e.Name() != digest.SHA256.String() || !e.IsDir() {
+			s.logUnexpected(filepath.Join(Dir, e.Name()))
+		}
+	}
+	dirs, err := fs.ReadDir(s.o.Root.FS(), topPath)
+	for _, e := range dirs {
+		name := filepath.Join(topPath, e.Name())
+		if p, err := hex.DecodeString(e.Name()); err != nil || len(p) != 1 || dirPath(p[0]) != name || !e.IsDir() {
+			s.logUnexpected(name)
+		}
 	}
 	return err
 }
 
-// settled reports whether each later change of a directory changes its state.
-func (s *Objects) settled(d meta.DirState) bool {
-	return time.Since(time.Unix(0, max(d.Modified, d.Changed))) >= s.settleTime
+// logUnexpected logs a file or directory that is not of the store.
+func (s *Objects) logUnexpected(name string) {
+	s.o.Log.Warn("unexpected file below objects; left alone", "path", name)
 }
 
-// recordCompared records the states of directories in which nothing differs, unless they have changed since.
-func (s *Objects) recordCompared(same map[string]meta.DirState) error {
-	s.collecting.RLock() // no record is removed meanwhile, and each removed one has lost its file or is unrecorded
-	defer s.collecting.RUnlock()
-	for name := range s.unrecordedDirs() {
-		delete(same, name)
-	}
-	for first := range directories {
-		name := dirName(byte(first))
-		was, ok := same[name]
-		if !ok {
-			continue
-		}
-		if now, err := s.state(byte(first)); err != nil || now != was || s.compared[name] == was {
-			delete(same, name)
-		}
-	}
-	if len(same) == 0 {
-		return nil
-	}
-	return s.o.DB.PutCompared(same)
-}
-
-// adoptUnknown lists a file without a record as unrecorded, and reports whether it was not.
-func (s *Objects) adoptUnknown(f meta.Sized) bool {
+// adopt lists the file of an object as unrecorded if it has no record, and reports whether it was not.
+func (s *Objects) adopt(d digest.Digest) bool {
 	s.mu.Lock()
-	_, listed := s.unrecorded[f.Digest]
+	_, listed := s.unrecorded[d]
 	s.mu.Unlock()
 	if listed {
 		return false
 	}
 	s.collecting.Lock() // while a file is published, it has no record
 	defer s.collecting.Unlock()
-	size, regular, err := s.o.Root.Size(Path(f.Digest))
+	size, regular, err := s.o.Root.Size(Path(d))
 	if err != nil || !regular {
 		return false // removed
 	}
-	if _, err := s.o.DB.Object(f.Digest); !errdefs.IsNotFound(err) {
+	if _, err := s.o.DB.Object(d); !errdefs.IsNotFound(err) {
 		return false
 	}
-	s.o.Log.Warn("file without a record must be hashed before it is an object", "digest", f.Digest)
-	s.unrecord(meta.Sized{Digest: f.Digest, Size: size})
+	s.unrecord(meta.Sized{Digest: d, Size: size})
 	return true
 }
 
 // resize sets an object aside whose file has another size than recorded; nil if it has not.
-func (s *Objects) resize(f meta.Sized) (*Bad, error) {
+func (s *Objects) resize(d digest.Digest) (*Bad, error) {
 	s.collecting.Lock() // excludes publishing
 	defer s.collecting.Unlock()
-	rec, err := s.o.DB.Object(f.Digest)
+	rec, err := s.o.DB.Object(d)
 	if err != nil {
 		return nil, nil // collected
 	}
-	size, _, err := s.o.Root.Size(Path(f.Digest))
+	size, _, err := s.o.Root.Size(Path(d))
 	if errors.Is(err, fs.ErrNotExist) || err == nil && size == rec.Size {
-		return nil, nil // Compare finds a missing file when the directory has changed
+		return nil, nil // whoever uses it finds that it is missing
 	} else if err != nil {
 		return nil, err
 	}
+	s.o.Log.Error("object has another size than recorded; it is set aside", "digest", d, "bytes", size, "path", damagedPath(d))
 	s.lost.Add(1)
-	if err := errors.Join(s.setResizedAside(meta.Sized{Digest: f.Digest, Size: size}), s.o.DB.Lose(f.Digest)); err != nil {
+	s.mu.Lock()
+	s.resized = append(s.resized, d)
+	s.mu.Unlock()
+	if err := errors.Join(s.setAside(d), s.o.DB.Lose(d)); err != nil {
 		return nil, err
 	}
-	return &Bad{Digest: f.Digest, Size: rec.Size, Problem: fmt.Sprintf("%d bytes instead of %d", size, rec.Size)}, nil
-}
-
-// setResizedAside sets a file aside that has another size than recorded.
-func (s *Objects) setResizedAside(f meta.Sized) error {
-	s.o.Log.Error("object has another size than recorded; it is set aside", "digest", f.Digest, "bytes", f.Size, "path", damagedPath(f.Digest))
-	s.mu.Lock()
-	s.resized = append(s.resized, f.Digest)
-	s.mu.Unlock()
-	return s.setAside(f.Digest)
-}
-
-func (s *Objects) logMissing(d digest.Digest) {
-	s.o.Log.Error("file of a recorded object is missing", "digest", d)
+	return &Bad{Digest: d, Size: rec.Size, Problem: fmt.Sprintf("%d bytes instead of %d", size, rec.Size)}, nil
 }

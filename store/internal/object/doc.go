@@ -18,21 +18,10 @@
 //
 // # Comparing files with records
 //
-// There can be millions of files, so Open does not look at all of them. Compare runs in the background, with rests.
-// It compares names and sizes with the records, directory by directory, and records the state of a directory (inode,
-// times of change) in which nothing differs. A directory that has this state when the store is opened has the same
-// names as then, and its records are the same too:
-//
-//   - Files come and go with a change of the times of the directory. Times have a granularity, so a state is
-//     recorded only of a directory that has not changed for some seconds.
-//   - A transaction that removes a record removes the recorded state of its directory: the file is removed later, and
-//     a power cut can undo that, and the change of the times with it. A file without a record always comes with such
-//     a transaction, or with a change of the times: a directory is synced before its new objects are recorded.
-//   - A rebuilt database has no states.
-//
-// So Open finds missing files and files without a record as if it had read all directories. What it leaves to Compare
-// is a changed size, in directories that have not changed and in those after the first sizesAtOpen files: it is due to
-// damage of a file in place, like wrong bytes, which only reading finds. Has compares sizes at each use.
+// There can be millions of files, so Open looks at none. Compare runs in the background, with rests, once after each
+// start, and for Check. Until it comes to a file, who uses the object finds the difference: Has compares the size, and a
+// file without a record is found by its name when it is opened, claimed or recovered. Wrong bytes of the right size are
+// found by reading: CheckOne, for a scrub, and Check.
 //
 // The record of an object names the sources that may have it, if it was fetched with credentials. For the
 // case that the record is lost, an attribute of the file has the same names.

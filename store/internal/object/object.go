@@ -70,10 +70,6 @@ type Objects struct {
 	// and its record, and locked while objects are removed.
 	collecting sync.RWMutex
 
-	top        *os.File                 // the parent of the directories of objects
-	compared   map[string]meta.DirState // as recorded; only Open and Compare use it
-	settleTime time.Duration
-
 	removals atomic.Int64 // see Removals
 	lost     atomic.Int64 // see Lost
 
@@ -85,8 +81,7 @@ type Objects struct {
 	resized    []digest.Digest // set aside because of their size
 }
 
-// Open creates the directories, removes what a crash left, and compares the names of files with the records. It
-// hashes only small files. Compare compares the rest.
+// Open creates the directories and removes what a crash left. It does not look at the files of objects: Compare does.
 func Open(o Options) (*Objects, error) {
 	// Containers read objects through overlayfs with the credentials of the mounter, who is root.
 	for _, name := range []string{topPath, DamagedDir, o.Temp, ViewsDir} {
@@ -94,13 +89,15 @@ func Open(o Options) (*Objects, error) {
 			return nil, err
 		}
 	}
-	s := &Objects{o: o, settleTime: settleTime, grace: map[digest.Digest]time.Time{}, unrecorded: map[digest.Digest]*unrecordedFile{}}
+	s := &Objects{o: o, grace: map[digest.Digest]time.Time{}, unrecorded: map[digest.Digest]*unrecordedFile{}}
 	s.ctx, s.stop = context.WithCancel(context.Background())
-	var err error
-	if s.top, err = o.Root.Open(topPath); err != nil {
-		return nil, err
+	aside, err := s.Damaged()
+	for _, f := range aside { // replaced just before the process ended
+		if s.Has(f.Digest) {
+			s.removeReplaced(f.Digest)
+		}
 	}
-	if err := errors.Join(s.sweepTemp(), s.adopt()); err != nil {
+	if err := errors.Join(err, s.sweepTemp()); err != nil {
 		s.Close()
 		return nil, err
 	}
@@ -108,10 +105,7 @@ func Open(o Options) (*Objects, error) {
 }
 
 // Close cancels work without a caller.
-func (s *Objects) Close() {
-	s.stop()
-	s.top.Close() // opened for reading
-}
+func (s *Objects) Close() { s.stop() }
 
 // Exist reports whether there are files below objects.
 func Exist(root *os.Root) bool {

@@ -26,10 +26,6 @@ type unrecordedFile struct {
 	busy chan struct{} // held while the file is hashed
 }
 
-// smallFile is the size in bytes up to which files are hashed when the store is opened: tables and
-// configs, which are needed to find everything else.
-const smallFile = 1 << 20
-
 // unrecord lists files below objects that have no record.
 func (s *Objects) unrecord(files ...meta.Sized) {
 	s.mu.Lock()
@@ -83,9 +79,7 @@ func (s *Objects) RecoverAll(ctx context.Context) (objects []digest.Digest) {
 // recoverFile hashes an unrecorded file, which then is an object or set aside. It reports whether
 // the file was unrecorded. If ctx ends, it stays unrecorded.
 func (s *Objects) recoverFile(ctx context.Context, d digest.Digest) bool {
-	s.mu.Lock()
-	f := s.unrecorded[d]
-	s.mu.Unlock()
+	f := s.withoutRecord(d)
 	if f == nil {
 		return false
 	}
@@ -113,6 +107,20 @@ func (s *Objects) recoverFile(ctx context.Context, d digest.Digest) bool {
 		delete(s.unrecorded, d)
 	}
 	return true
+}
+
+// withoutRecord returns the unrecorded file with the name of an object, which Compare may not have found yet; nil if
+// there is none.
+func (s *Objects) withoutRecord(d digest.Digest) *unrecordedFile {
+	if _, err := verify.ParseDigest(d.String()); err != nil || s.o.DB.Has(d) {
+		return nil
+	}
+	if _, regular, err := s.o.Root.Size(Path(d)); err == nil && regular {
+		s.adopt(d)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.unrecorded[d]
 }
 
 // check hashes the file of an object. It records a right file, and sets a wrong one aside and

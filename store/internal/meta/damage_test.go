@@ -254,7 +254,7 @@ func TestOtherSchemaIsRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store.db")
 	fill(t, path, 10)
 	db := reopen(t, path, true)
-	err := db.update(func(tx *txn) error { return put(tx, bucketMeta, keyVersion, "9") })
+	err := db.update(func(tx *txn) error { return putVersion(tx, "9") })
 	if err := errors.Join(err, db.Close()); err != nil {
 		t.Fatal(err)
 	}

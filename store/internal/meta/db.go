@@ -1,6 +1,8 @@
 package meta
 
 import (
+	"bytes"
+	"encoding"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -15,7 +17,7 @@ import (
 )
 
 // schemaVersion is the version of the schema in doc.go.
-const schemaVersion = "2"
+const schemaVersion = "3"
 
 var (
 	bucketMeta      = []byte("meta")
@@ -109,15 +111,21 @@ func prepare(tx *txn) error {
 	case v != "":
 		return fmt.Errorf("schema version %q, want %q: it was written by another version of ballast: %w", v, schemaVersion, errdefs.ErrFailedPrecondition)
 	}
-	return put(tx, bucketMeta, keyVersion, schemaVersion)
+	return putVersion(tx, schemaVersion)
 }
 
-// version decodes the version of a schema; "" if there is none.
+// putVersion records the version of the schema: as text, which each version can read, however it encodes records.
+func putVersion(tx *txn, v string) error {
+	return tx.Bucket(bucketMeta).Put([]byte(keyVersion), seal(bucketMeta, []byte(keyVersion), []byte(v)))
+}
+
+// version returns the version of a schema; "" if there is none.
 func version(p []byte) (string, error) {
 	if len(p) == 0 {
 		return "", nil
 	}
-	return decode[string](bucketMeta, []byte(keyVersion), p)
+	p, err := unseal(bucketMeta, []byte(keyVersion), p)
+	return string(p), err
 }
 
 // Memory returns the size of the index, in bytes.
@@ -136,8 +144,11 @@ func seal(bucket, key, value []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(make([]byte, 0, sealLen+len(value)), checksum(bucket, key, value)), value...)
 }
 
+// separator is in front of key and value in a checksum. As a literal, it would be allocated for each of a million records.
+var separator = []byte{0}
+
 func checksum(bucket, key, value []byte) (sum uint32) {
-	for _, p := range [...][]byte{bucket, {0}, key, {0}, value} {
+	for _, p := range [...][]byte{bucket, separator, key, separator, value} {
 		sum = crc32.Update(sum, castagnoli, p)
 	}
 	return sum
@@ -151,22 +162,39 @@ func unseal(bucket, key, p []byte) ([]byte, error) {
 	return p[sealLen:], nil
 }
 
-// put stores v as JSON.
+// put stores v: as it encodes itself, or as JSON.
 func put[K ~string](tx *txn, bucket []byte, key K, v any) error {
-	p, err := json.Marshal(v)
+	p, err := encode(v)
 	if err != nil {
 		return fmt.Errorf("store %s/%s: %w", bucket, key, err)
 	}
-	if err := tx.Bucket(bucket).Put([]byte(key), seal(bucket, []byte(key), p)); err != nil {
+	k := recordKey(bucket, key)
+	if err := tx.Bucket(bucket).Put(k, seal(bucket, k, p)); err != nil {
 		return err
 	}
 	tx.changed = tx.index.put(string(key), v) || tx.changed
 	return nil
 }
 
+// recordKey returns the key of a record: the bytes of the digest in objects, the text otherwise.
+func recordKey[K ~string](bucket []byte, k K) []byte {
+	if bytes.Equal(bucket, bucketObjects) {
+		digest := keyOf(k)
+		return digest[:]
+	}
+	return []byte(k)
+}
+
+func encode(v any) ([]byte, error) {
+	if m, ok := v.(encoding.BinaryMarshaler); ok {
+		return m.MarshalBinary()
+	}
+	return json.Marshal(v)
+}
+
 // remove removes a value, if it exists.
 func remove[K ~string](tx *txn, bucket []byte, key K) error {
-	if err := tx.Bucket(bucket).Delete([]byte(key)); err != nil {
+	if err := tx.Bucket(bucket).Delete(recordKey(bucket, key)); err != nil {
 		return err
 	}
 	tx.changed = tx.index.remove(bucket, string(key)) || tx.changed
@@ -182,7 +210,12 @@ func decode[T any](bucket, key, p []byte) (v T, err error) {
 
 // parse decodes a value without its checksum.
 func parse[T any](bucket, key, p []byte) (v T, err error) {
-	if err := json.Unmarshal(p, &v); err != nil {
+	if u, ok := any(&v).(encoding.BinaryUnmarshaler); ok {
+		err = u.UnmarshalBinary(p)
+	} else {
+		err = json.Unmarshal(p, &v)
+	}
+	if err != nil {
 		return v, fmt.Errorf("record %s/%s: %w", bucket, key, err)
 	}
 	return v, nil
@@ -190,11 +223,12 @@ func parse[T any](bucket, key, p []byte) (v T, err error) {
 
 // load reads a value stored by put, or returns errdefs.ErrNotFound.
 func load[T any, K ~string](tx *txn, bucket []byte, key K) (v T, err error) {
-	p := tx.Bucket(bucket).Get([]byte(key))
+	k := recordKey(bucket, key)
+	p := tx.Bucket(bucket).Get(k)
 	if p == nil {
 		return v, fmt.Errorf("%s/%s: %w", bucket, key, errdefs.ErrNotFound)
 	}
-	return decode[T](bucket, []byte(key), p)
+	return decode[T](bucket, k, p)
 }
 
 // get is load in its own transaction.
@@ -244,7 +278,7 @@ func (db *DB) run(dryRun bool, do func(tx *txn) error) error {
 
 // exists reports whether there is a value.
 func exists[K ~string](tx *txn, bucket []byte, key K) bool {
-	return tx.Bucket(bucket).Get([]byte(key)) != nil
+	return tx.Bucket(bucket).Get(recordKey(bucket, key)) != nil
 }
 
 // now returns the current time in the recorded form.

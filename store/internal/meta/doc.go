@@ -3,21 +3,21 @@
 //
 // # Schema
 //
-// Values are JSON with a checksum in front, except in chunks. Keys are digests unless noted. TestSchema
-// compares this drawing with a database.
+// Values are JSON, except in objects, tables and chunks, of which there can be millions, and version. All but those in
+// chunks have a checksum in front. Keys are digests unless noted. TestSchema compares this drawing with a database.
 //
 //	meta
-//	  version     2
+//	  version     3
 //	  rebuilt     time
 //	  scrub       began ended whole last done
 //	objects
-//	  <digest>    size used private
+//	  <digest>
 //	contents
 //	  <blob>      list of: name type mode modtime size offset linkName digest
 //	assembled
 //	  <recipe>    digest
 //	tables
-//	  <digest>    objects logical complete partly broken
+//	  <digest>
 //	images
 //	  <manifest>  digest config table origin refs size privateNames read imported created used
 //	refs
@@ -31,12 +31,14 @@
 //	orders
 //	  <digest>    list of: sources ranges
 //
-// The version also stands, as a line of text, in the file <path>.schema: a version of ballast must be able to
-// name the schema of any other, also while a daemon has the database open.
+// The value of version is text. It also stands, as a line, in the file <path>.schema: a version of ballast must be able
+// to name the schema of any other, also while a daemon has the database open.
 //
-// A recipe is the digest of the JSON of a Source with parts; its value is the digest of the assembled file. A
-// key in chunks is the 32 bytes of the digest of a chunk; the value is the digest of an object (32 bytes) and
-// the offset of the chunk in it (8 bytes, big endian). Entries may be outdated: copied bytes are verified.
+// A recipe is the digest of the JSON of a Source with parts; its value is the digest of the assembled file. Numbers are
+// big endian, and digests their 32 bytes, also as keys of objects. A value in objects is an objectHead and the names of sources that may have a
+// private object, one on each line; one in tables is a tableHead and the digests of its objects. A key in chunks is
+// the digest of a chunk; the value is the digest of an object and the offset of the chunk in it (8 bytes). Entries may be
+// outdated: copied bytes are verified.
 //
 // A value in ways has the identity under which a file of a view is read before, and after, it is complete, the
 // tables that show it in this way, and how often wrong bytes were read, which changes the identity. Its key is
@@ -51,8 +53,8 @@
 // # Damage
 //
 // Open reads and checks the whole file (package boltfile) before bbolt maps it, because a changed record could
-// name wrong objects. The index is built in the same pass. The checksum of a value (CRC-32C, 4 bytes, big endian) covers its bucket, its key and its
-// JSON.
+// name wrong objects. The index is built in the same pass. The checksum of a value (CRC-32C, 4 bytes, big endian)
+// covers its bucket, its key and its JSON or other bytes.
 //
 //	sound   ──────────────────────────────────────▶ open
 //	missing, and no objects ──────────────────────▶ open, empty

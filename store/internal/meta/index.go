@@ -59,9 +59,13 @@ func (x *index) put(key string, v any) bool {
 	defer x.mu.Unlock()
 	switch v := v.(type) {
 	case Object:
-		x.setObject(counted{keyOf(key), v.Size})
+		x.setObject(keyOf(key), v.Size)
 	case Table:
-		x.setTable(newNeeding(digest.Digest(key), v))
+		n := needing{Table: v, key: keyOf(key)}
+		for _, o := range v.Objects {
+			n.keys = append(n.keys, keyOf(o))
+		}
+		x.setTable(n)
 	case Ref:
 		x.setRef(v)
 	case Image:
@@ -125,13 +129,13 @@ func (x *entries) count(id objectID, o *object, sign int64) {
 }
 
 // setObject records an object.
-func (x *entries) setObject(c counted) {
-	x.change(x.objects.id(c.key), func(o *object) { o.size = max(0, c.size) })
+func (x *entries) setObject(k key, size int64) {
+	x.change(x.objects.id(k), func(o *object) { o.size = max(0, size) })
 }
 
 // addObject is setObject for a new object, which is not found before objects.hash.
-func (x *entries) addObject(c counted) {
-	x.change(x.objects.entry(c.key), func(o *object) { o.size = max(0, c.size) })
+func (x *entries) addObject(k key, size int64) {
+	x.change(x.objects.entry(k), func(o *object) { o.size = max(0, size) })
 }
 
 func (x *entries) dropObject(k key) {
@@ -218,9 +222,10 @@ func byAge(a, b Ref) int {
 func (x *entries) setTable(n needing) {
 	t := x.table(n.key)
 	x.setComplete(t, n.Complete, n.Logical)
-	all := append(n.objects, n.key)
+	all := append(n.keys, n.key)
 	slices.SortFunc(all, func(a, b key) int { return bytes.Compare(a[:], b[:]) })
 	t.Table, t.known = n.Table, true
+	t.Table.Objects = nil
 	x.need(t, slices.Compact(all))
 }
 

@@ -130,7 +130,8 @@ func count(t *testing.T, db *DB) (a answers) {
 				}
 				return nil
 			}),
-			each(tx, bucketObjects, func(d digest.Digest, o Object) error {
+			each(tx, bucketObjects, func(k string, o Object) error {
+				d := key([]byte(k)).digest()
 				a.Usage.Objects++
 				sizes[d] = o.Size
 				a.Usage.Unique += o.Size
@@ -361,7 +362,7 @@ func TestIndexAfterFailure(t *testing.T) {
 	}
 	var there bool
 	_ = db.bolt.View(func(tx *bbolt.Tx) error {
-		there = tx.Bucket(bucketObjects).Get([]byte(number(1))) != nil
+		there = tx.Bucket(bucketObjects).Get(recordKey(bucketObjects, number(1))) != nil
 		return nil
 	})
 	if there {

@@ -2,10 +2,10 @@ package meta
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
-	"sync"
 
 	"github.com/ballast-dev/ballast/store/boltfile"
 	"github.com/containerd/errdefs"
@@ -16,9 +16,9 @@ import (
 //
 // It reads the file and does not map it: a mapping of all records would count as memory of the process.
 func read(f io.ReaderAt, size int64) (*index, error) {
-	l := newLoader()
+	l := loader{x: newIndex()}
 	err := boltfile.Walk(f, size, l.record)
-	l.close()
+	l.link()
 	if err != nil {
 		return nil, err
 	}
@@ -44,35 +44,10 @@ type loader struct {
 	wrong   error // a record is damaged
 	err     error // a record cannot be decoded
 
+	x      *index
 	refs   []Ref
 	images []Image
-
-	// Another goroutine adds to the index, since both decoding and adding take time. Objects come first: then
-	// an object is found with its size, and a table with its references.
-	x        *index
-	linked   bool // work includes link
-	work     chan func()
-	working  sync.WaitGroup
-	objects  []counted      // not yet added
-	recycled chan []counted // buffers for objects
-}
-
-// loadBatch is the number of objects that are added at once.
-const loadBatch = 512
-
-func newLoader() *loader {
-	l := &loader{x: newIndex(), work: make(chan func(), 8)}
-	l.recycled = make(chan []counted, cap(l.work)+2) // one is added, and one is filled
-	for range cap(l.recycled) - 1 {
-		l.recycled <- make([]counted, 0, loadBatch)
-	}
-	l.objects = make([]counted, 0, loadBatch)
-	l.working.Go(func() {
-		for do := range l.work {
-			do()
-		}
-	})
-	return l
+	linked bool // x has refs and images
 }
 
 // record loads a record. It is called by boltfile.Walk.
@@ -95,46 +70,41 @@ func (l *loader) record(path [][]byte, key, value []byte) {
 	}
 }
 
-func (l *loader) decode(bucket, key, value []byte) error {
+// decode adds a record to the index. Objects come first: then an object is found with its size, and a table with its
+// references.
+func (l *loader) decode(bucket, k, value []byte) error {
 	switch string(bucket) {
 	case string(bucketObjects):
-		c, err := decodeCounted(key, value)
-		if err != nil {
-			return err
-		}
-		if l.objects = append(l.objects, c); len(l.objects) == loadBatch {
-			l.addObjects()
-			l.objects = <-l.recycled
-		}
-		return nil
-	case string(bucketTables):
-		n, err := decodeNeeding(key, value)
+		var o Object // decode would allocate it
+		value, err := unseal(bucket, k, value)
 		if err == nil {
-			l.work <- func() { l.x.setTable(n) }
+			err = o.UnmarshalBinary(value)
+		}
+		if err == nil && len(k) != sha256.Size {
+			err = fmt.Errorf("key %x of an object: %w", k, errdefs.ErrDataLoss)
+		}
+		if err == nil {
+			l.x.addObject(key(k), o.Size)
+		}
+		return err
+	case string(bucketTables):
+		n, err := decode[needing](bucket, k, value)
+		if err == nil {
+			n.key = keyOf(k)
+			l.x.setTable(n)
 		}
 		return err
 	case string(bucketImages):
-		im, err := decode[Image](bucket, key, value)
+		im, err := decode[Image](bucket, k, value)
 		l.images = append(l.images, im)
 		return err
 	case string(bucketRefs):
-		r, err := decode[Ref](bucket, key, value)
+		r, err := decode[Ref](bucket, k, value)
 		l.refs = append(l.refs, r)
 		return err
 	}
-	_, err := unseal(bucket, key, value)
+	_, err := unseal(bucket, k, value)
 	return err
-}
-
-// addObjects adds the decoded objects to the index.
-func (l *loader) addObjects() {
-	batch := l.objects
-	l.work <- func() {
-		for _, c := range batch {
-			l.x.addObject(c)
-		}
-		l.recycled <- batch[:0]
-	}
 }
 
 // link completes the objects, and adds references and images, after which tables can be added.
@@ -143,24 +113,13 @@ func (l *loader) link() {
 		return
 	}
 	l.linked = true
-	l.addObjects()
-	l.objects = nil
-	l.work <- func() {
-		l.x.objects.hash()
-		for _, im := range l.images {
-			l.x.setImage(im)
-		}
-		for _, r := range l.refs {
-			l.x.setRef(r)
-		}
+	l.x.objects.hash()
+	for _, im := range l.images {
+		l.x.setImage(im)
 	}
-}
-
-// close waits until the index is complete.
-func (l *loader) close() {
-	l.link()
-	close(l.work)
-	l.working.Wait()
+	for _, r := range l.refs {
+		l.x.setRef(r)
+	}
 }
 
 // load builds the index again from the records. There must be no writes meanwhile.

@@ -1,7 +1,11 @@
 package meta
 
 import (
+	"encoding/binary"
+	"fmt"
+	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -11,12 +15,40 @@ import (
 
 // Object is the record of an object: its file exists and its bytes were verified.
 type Object struct {
-	Size int64     `json:"size"`
-	Used time.Time `json:"used"`
+	Size int64 // bytes
+	Used time.Time
 
 	// Private are the names of the sources that may have it, because it was fetched from them with
 	// credentials. Empty means that it is public.
-	Private []string `json:"private,omitempty"`
+	Private []string
+}
+
+// objectHead is the length of the begin of a recorded object: its size, and when it was used, in nanoseconds since 1970.
+// The names of its sources follow, one on each line.
+const objectHead = 8 + 8
+
+// MarshalBinary implements encoding.BinaryMarshaler. It returns errdefs.ErrInvalidArgument for a name that is not a line.
+func (o Object) MarshalBinary() ([]byte, error) {
+	for _, n := range o.Private {
+		if n == "" || strings.Contains(n, "\n") {
+			return nil, fmt.Errorf("name of a source %q: %w", n, errdefs.ErrInvalidArgument)
+		}
+	}
+	p := binary.BigEndian.AppendUint64(nil, uint64(o.Size))
+	p = binary.BigEndian.AppendUint64(p, uint64(o.Used.UnixNano()))
+	return append(p, strings.Join(o.Private, "\n")...), nil
+}
+
+// UnmarshalBinary implements encoding.BinaryUnmarshaler.
+func (o *Object) UnmarshalBinary(p []byte) error {
+	if len(p) < objectHead {
+		return fmt.Errorf("%d bytes: %w", len(p), io.ErrUnexpectedEOF)
+	}
+	*o = Object{Size: int64(binary.BigEndian.Uint64(p)), Used: time.Unix(0, int64(binary.BigEndian.Uint64(p[8:]))).UTC()}
+	if names := string(p[objectHead:]); names != "" {
+		o.Private = strings.Split(names, "\n")
+	}
+	return nil
 }
 
 // MayHave reports whether sources with these names may have the object: it is public, or came from one of them.

@@ -37,16 +37,19 @@ func (db *DB) PutScrub(s Scrub) error {
 // ObjectAfter returns the first object after d in the order of digests; false if there is none.
 func (db *DB) ObjectAfter(d digest.Digest) (next Sized, ok bool, err error) {
 	err = db.view(func(tx *txn) error {
-		c := tx.Bucket(bucketObjects).Cursor()
-		k, p := c.Seek([]byte(d))
-		if bytes.Equal(k, []byte(d)) {
+		c, last := tx.Bucket(bucketObjects).Cursor(), recordKey(bucketObjects, d)
+		if d == "" {
+			last = nil
+		}
+		k, p := c.Seek(last)
+		if bytes.Equal(k, last) {
 			k, p = c.Next()
 		}
 		if ok = k != nil; !ok {
 			return nil
 		}
-		o, err := decodeCounted(k, p)
-		next = Sized{digest.Digest(bytes.Clone(k)), o.size}
+		o, err := decode[Object](bucketObjects, k, p)
+		next = Sized{key(k).digest(), o.Size} // Open has seen that all keys are digests
 		return err
 	})
 	return next, ok, err

@@ -1,6 +1,10 @@
 package meta
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"io"
 	"slices"
 	"time"
 
@@ -11,15 +15,80 @@ import (
 // Table is the record of a table. It lists what the table needs, so that garbage collection and
 // usage do not read the table itself.
 type Table struct {
-	Objects  []digest.Digest `json:"objects"`  // as far as known, without duplicates
-	Logical  int64           `json:"logical"`  // size of the files in bytes, with duplicates
-	Complete bool            `json:"complete"` // all objects existed at the last check
+	Objects  []digest.Digest // as far as known, without duplicates
+	Logical  int64           // size of the files in bytes, with duplicates
+	Complete bool            // all objects existed at the last check
 
 	// Partly is true if Objects is incomplete, because the contents of an archive are unknown.
-	Partly bool `json:"partly,omitempty"`
+	Partly bool
 
 	// Broken is true if it was complete, but objects or this record have been lost.
-	Broken bool `json:"broken,omitempty"`
+	Broken bool
+}
+
+// tableHead is the length of the begin of a recorded table: its logical size, and a byte of flags. The bytes of the
+// digests of its objects follow.
+const tableHead = 8 + 1
+
+const (
+	flagComplete = 1 << iota
+	flagPartly
+	flagBroken
+)
+
+// needing is a table with the keys of its objects instead of their digests.
+type needing struct {
+	Table
+	key  key
+	keys []key
+}
+
+// MarshalBinary implements encoding.BinaryMarshaler. It returns errdefs.ErrInvalidArgument for a digest that is not
+// one of sha256.
+func (t Table) MarshalBinary() ([]byte, error) {
+	p := make([]byte, tableHead, tableHead+len(t.Objects)*sha256.Size)
+	binary.BigEndian.PutUint64(p, uint64(t.Logical))
+	for flag, set := range map[byte]bool{flagComplete: t.Complete, flagPartly: t.Partly, flagBroken: t.Broken} {
+		if set {
+			p[8] |= flag
+		}
+	}
+	for _, d := range t.Objects {
+		k := keyOf(d)
+		if k.digest() != d {
+			return nil, fmt.Errorf("%q is not a digest of sha256: %w", d, errdefs.ErrInvalidArgument)
+		}
+		p = append(p, k[:]...)
+	}
+	return p, nil
+}
+
+// UnmarshalBinary implements encoding.BinaryUnmarshaler.
+func (t *Table) UnmarshalBinary(p []byte) error {
+	var n needing
+	err := n.UnmarshalBinary(p)
+	*t = n.Table
+	for _, k := range n.keys {
+		t.Objects = append(t.Objects, k.digest())
+	}
+	return err
+}
+
+// UnmarshalBinary implements encoding.BinaryUnmarshaler. It does not set key.
+func (n *needing) UnmarshalBinary(p []byte) error {
+	if len(p) < tableHead || (len(p)-tableHead)%sha256.Size != 0 {
+		return fmt.Errorf("%d bytes: %w", len(p), io.ErrUnexpectedEOF)
+	}
+	has := func(flag byte) bool { return p[8]&flag != 0 }
+	n.Table = Table{
+		Logical:  int64(binary.BigEndian.Uint64(p)),
+		Complete: has(flagComplete), Partly: has(flagPartly), Broken: has(flagBroken),
+	}
+	n.keys = make([]key, 0, len(p)/sha256.Size+1) // one more for the table itself
+	for k := range slices.Chunk(p[tableHead:], sha256.Size) {
+		n.keys = append(n.keys, key(k))
+	}
+	return nil
 }
 
 // Table returns the record of a table, or errdefs.ErrNotFound.

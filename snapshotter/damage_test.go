@@ -106,12 +106,12 @@ func exists(t *testing.T, path string) bool {
 }
 
 // A kill between the rename of a directory and the commit of its metadata leaves a directory with the
-// next id.
+// next id. Each start takes one.
 func TestHalfMadeSnapshotsAreRemoved(t *testing.T) {
 	n := newNode(t, Auto)
 	n.layer(t, "plain", "", func(dir string) { write(t, filepath.Join(dir, "f"), "x") })
 	root := filepath.Join(n.dir, "snapshots", "snapshots")
-	for _, dir := range []string{"2/fs", "new-123/fs"} {
+	for _, dir := range []string{"3/fs", "new-123/fs"} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -121,31 +121,17 @@ func TestHalfMadeSnapshotsAreRemoved(t *testing.T) {
 	if _, err := n.Prepare(t.Context(), "next", "plain"); err != nil {
 		t.Errorf("prepare: %v", err)
 	}
-	for _, dir := range []string{"2", "new-123"} {
+	for _, dir := range []string{"3", "new-123"} {
 		if exists(t, filepath.Join(root, dir)) {
 			t.Errorf("%s is left", dir)
 		}
 	}
-	if id := n.id(t, "next"); id != "3" {
+	if id := n.id(t, "next"); id != "4" {
 		t.Errorf("got id %s, want one that nothing had", id)
 	}
 }
 
-// loseRecords removes the records of all snapshots.
-func loseRecords(t *testing.T, root string) {
-	t.Helper()
-	found, err := filepath.Glob(filepath.Join(root, "snapshots", "*", recordName))
-	if err != nil || len(found) == 0 {
-		t.Fatalf("records: %v, %v", found, err)
-	}
-	for _, name := range found {
-		if err := os.Remove(name); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-// After the loss of metadata and records, directories that are mounted in any mount namespace are kept.
+// After the loss of metadata, directories that are mounted in any mount namespace are kept.
 func TestLostMetadataKeepsWhatIsMounted(t *testing.T) {
 	for name, damage := range damages {
 		for _, b := range backends {
@@ -166,7 +152,6 @@ func TestLostMetadataKeepsWhatIsMounted(t *testing.T) {
 				path := filepath.Join(n.root, metadataName)
 				n.stop(t)
 				damage(t, path, older)
-				loseRecords(t, filepath.Dir(path))
 
 				n.start(t, b)
 				if h, err := n.Health(t.Context()); err != nil || len(h.Unknown) == 0 {
@@ -328,15 +313,16 @@ func TestOlderKernel(t *testing.T) {
 }
 
 // Each file of the snapshotter is damaged in each way while no daemon runs. Afterwards a new mount
-// shows the right bytes, and a running container keeps its files.
+// shows the right bytes, and a running container keeps its files. If the metadata is lost, the model is pulled again, and
+// nothing of it is downloaded.
 func TestDamageMatrix(t *testing.T) {
 	things := map[string]func(n *node) string{
 		"marker of a model": func(n *node) string { return filepath.Join(n.dirOf(t, "model"), "..", markerName) },
 		"marker of a blob layer": func(n *node) string {
-			if err := writeMarker(n.snapshotDir("1"), marker{Empty: true}); err != nil { // as a snapshot of an applied blob layer has
+			if err := writeMarker(n.snapshotDir("2"), marker{Empty: true}); err != nil { // as a snapshot of an applied blob layer has
 				t.Fatal(err)
 			}
-			return filepath.Join(n.snapshotDir("1"), markerName)
+			return filepath.Join(n.snapshotDir("2"), markerName)
 		},
 		"stub":     func(n *node) string { return filepath.Join(n.dirOf(t, "model"), "w") },
 		"whiteout": func(n *node) string { return whiteout(n.hideDir()) },
@@ -366,6 +352,16 @@ func TestDamageMatrix(t *testing.T) {
 				}
 				damage(t, path, older)
 				n.start(t, tree.Stubs)
+				if thing == "metadata" {
+					if err := n.mountModel(t, content); !errdefs.IsNotFound(err) {
+						t.Errorf("metadata is lost: %v", err)
+					}
+					again := newModel().file("w", 0o644, content).inline("empty", 0o600, "")
+					n.commit(t, "model", n.claimBlobs(t, 2), again)
+					if sent := again.from.Sent(digest.FromBytes(content)); sent > 0 {
+						t.Errorf("%d bytes were downloaded again", sent)
+					}
+				}
 				if err := n.mountModel(t, content); err != nil {
 					t.Errorf("not healed: %v", err)
 				}
@@ -376,6 +372,12 @@ func TestDamageMatrix(t *testing.T) {
 				if got := read(t, filepath.Join(j.dir, "w")); got != string(content) && thing != "stub" {
 					t.Error("the container reads other bytes")
 				}
+				if thing == "metadata" { // the directories of the container stay with it
+					j.end()
+					if err := n.Cleanup(t.Context()); err != nil {
+						t.Error(err)
+					}
+				}
 				if problems, err := n.Verify(t.Context(), ""); err != nil || len(problems) != 0 {
 					t.Errorf("verify: got %v, %v", problems, err)
 				}
@@ -384,7 +386,7 @@ func TestDamageMatrix(t *testing.T) {
 	}
 }
 
-// TestBucketsAreValues damages the metadata such that a snapshot, or its labels, is a value: it is rebuilt, because
+// TestBucketsAreValues damages the metadata such that a snapshot, or its labels, is a value: it is set aside, because
 // the name could not be used again.
 func TestBucketsAreValues(t *testing.T) {
 	for name, damage := range map[string]func(all *bbolt.Bucket) error{
@@ -409,6 +411,7 @@ func TestBucketsAreValues(t *testing.T) {
 				t.Fatal(err)
 			}
 			n.start(t, tree.Stubs)
+			n.commit(t, "model", "", newModel().file("w", 0o644, content))
 			if err := n.mountModel(t, content); err != nil {
 				t.Error(err)
 			}

@@ -20,7 +20,6 @@
 //	<root>/snapshots/<id>/fs/             files, or stubs of files
 //	<root>/snapshots/<id>/work/           overlayfs's work directory
 //	<root>/snapshots/<id>/ballast.json    the marker of a model snapshot
-//	<root>/snapshots/<id>/record.json     what metadata.db has of the snapshot, with a checksum
 //
 // The marker is {"empty":true} or {"table":"sha256:…","show":"stubs","view":true,"shown":true,…}.
 // It is written before the first file, and again with "shown" after the last. Both writes are
@@ -41,11 +40,11 @@
 //
 //	New        checks the pages and records of metadata.db before bbolt maps the file. Damaged
 //	           metadata is set aside as metadata.db.damaged-<time>, and ids of existing directories
-//	           are not assigned again. Lost snapshots are added again from their record.json.
+//	           are not assigned again. The snapshots in it are lost: their images must be pulled again,
+//	           for which the store still has the files.
 //	Reconcile  removes directories and references without a snapshot, except after metadata was
 //	           lost, and except directories that are mounted in any mount namespace. It adds the
-//	           missing reference of every marker, also of a directory unknown to the metadata, and
-//	           writes missing records.
+//	           missing reference of every marker, also of a directory unknown to the metadata.
 //	Missing    finds what containerd has recorded and the metadata have not.
 //	Inspect    compares some stubs of every model with its table. A damaged snapshot is marked as
 //	           not shown, shown again, and only then marked as shown. Stubs become links if this

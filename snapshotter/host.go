@@ -160,6 +160,8 @@ func (s *Snapshotter) removeHost(ctx context.Context, m HostMount) error {
 	}
 	if err := os.RemoveAll(s.snapshotDir(m.ID)); err != nil {
 		s.log.WarnContext(ctx, "directory of a removed snapshot stays until the next cleanup", "snapshot", m.ID, "err", err)
+	} else {
+		s.leaving.Delete(m.ID)
 	}
 	return nil
 }

@@ -164,7 +164,7 @@ func (s *Snapshotter) Inspect(ctx context.Context) error {
 			continue
 		}
 		if len(f.problems) == 0 {
-			if f.label == "" { // lost with metadata that were rebuilt
+			if f.label == "" { // lost
 				err = errors.Join(err, s.label(ctx, f.key, f.shows()))
 			}
 			continue
@@ -244,13 +244,10 @@ func (s *Snapshotter) Health(ctx context.Context) (Health, error) {
 }
 
 // unknown returns the names of directories without metadata, except those of removed snapshots, which wait
-// for the next Cleanup, or which one is removing.
+// for the next Cleanup.
 func (s *Snapshotter) unknown(ctx context.Context) ([]string, error) {
 	all, err := s.orphans(ctx, nil)
 	return slices.DeleteFunc(all, func(id string) bool {
-		if r, err := readRecord(s.snapshotDir(id)); err == nil {
-			return r.Removed
-		}
 		if _, leaving := s.leaving.Load(id); leaving {
 			return true
 		}

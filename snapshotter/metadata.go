@@ -2,26 +2,30 @@ package snapshotter
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
+	"strconv"
 	"time"
 
 	"github.com/ballast-dev/ballast/store/boltfile"
 	"github.com/containerd/containerd/v2/core/metadata/boltutil"
 	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/core/snapshots/storage"
 	"go.etcd.io/bbolt"
 	berrors "go.etcd.io/bbolt/errors"
 )
 
 // metadataName is overlay's database.
 const metadataName = "metadata.db"
+
+// maxLost limits how many ids can be skipped, because each takes some microseconds.
+const maxLost = 1 << 20
 
 // lockTimeout is how long to wait for another process to close the metadata.
 const lockTimeout = 10 * time.Second
@@ -35,108 +39,82 @@ var (
 	keyID           = []byte("id")
 	keyKind         = []byte("kind")
 	keyParent       = []byte("parent")
-	keyInodes       = []byte("inodes")
-	keySize         = []byte("size")
 	keyLabels       = []byte("labels")
 )
 
-// prepareMetadata sets a damaged database aside and makes sure that the id of an existing directory
-// is not assigned again. If the database has lost snapshots, because it is new or older than the
-// directories, they are added from their records. unsure is true if some have no record.
-func prepareMetadata(root string, log *slog.Logger) (unsure bool, err error) {
-	found, err := readRecords(filepath.Join(root, snapshotsName))
-	if err != nil {
+// prepareMetadata sets a damaged database aside. It reports whether there is none, which then may have been lost.
+func prepareMetadata(root string, log *slog.Logger) (missing bool, err error) {
+	path := filepath.Join(root, metadataName)
+	if info, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
+		return true, nil
+	}
+	damage, err := checkMetadata(path)
+	if damage == nil || err != nil {
 		return false, err
 	}
-	largest := slices.Max(append(slices.Collect(maps.Keys(found)), 0))
-	path := filepath.Join(root, metadataName)
-	_, err = os.Lstat(path)
-	missing := errors.Is(err, fs.ErrNotExist)
-	db, damage, err := openMetadata(path)
 	aside := boltfile.Aside(path)
-	if damage != nil {
-		if err := os.Rename(path, aside); err != nil {
-			return false, err
-		}
-		log.Warn("metadata of the snapshots is damaged and was set aside", "path", aside, "err", damage)
-		db, err = bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockTimeout})
-	}
-	if err != nil {
-		return false, fmt.Errorf("open %s: %w", path, err)
-	}
-	var last uint64
-	err = db.Update(func(tx *bbolt.Tx) error {
-		last, err = raiseSequence(tx, largest)
-		return err
-	})
-	if err != nil || largest <= last {
-		return false, errors.Join(err, db.Close())
-	}
-	var added int
-	var lost []uint64
-	err = db.Update(func(tx *bbolt.Tx) error {
-		if added, lost, err = rebuild(tx, found); err != nil {
-			return err
-		}
-		return checkSnapshots(tx)
-	})
-	// A crash can leave a half-made snapshot, one id ahead of the metadata.
-	if damage == nil && !missing && slices.Equal(lost, []uint64{last + 1}) {
-		lost = nil
-	}
-	switch {
-	case err != nil || len(lost) > 0:
-		log.Error("metadata of some snapshots is lost; remove the images of this snapshotter from containerd and pull them again",
-			"path", path, "rebuilt", added, "lost", lost, "err", err)
-	case added > 0:
-		log.Warn("metadata of the snapshots was lost and is rebuilt from the records of the snapshots", "path", path, "rebuilt", added)
-	}
-	if unsure = err != nil || len(lost) > 0; !unsure && damage != nil {
-		err = os.Remove(aside) // nothing in it is missing
-	} else {
-		err = nil
-	}
-	return unsure, errors.Join(err, db.Close())
+	log.Error("metadata of the snapshots is damaged and was set aside", "path", aside, "err", damage)
+	return true, os.Rename(path, aside)
 }
 
-// raiseSequence makes new ids larger than largest. It returns the last id that the database had
-// assigned.
-func raiseSequence(tx *bbolt.Tx, largest uint64) (last uint64, err error) {
-	b, err := tx.CreateBucketIfNotExists(bucketVersion)
-	if err != nil {
-		return 0, err
-	}
-	if _, err := b.CreateBucketIfNotExists(bucketParents); err != nil {
-		return 0, err
-	}
-	sb, err := b.CreateBucketIfNotExists(bucketSnapshots)
-	if err != nil {
-		return 0, err
-	}
-	if last = sb.Sequence(); last < largest {
-		return last, sb.SetSequence(largest)
-	}
-	return last, nil
-}
-
-// openMetadata opens the database. damage describes a damaged one.
-func openMetadata(path string) (db *bbolt.DB, damage, err error) {
-	p, err := os.ReadFile(path)
+// raiseIDs makes sure that the id of a directory in dir is not assigned again: a container may still use its files. It
+// reports whether there are directories that the metadata does not know, because they were lost, or are older than the
+// directories.
+func raiseIDs(ctx context.Context, meta *storage.MetaStore, dir string, missing bool) (lost bool, err error) {
+	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, err
+		return false, err
+	}
+	var largest uint64
+	for _, e := range entries {
+		if id, err := strconv.ParseUint(e.Name(), 10, 64); err == nil {
+			largest = max(largest, id)
+		}
+	}
+	const key = "ballast/id" // no namespace of containerd has a snapshot with this key
+	err = meta.WithTransaction(ctx, true, func(ctx context.Context) error {
+		for first, id := uint64(0), uint64(0); id < largest || id == 0; {
+			s, err := storage.CreateSnapshot(ctx, snapshots.KindActive, key, "")
+			if err == nil {
+				_, _, err = storage.Remove(ctx, key)
+			}
+			if err == nil {
+				id, err = strconv.ParseUint(s.ID, 10, 64)
+			}
+			if err != nil {
+				return err
+			}
+			if first == 0 {
+				// A crash can leave a half-made snapshot, one id ahead of the metadata.
+				first, lost = id, largest > id || largest == id && missing
+			}
+			if largest > first && largest-first > maxLost {
+				return fmt.Errorf("%s: no snapshot had this id", filepath.Join(dir, strconv.FormatUint(largest, 10)))
+			}
+		}
+		return nil
+	})
+	return lost, err
+}
+
+// checkMetadata returns what is damaged in the database. It returns errdefs.ErrUnavailable if another process has it
+// open.
+func checkMetadata(path string) (damage, err error) {
+	p, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
 	}
 	if damage := boltfile.Walk(bytes.NewReader(p), int64(len(p)), nil); damage != nil {
-		return nil, damage, nil
+		return damage, nil
 	}
-	if db, err = bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockTimeout}); errors.Is(err, berrors.ErrTimeout) {
-		return nil, nil, boltfile.Locked(path)
-	} else if err != nil {
-		return nil, nil, err
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockTimeout})
+	if errors.Is(err, berrors.ErrTimeout) {
+		err = boltfile.Locked(path)
 	}
-	if damage := db.View(checkSnapshots); damage != nil {
-		return nil, damage, db.Close()
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
-	return db, nil, nil
+	return db.View(checkSnapshots), db.Close()
 }
 
 // checkSnapshots checks the records of all snapshots: a changed id would show the files of another

@@ -68,7 +68,7 @@ func (s *Snapshotter) stage(ctx context.Context, key string, opts []snapshots.Op
 		err = writeMarker(s.snapshotDir(id), marker{Empty: true})
 	}
 	if err != nil {
-		if rerr := s.overlay.Remove(context.WithoutCancel(ctx), key); rerr != nil {
+		if _, rerr := s.drop(context.WithoutCancel(ctx), key); rerr != nil {
 			return nil, fmt.Errorf("%w; remove %q: %w", err, key, rerr)
 		}
 		return nil, err

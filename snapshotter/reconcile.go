@@ -47,7 +47,7 @@ func (s *Snapshotter) Hold(ctx context.Context, id string, table digest.Digest, 
 
 // Reconcile makes the store's references agree with the snapshots: it removes what is left of
 // removed snapshots (Cleanup) and adds missing references, also for directories unknown to the
-// metadata. It writes the records that are missing. Call it once before serving.
+// metadata. Call it once before serving.
 //
 // Nothing is removed if the metadata may have lost snapshots; the next Cleanup does that.
 func (s *Snapshotter) Reconcile(ctx context.Context) error {
@@ -55,9 +55,6 @@ func (s *Snapshotter) Reconcile(ctx context.Context) error {
 		if err := s.Cleanup(ctx); err != nil { // no data is lost
 			s.log.WarnContext(ctx, "files of removed snapshots stay until the next cleanup", "err", err)
 		}
-	}
-	if err := s.keepRecords(ctx); err != nil {
-		return err
 	}
 	refs := s.refs()
 	dirs, err := s.dirs()
@@ -101,12 +98,11 @@ func (s *Snapshotter) Cleanup(ctx context.Context) error {
 		// The name of a reference can contain anything.
 		if filepath.Base(id) == id && id != "." && id != ".." {
 			s.leaving.Store(id, true)
-			err := os.RemoveAll(s.snapshotDir(id))
-			s.leaving.Delete(id)
-			if err != nil {
+			if err := os.RemoveAll(s.snapshotDir(id)); err != nil {
 				s.log.WarnContext(ctx, "directory of a removed snapshot stays until the next cleanup", "snapshot", id, "err", err)
 				continue
 			}
+			s.leaving.Delete(id)
 		}
 		if _, ok := refs[id]; ok {
 			drop = append(drop, refName(id))

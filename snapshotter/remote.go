@@ -34,7 +34,7 @@ func (s *Snapshotter) prepareRemote(ctx context.Context, target, key, parent str
 	}
 	// The incomplete snapshot must not stay. Usually another namespace has just committed the same
 	// layer.
-	if rerr := s.overlay.Remove(context.WithoutCancel(ctx), key); rerr != nil {
+	if _, rerr := s.drop(context.WithoutCancel(ctx), key); rerr != nil {
 		return fmt.Errorf("claim %s: %w; remove %q: %w", target, err, key, rerr)
 	}
 	if errdefs.IsAlreadyExists(err) {

@@ -51,9 +51,9 @@ type Options struct {
 type Snapshotter struct {
 	snapshots.Snapshotter // overlay, for the methods that are not overridden
 
-	overlay *recorder
+	overlay overlaySnapshotter
 	meta    *storage.MetaStore // of overlay, for ids and parents
-	unsure  bool               // meta may have lost snapshots; set by New
+	unsure  bool               // meta has lost snapshots; set by New
 	store   *store.Store
 	root    string       // absolute, without symbolic links
 	objects tree.Objects // of the store; their directory is the data-only lower layer
@@ -66,7 +66,7 @@ type Snapshotter struct {
 
 	noStubs error // why the kernel mounts no stubs, if backend is tree.Links
 
-	leaving sync.Map // ids whose directories a Cleanup is removing
+	leaving sync.Map // ids of removed snapshots, whose directories a Cleanup removes
 
 	asked  asked      // see Missing
 	hiding sync.Mutex // serializes repairs of the hiding layer; no other lock is taken while it is held
@@ -110,7 +110,7 @@ func New(root string, st *store.Store, o Options) (*Snapshotter, error) {
 	if backend == tree.Links {
 		noStubs = probe(root, probeStubs)
 	}
-	unsure, err := prepareMetadata(root, o.Log)
+	missing, err := prepareMetadata(root, o.Log)
 	if err != nil {
 		return nil, err
 	}
@@ -121,6 +121,14 @@ func New(root string, st *store.Store, o Options) (*Snapshotter, error) {
 	if err != nil {
 		return nil, err
 	}
+	unsure, err := raiseIDs(context.Background(), meta, filepath.Join(root, snapshotsName), missing)
+	if err != nil {
+		return nil, errors.Join(err, meta.Close())
+	}
+	if unsure {
+		o.Log.Error("metadata of some snapshots is lost; \"ballast verify --repair\" makes containerd forget them, \"ballast doctor\" names the images to pull again",
+			"path", filepath.Join(root, metadataName))
+	}
 	inner, err := overlay.NewSnapshotter(root, overlay.WithMetaStore(meta), overlay.AsynchronousRemove, overlay.WithRemapIDs)
 	if err != nil {
 		return nil, errors.Join(err, meta.Close())
@@ -129,9 +137,8 @@ func New(root string, st *store.Store, o Options) (*Snapshotter, error) {
 	if !ok {
 		panic("snapshotter: internal error: overlay does not clean up")
 	}
-	rec := &recorder{overlaySnapshotter: ov, meta: meta, dir: filepath.Join(root, "snapshots"), log: o.Log}
 	return &Snapshotter{
-		Snapshotter: rec, overlay: rec, meta: meta, unsure: unsure, store: st,
+		Snapshotter: ov, overlay: ov, meta: meta, unsure: unsure, store: st,
 		root: root, backend: backend, noStubs: noStubs, volume: o.Volume, bare: o.Bare, told: o.Mounted,
 		asked:   asked{names: map[string]bool{}},
 		objects: tree.Objects{Dir: objects, Name: store.ObjectName, Size: st.View("").Size}, log: o.Log,
@@ -235,7 +242,7 @@ func (s *Snapshotter) create(ctx context.Context, f createFunc, key, parent stri
 	}
 	mounts, err := s.mounts(ctx, key, plain)
 	if err != nil {
-		if rerr := s.overlay.Remove(context.WithoutCancel(ctx), key); rerr != nil {
+		if _, rerr := s.drop(context.WithoutCancel(ctx), key); rerr != nil {
 			return nil, fmt.Errorf("%w; remove %q: %w", err, key, rerr)
 		}
 		return nil, err
@@ -299,16 +306,25 @@ func (s *Snapshotter) Usage(ctx context.Context, key string) (snapshots.Usage, e
 // Remove removes a snapshot; the next Cleanup removes its directory. It returns
 // errdefs.ErrFailedPrecondition while the snapshot has children.
 func (s *Snapshotter) Remove(ctx context.Context, key string) error {
-	id, _, err := s.info(ctx, key)
-	if err != nil {
-		return err
-	}
 	// Metadata first: while the snapshot has children, its objects must stay.
-	if err := s.overlay.Remove(ctx, key); err != nil {
+	id, err := s.drop(ctx, key)
+	if err != nil {
 		return err
 	}
 	s.release(context.WithoutCancel(ctx), id)
 	return nil
+}
+
+// drop removes the metadata of a snapshot; the next Cleanup removes its directory.
+func (s *Snapshotter) drop(ctx context.Context, key string) (id string, err error) {
+	if id, _, err = s.info(ctx, key); err != nil {
+		return "", err
+	}
+	s.leaving.Store(id, true)
+	if err = s.overlay.Remove(ctx, key); err != nil {
+		s.leaving.Delete(id)
+	}
+	return id, err
 }
 
 // release removes the reference of a removed snapshot. Errors are only logged, because Remove

@@ -243,7 +243,7 @@ var access = []Mutant{
 		`case have == "" || have == s.digest || b.ours(p, have):`, `case true:`,
 		"cmd/internal/setup", "TestForeignHosts"},
 	{23, "files that others have edited are replaced", "cmd/internal/setup/plan.go",
-		`return known && (f.wrote(d) ||`, `return known && (true ||`,
+		`return known && (f.wrote(d) ||`, `return known && (len(f.Wrote) > 0 ||`,
 		"cmd/internal/setup", "TestEditedFileStaysUnchanged"},
 	{23, "files that others have edited are removed", "cmd/internal/setup/remove.go",
 		`case f.wrote(now) && f.Was == "":`, `case f.Was == "":`,

@@ -20,19 +20,20 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// A read of a removed model must not change the same model when it is pulled again: its unverified
-// bytes must not get into a file that is already hashed.
-func TestUnverifiedLateRead(t *testing.T) {
+// A read of a removed model must not change the same model when it is pulled again: what comes late must not get into a
+// file that is already hashed.
+func TestLateRead(t *testing.T) {
 	p := storetest.Random(80, 120<<20)
 	d := digest.FromBytes(p)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
-	b := storetest.NewBuilder("x").Raw("w", p, 0o644)
+	b := storetest.NewBuilder("x").RawChunks("w", p, 0o644, filetable.MaxChunk)
 
 	// A reader requests the first chunk; the registry answers late, with wrong bytes.
 	wrong, asked, lie := storetest.NewFetcher(p), make(chan struct{}), make(chan struct{})
-	wrong.Delay = func(context.Context) { close(asked); <-lie }
+	begun := sync.OnceFunc(func() { close(asked) })
+	wrong.Delay = func(context.Context) { begun(); <-lie }
 	wrong.Mangle = func(_ int64, b []byte) { clear(b) }
-	table := exposed(t, s, b, store.ExposeOptions{Sources: storetest.From(wrong), Unverified: true})
+	table := exposed(t, s, b, store.ExposeOptions{Sources: storetest.From(wrong)})
 	late := later(func() error {
 		_, err := s.View("").ReadAt(t.Context(), d, make([]byte, 10), 0)
 		return err
@@ -52,7 +53,7 @@ func TestUnverifiedLateRead(t *testing.T) {
 		}
 		return nil
 	}
-	exposed(t, s, b, store.ExposeOptions{Sources: storetest.From(right), Unverified: true})
+	exposed(t, s, b, store.ExposeOptions{Sources: storetest.From(right)})
 	job := later(func() error {
 		return s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(right)})
 	})

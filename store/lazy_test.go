@@ -356,28 +356,6 @@ func testReadWaits(t *testing.T) {
 	}
 }
 
-// Unverified reading is a separate option: bytes can be read at once, and a blob that turns out to be
-// wrong is fetched again.
-func TestReadUnverified(t *testing.T) {
-	p := storetest.Random(10, 6<<20)
-	d := digest.FromBytes(p)
-	s := storetest.Open(t, t.TempDir(), store.Options{})
-	table := storetest.NewBuilder("x").Raw("w", p, 0o644).Put(t, s)
-	hold(t, s, table)
-	f := storetest.NewFetcher(p)
-	if err := s.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(f), Unverified: true}); err != nil {
-		t.Fatal(err)
-	}
-	readRandomly(t, s, d, p, 20)
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
-		t.Fatal(err)
-	}
-	readRandomly(t, s, d, p, 20)
-	if _, err := s.OpenObject(d, nil); err != nil {
-		t.Error(err)
-	}
-}
-
 // Chunks of existing objects are copied: for a model that shares most chunks with another one, only the
 // others are fetched.
 func TestChunksAreShared(t *testing.T) {

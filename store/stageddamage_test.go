@@ -164,7 +164,7 @@ func TestReadersOfStagedDamage(t *testing.T) {
 		"bad sector, states": {func(b *storetest.Builder) *storetest.Builder {
 			return b.RawChunks("w", weights, 0o644, chunk).Stated(t, weights)
 		}, func(f *os.File) error { disk.Spoil(f.Name(), chunk+1<<20); return nil }, false},
-		"bad sector, raw": {func(b *storetest.Builder) *storetest.Builder { return b.Raw("w", weights, 0o644) }, func(f *os.File) error { disk.Spoil(f.Name(), chunk+1<<20); return nil }, false},
+		"bad sector, digests": {func(b *storetest.Builder) *storetest.Builder { return b.RawChunks("w", weights, 0o644, chunk) }, func(f *os.File) error { disk.Spoil(f.Name(), chunk+1<<20); return nil }, false},
 		"bit, states": {func(b *storetest.Builder) *storetest.Builder {
 			return b.RawChunks("w", weights, 0o644, chunk).Stated(t, weights)
 		}, func(f *os.File) error {
@@ -189,7 +189,7 @@ func TestReadersOfStagedDamage(t *testing.T) {
 			s = storetest.Open(t, dir, store.Options{})
 			defer s.Close()
 			sources := storetest.From(storetest.NewFetcher(weights))
-			if err := s.Expose(t.Context(), table, store.ExposeOptions{Sources: sources, Unverified: true}); err != nil {
+			if err := s.Expose(t.Context(), table, store.ExposeOptions{Sources: sources}); err != nil {
 				t.Fatal(err)
 			}
 			_, before, err := s.View("").LazyFile(d)

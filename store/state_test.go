@@ -51,9 +51,6 @@ func TestPresence(t *testing.T) {
 			if some.Total != total || some.Done <= 0 || some.Done >= total {
 				t.Errorf("after a read: got %+v of %d", some, total)
 			}
-			if s.Early(table)[""].Unverified {
-				t.Error("a file with digests of chunks is reported as unverified")
-			}
 			s.Close()
 			s = storetest.Open(t, dir, store.Options{})
 			if got := state(t, s, table); got.Total != some.Total || got.Done != some.Done || !got.Begun {
@@ -66,30 +63,6 @@ func TestPresence(t *testing.T) {
 				t.Errorf("at the end: got %+v", got)
 			}
 		})
-	}
-}
-
-// TestUnverified checks the state of a file without digests of chunks that can be read at once.
-func TestUnverified(t *testing.T) {
-	s := storetest.Open(t, t.TempDir(), store.Options{})
-	p := storetest.Random(5, 9<<20)
-	f := storetest.NewFetcher(p)
-	table := storetest.NewBuilder("raw").Raw("model.bin", p, 0o644).Put(t, s)
-	hold(t, s, table)
-	if err := s.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(f), Unverified: true}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.View("").ReadAt(t.Context(), digest.FromBytes(p), make([]byte, 10), 5<<20); err != nil {
-		t.Fatal(err)
-	}
-	if got := state(t, s, table); !got.Early[""].Unverified || got.Done <= 0 || got.Done >= got.Total {
-		t.Errorf("unverified %t, %+v", s.Early(table)[""].Unverified, got)
-	}
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
-		t.Fatal(err)
-	}
-	if s.Early(table)[""].Unverified {
-		t.Error("still unverified when it is complete")
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -569,42 +568,6 @@ func TestReaderOfWholeFile(t *testing.T) {
 			if err := <-job; err != nil {
 				t.Error(err)
 			}
-		})
-	}
-}
-
-// TestIdentityOfUnverified: a file that was read before it was verified keeps its identity only if all
-// bytes read were right, because they are in the page cache.
-func TestIdentityOfUnverified(t *testing.T) {
-	for _, lies := range []bool{true, false} {
-		t.Run(fmt.Sprintf("lies %v", lies), func(t *testing.T) {
-			p := storetest.Random(20, 9<<20)
-			d := digest.FromBytes(p)
-			s := storetest.Open(t, t.TempDir(), store.Options{})
-			var honest atomic.Bool
-			f := storetest.NewFetcher(p)
-			f.Mangle = func(_ int64, b []byte) {
-				if lies && !honest.Load() {
-					clear(b)
-				}
-			}
-			table := exposed(t, s, storetest.NewBuilder("x").Raw("w", p, 0o644), store.ExposeOptions{Sources: good(f), Unverified: true})
-			_, before, err := s.View("").LazyFile(d)
-			if err != nil || before == d {
-				t.Fatalf("identity %s: %v", before, err)
-			}
-			var one [1]byte
-			if _, err := s.View("").ReadAt(t.Context(), d, one[:], 0); err != nil || (one[0] == p[0]) == lies {
-				t.Fatalf("read %d, it is %d: %v", one[0], p[0], err)
-			}
-			honest.Store(true)
-			if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: good(f)}); err != nil {
-				t.Fatal(err)
-			}
-			if _, after, err := s.View("").LazyFile(d); err != nil || (after == before) == lies {
-				t.Errorf("identity %s, was %s: %v", after, before, err)
-			}
-			readRandomly(t, s, d, p, 5)
 		})
 	}
 }

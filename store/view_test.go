@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -310,55 +309,63 @@ func TestLieBeforeCrash(t *testing.T) {
 	}
 }
 
-// TestWrongIsRemembered: after a restart it is still known that wrong bytes of a file without digests
-// were read: it does not keep its identity.
+// TestWrongIsRemembered: after a restart it is still known that bytes of a file were read that the disk had changed: it does not
+// keep its identity.
 func TestWrongIsRemembered(t *testing.T) {
-	p, dir := storetest.Random(43, 9<<20), t.TempDir()
+	const chunk = filetable.MaxChunk
+	p, dir := storetest.Random(43, 4*chunk), t.TempDir()
 	d := digest.FromBytes(p)
-	s, err := store.Open(dir, store.Options{Reserve: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { s.Close() }()
-	var honest atomic.Bool
+	s := storetest.Open(t, dir, store.Options{Reserve: 1})
 	f := storetest.NewFetcher(p)
-	f.Mangle = func(_ int64, b []byte) {
-		if !honest.Load() {
-			clear(b)
-		}
-	}
-	b := storetest.NewBuilder("x").Raw("w", p, 0o644)
-	o := store.ExposeOptions{Sources: good(f), Unverified: true}
-	v, table := viewed(t, s, "snapshot/1", b, o)
+	o := store.ExposeOptions{View: "snapshot/1", Sources: storetest.From(f)}
+	v, table := viewed(t, s, o.View, storetest.NewBuilder("x").RawChunks("w", p, 0o644, chunk).Stated(t, p), o)
 	_, before, err := v.LazyFile(d)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := make([]byte, 1)
-	if _, err := v.ReadAt(t.Context(), d, got, 0); err != nil || got[0] == p[0] {
-		t.Fatalf("read %d, it is %d: %v", got[0], p[0], err)
+	interrupted(t, s, table, p, 2*chunk)
+	markSynced(t, dir)
+	if _, err := biggestStaged(t, dir).WriteAt([]byte{p[chunk+5] ^ 4}, chunk+5); err != nil {
+		t.Fatal(err)
 	}
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: good(f)}); err == nil {
-		t.Fatal("wrong bytes became an object")
+	open := func() {
+		t.Helper()
+		s = storetest.Open(t, dir, store.Options{Reserve: 1})
+		if err := s.Expose(t.Context(), table, o); err != nil {
+			t.Fatal(err)
+		}
+		v = s.View(o.View)
+	}
+	kept := func() bool {
+		_, now, err := v.LazyFile(d)
+		return err == nil && now == before
+	}
+	open()
+	got := make([]byte, 1)
+	if _, err := v.ReadAt(t.Context(), d, got, chunk+5); err != nil || got[0] == p[chunk+5] || !kept() {
+		t.Fatalf("read %d, it is %d: %v", got[0], p[chunk+5], err)
+	}
+	f.Allow = func(int64, int64) bool { return false }
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := later(func() error { return s.Hydrate(ctx, table, store.HydrateOptions{Sources: o.Sources}) })
+	waitFor(t, "the damage is found", func() bool { return !kept() })
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Error(err)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if s, err = store.Open(dir, store.Options{Reserve: 1}); err != nil {
+	open()
+	if kept() {
+		t.Error("the identity is the same after a restart")
+	}
+	f.Allow = nil
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: o.Sources}); err != nil {
 		t.Fatal(err)
 	}
-	honest.Store(true)
-	o.View, v = "snapshot/1", s.View("snapshot/1")
-	if err := s.Expose(t.Context(), table, o); err != nil {
-		t.Fatal(err)
-	}
-	if _, after, err := v.LazyFile(d); after == before || err != nil {
-		t.Errorf("identity %s after a restart, was %s: %v", after, before, err)
-	}
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: good(f)}); err != nil {
-		t.Fatal(err)
-	}
-	if _, after, err := v.LazyFile(d); after == before || err != nil {
-		t.Errorf("identity %s when it is complete, was %s: %v", after, before, err)
+	if kept() {
+		t.Error("the identity is the same when it is complete")
 	}
 }

@@ -177,9 +177,6 @@ func state(im wire.Image, ref string) string {
 	if !im.Ends.IsZero() {
 		words = append(words, "stops "+expires(im.Ends))
 	}
-	if im.Unverified {
-		words = append(words, "unverified")
-	}
 	if len(im.Pins) > 0 {
 		words = append(words, pinned(im, ref))
 	}

@@ -266,27 +266,23 @@ func (f *facade) kept(t *testing.T, u *upstream, b *converttest.Built, pending b
 }
 
 // TestSignedChunks allows chunks to be read only if a signature covers their digests: that of a manifest,
-// unless bytes can be read before any digest is compared. A signature of the files waits for the files, and that of a
-// manifest for the headers of tars.
+// but for names in headers of tars. A signature of the files waits for the files.
 func TestSignedChunks(t *testing.T) {
 	t.Parallel()
 	key, public := newKey(t)
 	files := converttest.Files(weights(300 << 10))
 	raw, tars, chunks := converttest.ModelPackRaw(files), converttest.ModelPackTar(files), converttest.ModelPackChunked(files, converttest.ZstdChunkedPodman, 64<<10)
 	for _, tt := range []struct {
-		name       string
-		kinds      []string
-		model      *converttest.Built
-		unverified bool
-		pending    bool
+		name    string
+		kinds   []string
+		model   *converttest.Built
+		pending bool
 	}{
-		{"oms, no chunks", []string{signature.TypeOMS}, raw, false, false},
-		{"oms, chunks", []string{signature.TypeOMS}, chunks, false, true},
-		{"cosign, chunks", []string{signature.TypeCosign}, chunks, false, false},
-		{"cosign, names in headers of tars", []string{signature.TypeCosign}, tars, false, true},
-		{"oms or cosign, chunks", []string{signature.TypeOMS, signature.TypeCosign}, chunks, false, false},
-		{"oms, no chunks, read unverified", []string{signature.TypeOMS}, raw, true, true},
-		{"cosign, no chunks, read unverified", []string{signature.TypeCosign}, raw, true, true},
+		{"oms, no chunks", []string{signature.TypeOMS}, raw, false},
+		{"oms, chunks", []string{signature.TypeOMS}, chunks, true},
+		{"cosign, chunks", []string{signature.TypeCosign}, chunks, false},
+		{"cosign, names in headers of tars", []string{signature.TypeCosign}, tars, true},
+		{"oms or cosign, chunks", []string{signature.TypeOMS, signature.TypeCosign}, chunks, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -296,7 +292,6 @@ func TestSignedChunks(t *testing.T) {
 				any = append(any, signature.SignerOptions{Type: kind, Key: public})
 			}
 			f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: any})
-			f.h.Signatures.Unverified = tt.unverified
 			u.push("team/m", "v1", tt.model)
 			u.attach(t, "api", "team/m", tt.model.Digest(), mediatype.Bundle, mediatype.Bundle, sign(t, key, files))
 			u.legacy(t, key, "team/m", tt.model.Digest())

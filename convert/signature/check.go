@@ -29,10 +29,6 @@ type Checker struct {
 	// Count is called with the mode and state of each Check by a rule that is not off; may be nil.
 	Count func(Mode, State)
 
-	// Unverified is true if files can be read before their digests are compared
-	// (store.ExposeOptions.Unverified).
-	Unverified bool
-
 	// Log is the logger for models that violate a rule; nil discards.
 	Log *slog.Logger
 
@@ -267,18 +263,14 @@ func (c *Checker) Whole(ctx context.Context, table digest.Digest) (bool, error) 
 		return false, nil
 	}
 	all, err := c.Store.Verdicts(table)
-	return slices.ContainsFunc(all, c.whole), err
-}
-
-func (c *Checker) whole(v store.Verdict) bool {
-	return v.Whole || c.Unverified && len(v.Signers) > 0
+	return slices.ContainsFunc(all, func(v store.Verdict) bool { return v.Whole }), err
 }
 
 // accept sets the result of a rule that is satisfied by the known files. Files whose bytes can be read
 // before the verdict covers them are compared first, which takes until the model is complete.
 func (c *Checker) accept(res *Result, s Subject, v store.Verdict) {
 	res.State, res.Signers, res.Kept = Accepted, v.Signers, v.Time
-	if s.Image.Table != "" && !s.Complete && c.whole(v) {
+	if s.Image.Table != "" && !s.Complete && v.Whole {
 		res.State, res.Reasons = Pending, append([]string{"its files are compared with the signed digests when it is complete"}, v.Signers...)
 	}
 }

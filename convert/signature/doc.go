@@ -18,8 +18,7 @@
 //
 // A signature of a manifest covers the digests of chunks in the file table, oms does not: whoever serves
 // a table can put other chunks below a signed file. Such a model is pending until it is complete and its
-// files have been compared, also if files can be read before their digest is (Checker.Unverified), and if names come
-// from the headers of uncompressed tars.
+// files have been compared, and so is one with names from the headers of uncompressed tars.
 // Signatures of manifests are looked for first.
 //
 // # Where signatures are found

@@ -56,9 +56,6 @@ type Options struct {
 	// Mode returns when to show a model pulled from repositories. Nil means Complete.
 	Mode func(from []Repository) Mode
 
-	// Unverified allows reads of files without chunk digests before their digest has been verified.
-	Unverified bool
-
 	// Background downloads the rest of a model that is already shown, until it is complete or no
 	// longer referenced. It returns at once. view is the view in which the model is shown, and
 	// sources are those that Apply would use. It is required for modes other than Complete.
@@ -330,9 +327,7 @@ func (d *Differ) expose(ctx context.Context, view string, table digest.Digest, f
 	if mode == Complete {
 		return false, nil
 	}
-	err := d.o.Store.Expose(ctx, table, store.ExposeOptions{
-		View: view, Sources: sources, Wait: mode == Lazy, Unverified: d.o.Unverified, Probe: true,
-	})
+	err := d.o.Store.Expose(ctx, table, store.ExposeOptions{View: view, Sources: sources, Wait: mode == Lazy, Probe: true})
 	if errdefs.IsFailedPrecondition(err) {
 		d.o.Log.InfoContext(ctx, "model is shown when it is complete", "table", table, "mode", mode, "reason", reason(err))
 		return false, nil

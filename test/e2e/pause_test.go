@@ -21,7 +21,6 @@ type lazyState struct {
 	State            string
 	Total, Completed int64
 	Paused           bool
-	Unverified       bool
 	Snapshots        int
 }
 
@@ -51,7 +50,7 @@ func TestPause(t *testing.T) {
 		}
 	}
 	s := lazyStateOf(t, n)
-	if s.State != "lazy" || !s.Paused || s.Unverified || s.Snapshots == 0 || s.Completed < 4<<20 || s.Completed >= s.Total {
+	if s.State != "lazy" || !s.Paused || s.Snapshots == 0 || s.Completed < 4<<20 || s.Completed >= s.Total {
 		t.Errorf("in the pause: %+v", s)
 	}
 	out := ballast(t, n, "ls")
@@ -99,26 +98,6 @@ func TestResume(t *testing.T) {
 	}
 	resume(t, n)
 	m.awaitComplete(t)
-}
-
-// TestLazyStateUnverified checks the state of a model whose bytes can be read before they are verified.
-func TestLazyStateUnverified(t *testing.T) {
-	n := node.StartNode(t, node.Options{Config: "[lazy]\nmode = \"lazy\"\nverify = \"after\"\n"})
-	pause(t, n)
-	ref := push(t, n, converttest.ModelPackRaw(converttest.Files(weights(127, 24<<20))))
-	mustPull(t, n, "ballast", ref)
-	if s := lazyStateOf(t, n); s.State != "lazy" || !s.Unverified {
-		t.Errorf("got %+v", s)
-	}
-	if out := ballast(t, n, "ls"); !strings.Contains(out, "unverified, in use") {
-		t.Errorf("ls:\n%s", out)
-	}
-	if err := pullRest(n, ref); err != nil {
-		t.Error(err)
-	}
-	if s := lazyStateOf(t, n); s.State != "complete" || s.Unverified {
-		t.Errorf("at the end: %+v", s)
-	}
 }
 
 // TestBallastdUnmount removes the lazy mount, which a daemon leaves for its successor.

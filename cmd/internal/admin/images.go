@@ -118,9 +118,6 @@ func (h *Handler) incomplete(v *wire.Image, st store.State) {
 	switch {
 	case len(st.Early) > 0:
 		v.State, v.Total, v.Completed = wire.StateLazy, st.Total, st.Done
-		for _, e := range st.Early {
-			v.Unverified = v.Unverified || e.Unverified
-		}
 	case st.Running:
 		v.State = wire.StatePulling
 		for _, p := range st.Blobs {

@@ -128,7 +128,6 @@ type Snapshot struct {
 // Lazy configures when incomplete models are shown, and how their rest is downloaded.
 type Lazy struct {
 	Mode            string     `toml:"mode" comment:"When containers can start. auto: at once if the large files have chunk digests, otherwise when the model\nis complete; lazy: at once if the digests of the files are known, and a read of a file without chunk\ndigests waits for the whole file; complete: when the model is complete. Needs stubs and FUSE."`
-	Verify          string     `toml:"verify" comment:"chunk: verify each chunk before it can be read. after: also let files without chunk digests be read at\nonce, and verify them when they are complete; until then, a faulty registry or transfer can cause wrong\nbytes to be read."`
 	KernelReadAhead Size       `toml:"kernel_read_ahead" comment:"Kernel read-ahead for files that are not complete, and around random accesses to their mappings."`
 	Rate            Size       `toml:"rate" comment:"Limit for background downloads, in bytes per second. 0: no limit. Reads are never limited."`
 	Passthrough     bool       `toml:"passthrough" comment:"Let the kernel read complete files directly, also in mounts that were made before the files were\ncomplete (Linux 6.9)."`
@@ -197,7 +196,7 @@ func Default() *Config {
 			Linger:      Duration{5 * time.Minute},
 		},
 		Snapshot: Snapshot{Show: ShowAuto, ReadAhead: ReadAheadAuto},
-		Lazy:     Lazy{Mode: ModeAuto, Verify: VerifyChunk, KernelReadAhead: 2 << 20, Passthrough: true, IDMap: true, Holder: HolderAuto},
+		Lazy:     Lazy{Mode: ModeAuto, KernelReadAhead: 2 << 20, Passthrough: true, IDMap: true, Holder: HolderAuto},
 		Resolve:  Resolve{Address: "/run/ballast-resolve/resolve.sock"},
 		Scrub:    Scrub{Interval: Duration{30 * 24 * time.Hour}, Rate: 20 << 20},
 		GC:       GC{Interval: Duration{5 * time.Minute}, High: 85, Low: 80},
@@ -223,12 +222,6 @@ const (
 	ModeAuto     = "auto"
 	ModeLazy     = "lazy"
 	ModeComplete = "complete"
-)
-
-// The values of Lazy.Verify.
-const (
-	VerifyChunk = "chunk"
-	VerifyAfter = "after"
 )
 
 // The values of Lazy.Holder.

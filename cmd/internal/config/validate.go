@@ -135,8 +135,6 @@ func (c *Config) checkLazy() error {
 	switch l := c.Lazy; {
 	case !slices.Contains(modes, l.Mode):
 		return invalid("lazy.mode", "%q is not one of auto, lazy, complete", l.Mode)
-	case !slices.Contains([]string{VerifyChunk, VerifyAfter}, l.Verify):
-		return invalid("lazy.verify", "%q is not chunk or after", l.Verify)
 	case !slices.Contains([]string{HolderAuto, HolderProcess, HolderOutside, HolderNone}, l.Holder):
 		return invalid("lazy.holder", "%q is not one of auto, process, outside, none", l.Holder)
 	case l.KernelReadAhead < 128<<10 || l.KernelReadAhead > maxReadAhead:

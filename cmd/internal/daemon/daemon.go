@@ -98,7 +98,7 @@ func (d *Daemon) openStore() (err error) {
 	}
 	d.store.SetRate(int64(d.config.Lazy.Rate))
 	d.metrics = metrics.New(d.store, d.version, d.log)
-	d.metrics.WatchLazy(d.lazy.Load, d.config.Lazy.Verify == config.VerifyAfter)
+	d.metrics.WatchLazy(d.lazy.Load)
 	d.secrets, err = jobs.OpenSecrets(d.config, d.log)
 	return err
 }
@@ -126,7 +126,7 @@ func (d *Daemon) buildFacade() (err error) {
 
 // buildSnapshotter builds the snapshotter and the differ, and the sources they download from.
 func (d *Daemon) buildSnapshotter() (err error) {
-	c, log, unverified := d.config, d.log, d.config.Lazy.Verify == config.VerifyAfter
+	c, log := d.config, d.log
 	if d.containerd, err = ctrd.Dial(c.Containerd.Address, localgrpc.Patience); err != nil {
 		return err
 	}
@@ -154,13 +154,13 @@ func (d *Daemon) buildSnapshotter() (err error) {
 		Store: d.store, Facade: d.facade, Sources: sources, Lazy: d.lazy.Load, Metrics: d.metrics, Temp: d.facade.Settings.TempDir, Log: log,
 		Background: &jobs.Background{
 			Store: d.store, Sources: sources.Shown, Shows: d.snapshotter.Shows, View: d.snapshotter.ViewOf, Log: log,
-			Options: store.ExposeOptions{Wait: true, Unverified: unverified}, Whole: d.facade.Signatures.Whole, Order: sources.Order,
+			Whole: d.facade.Signatures.Whole, Order: sources.Order,
 			Ended: func() { sources.SettleSecrets(context.Background()) },
 		},
 	}
 	d.differ = differ.New(differ.Options{
 		Content: d.containerd.Content, Plain: differ.DiffService(d.containerd.Conn()), Snapshotter: d.snapshotter, Store: d.store,
-		Upstream: sources.Pulled, Known: sources.Known, Check: d.signed, Mode: d.mode, Unverified: unverified, Background: d.jobs.Background.Start, Log: log,
+		Upstream: sources.Pulled, Known: sources.Known, Check: d.signed, Mode: d.mode, Background: d.jobs.Background.Start, Log: log,
 	})
 	d.mounts = hostmounts.New(hostmounts.Options{
 		Dir: filepath.Join(filepath.Dir(c.Address), dirs.Models), Store: d.store, Facade: d.facade, Sources: sources,

@@ -89,9 +89,7 @@ func (d *Daemon) serveOld(ctx context.Context, old *lazy.Mount) {
 
 // lazyHealth returns facts about the lazy mount.
 func (d *Daemon) lazyHealth(ctx context.Context) (wire.LazyHealth, error) {
-	h := wire.LazyHealth{
-		Mode: d.config.Lazy.Mode, Paused: d.store.Paused(), Unverified: d.config.Lazy.Verify == config.VerifyAfter,
-	}
+	h := wire.LazyHealth{Mode: d.config.Lazy.Mode, Paused: d.store.Paused()}
 	m := d.lazy.Load()
 	if m == nil {
 		if why := d.lazyWhy.Load(); why != nil {

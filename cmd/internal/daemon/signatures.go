@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 
-	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/upstream"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/signature"
@@ -18,7 +17,7 @@ func (d *Daemon) watchSignatures() error {
 		return err
 	}
 	d.facade.Signatures = &signature.Checker{
-		Rules: rules, Store: d.store, Unverified: d.config.Lazy.Verify == config.VerifyAfter, Log: d.log, Count: d.metrics.Checked,
+		Rules: rules, Store: d.store, Log: d.log, Count: d.metrics.Checked,
 	}
 	d.facade.ShownEarly = func(ctx context.Context, table digest.Digest) (bool, error) {
 		return d.jobs.Background.ShowsEarly(ctx, table), nil

@@ -413,8 +413,6 @@ func TestFaults(t *testing.T) {
 			"user namespaces", node.Warn, "copies the root file system", `capabilities = ["remap-ids"]`},
 		{"paused", func(_ *testing.T, n *machine) { n.health.Lazy.Paused = true },
 			"lazy", node.Warn, "are paused", "ballast resume"},
-		{"unverified", func(_ *testing.T, n *machine) { n.health.Lazy.Unverified = true },
-			"lazy", node.Warn, "before they are verified", `lazy.verify = "chunk"`},
 		{"table lost", func(_ *testing.T, n *machine) { n.health.Doubts.Unresolved = []wire.Ref{{Name: "snapshot/7"}} },
 			"store", node.Fail, "snapshot/7", "ballast verify --repair"},
 		{"damaged files", func(_ *testing.T, n *machine) { n.health.Doubts.Damaged = []string{"/root/damaged/ab"} },

@@ -50,9 +50,6 @@ func (d *Doctor) lazy(h *wire.Health) {
 	if l.Paused {
 		d.Warn(check, "ballast resume", "background downloads are paused: mounted models are not completed")
 	}
-	if l.Unverified {
-		d.Warn(check, "lazy.verify = \"chunk\"", "lazy.verify = \"after\": files without chunk digests can be read before they are verified")
-	}
 }
 
 // keeper checks what keeps the lazy mount while the daemon is down.

@@ -41,7 +41,6 @@ type Background struct {
 	Sources func(ctx context.Context, view string, table digest.Digest) ([]transfer.Source, error)
 	Shows   func(store.Ref) bool   // reports whether a snapshot shows its table
 	View    func(store.Ref) string // the view in which it does
-	Options store.ExposeOptions    // except View, Sources and Whole
 
 	// Whole reports whether no byte of a table may be read before its whole file; nil means of no table.
 	// It is for models that were shown complete and have lost files since.
@@ -249,8 +248,7 @@ func (b *Background) renew(ctx context.Context, t Shown, before []transfer.Sourc
 
 // expose makes the missing parts of a table readable.
 func (b *Background) expose(ctx context.Context, t Shown, sources []transfer.Source) error {
-	o := b.Options
-	o.View, o.Sources = t.view, sources
+	o := store.ExposeOptions{View: t.view, Sources: sources, Wait: true}
 	if t.view == "" && b.Whole != nil {
 		var err error
 		if o.Whole, err = b.Whole(ctx, t.table); err != nil {

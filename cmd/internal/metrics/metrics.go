@@ -196,9 +196,8 @@ func (c *storeCollector) Collect(ch chan<- prometheus.Metric) {
 }
 
 // WatchLazy adds the metrics of reads of incomplete files and of damage, which the store and the lazy mount
-// count. mount returns nil while there is no lazy mount; unverified is whether lazy.verify is
-// "after".
-func (m *Metrics) WatchLazy(mount func() *lazy.Mount, unverified bool) {
+// count. mount returns nil while there is no lazy mount.
+func (m *Metrics) WatchLazy(mount func() *lazy.Mount) {
 	value := func(of func(store.Counts, lazy.Stats) int64) func() float64 {
 		return func() float64 {
 			var stats lazy.Stats
@@ -237,7 +236,6 @@ func (m *Metrics) WatchLazy(mount func() *lazy.Mount, unverified bool) {
 	gauge("ballast_lazy_waiting_reads", "Reads that wait for bytes.",
 		value(func(_ store.Counts, s lazy.Stats) int64 { return s.Waiting }))
 	gauge("ballast_lazy_paused", "1 if background downloads are paused.", func() float64 { return number(m.store.Paused()) })
-	gauge("ballast_lazy_unverified", "1 if lazy.verify = \"after\" lets unverified bytes be read.", func() float64 { return number(unverified) })
 }
 
 // WatchSources adds the metrics of registries and mirrors, as the functions return them.

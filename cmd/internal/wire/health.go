@@ -126,9 +126,6 @@ type LazyHealth struct {
 	// Paused reports whether background downloads are paused.
 	Paused bool `json:"paused"`
 
-	// Unverified reports whether files can be read before their digest has been verified.
-	Unverified bool `json:"unverified"`
-
 	Waiting int64 `json:"waiting"` // reads waiting for bytes
 }
 

@@ -98,10 +98,6 @@ type Image struct {
 	// Paused reports whether the rest is a background download and these are paused.
 	Paused bool `json:"paused,omitempty"`
 
-	// Unverified reports whether it can be read before the digest of what is read has been
-	// verified.
-	Unverified bool `json:"unverified,omitempty"`
-
 	// Ends is when its download stops, unless a client waits for it before; zero if that is not so.
 	Ends time.Time `json:"ends,omitzero"`
 

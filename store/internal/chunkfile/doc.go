@@ -4,7 +4,7 @@
 // # Layout
 //
 // A Layout describes how a file is stored in a blob: its chunks with their digests or, for a raw blob without
-// digests, chunks of equal size that are unverified until the whole file is. Chunks are fetched, staged and
+// digests, chunks of equal size, which no reader gets before the whole file is verified. Chunks are fetched, staged and
 // marked in groups: consecutive chunks of at most staging.ChunkSize bytes in total that are close to each other
 // in the blob, so that small chunks do not need one request each. The first chunk of a file with more bytes is a
 // group by itself: package export makes it small, because programs look at the beginning of a file first.
@@ -18,7 +18,7 @@
 //	synced in this boot (package staging)   before the file is complete, beside the rest of the download; readers get them at once
 //	all others                              before they are read
 //
-// What is wrong, or cannot be read, is fetched again. So are unverified chunks that cannot be read; if they are wrong, so is the
+// What is wrong, or cannot be read, is fetched again. So are chunks without digests that cannot be read; if they are wrong, so is the
 // file, and all of it is fetched again. Staged bytes belong to one group of sources: other sources may not be entitled to them.
 //
 // # A read

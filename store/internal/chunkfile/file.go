@@ -177,7 +177,7 @@ func (f *File) hasLocked(st *stage, g int, sure bool) bool {
 	if known == doubted || !st.p.Has(g) {
 		return false
 	}
-	return known == verified || f.Layout.Unverified || !sure && st.p.Synced(g)
+	return known == verified || f.Layout.Raw() || !sure && st.p.Synced(g)
 }
 
 // stateLocked returns the state of group g. The caller holds mu.
@@ -231,7 +231,7 @@ func (f *File) Promote(c transfer.Class) {
 
 // Await fetches the groups of the n bytes of the file from off on, limited to its end, and waits
 // until they are present. It returns an open file with these bytes at the same offset; other bytes
-// of it may be unverified. The caller calls done after reading, with the error of that: what cannot be
+// of it may not be verified. The caller calls done after reading, with the error of that: what cannot be
 // read is fetched again for the next Await. The errors are io.EOF if there are
 // no bytes, ErrMoved for a file that is an object, transfer.ErrNoRanges if the file can be fetched
 // only as a whole, and errdefs.ErrNotFound if the file has no users.

@@ -64,7 +64,7 @@ func (w *whole) doubts(err error) bool {
 	switch l := w.f.Layout; {
 	case errors.Is(err, errUnread):
 		return true
-	case err == nil && !l.Stated, err != nil && (l.Unverified || !errors.As(err, &not) || errors.Is(err, transfer.ErrWrong)):
+	case err == nil && !l.Stated, err != nil && (l.Raw() || !errors.As(err, &not) || errors.Is(err, transfer.ErrWrong)):
 		return false
 	}
 	for g := range w.st.p.Chunks() {

@@ -18,19 +18,16 @@ const MaxGap = 64 << 10 // 64 KiB
 type Layout struct {
 	From   filetable.Blob // the blob with the chunks
 	Codec  filetable.Codec
-	Chunks []filetable.Chunk // with At and Len set, except for zeros; nil if they are unverified
-	ID     digest.Digest     // identifies what readers see: the chunks and, if they are unverified, the group
+	Chunks []filetable.Chunk // with At and Len set, except for zeros; nil if they have no digests
+	ID     digest.Digest     // identifies the chunks, which is what readers see
 	Group  string            // of its sources
-
-	// Unverified is true if the chunks have no digests.
-	Unverified bool
 
 	// Stated is true if chunks are verified as parts of the file: if all are right, so is the file.
 	Stated bool
 
 	file   digest.Digest
-	groups []int // the first chunk of each group; nil if they are unverified
-	raw    int64 // size of a file whose chunks are unverified
+	groups []int // the first chunk of each group; nil if they have no digests
+	raw    int64 // size of a file whose chunks have no digests, otherwise 0
 }
 
 // NewLayout returns the layout of f, which has chunks, in blob b from a group of sources
@@ -51,10 +48,13 @@ func NewLayout(f filetable.File, b filetable.Blob, group string) *Layout {
 // NewRaw returns the layout of a raw blob from a group of sources, without digests: each group is a chunk of
 // staging.ChunkSize. It costs the same for any size, which is only what a manifest says.
 func NewRaw(b filetable.Blob, group string) *Layout {
-	l := &Layout{From: b, Group: group, Unverified: true, raw: b.Size}
+	l := &Layout{From: b, Group: group, raw: b.Size}
 	l.ID = l.sum()
 	return l
 }
+
+// Raw reports whether the chunks have no digests: no reader gets them before the whole file is verified.
+func (l *Layout) Raw() bool { return l.raw > 0 }
 
 // group divides the chunks, whose sizes are total together, into groups.
 func (l *Layout) group(total int64) {
@@ -81,10 +81,7 @@ func (l *Layout) group(total int64) {
 
 func (l *Layout) sum() digest.Digest {
 	h := digest.SHA256.Hash()
-	fmt.Fprintf(h, "%s %q %t\n", l.From.Digest, l.Codec, l.Unverified)
-	if l.Unverified {
-		fmt.Fprintf(h, "%q %d %d\n", l.Group, l.raw, staging.ChunkSize)
-	}
+	fmt.Fprintf(h, "%s %q %d %d\n", l.From.Digest, l.Codec, l.raw, staging.ChunkSize)
 	var line []byte
 	for _, ch := range l.Chunks {
 		line = line[:0]
@@ -102,7 +99,7 @@ func (l *Layout) Dir(d digest.Digest) string { return staging.BlobDir(d, l.ID.St
 
 // Groups returns the number of groups.
 func (l *Layout) Groups() int {
-	if l.Unverified {
+	if l.Raw() {
 		return int((l.raw + staging.ChunkSize - 1) / staging.ChunkSize)
 	}
 	return len(l.groups)
@@ -119,7 +116,7 @@ func (l *Layout) Grid() []int64 {
 
 // start returns the offset of group g in the file.
 func (l *Layout) start(g int) int64 {
-	if l.Unverified {
+	if l.Raw() {
 		return int64(g) * staging.ChunkSize
 	}
 	return l.Chunks[l.groups[g]].Offset
@@ -127,7 +124,7 @@ func (l *Layout) start(g int) int64 {
 
 // of returns the chunks of group g.
 func (l *Layout) of(g int) []filetable.Chunk {
-	if l.Unverified {
+	if l.Raw() {
 		at := l.start(g)
 		n := min(staging.ChunkSize, l.raw-at)
 		return []filetable.Chunk{{Offset: at, Size: n, At: at, Len: n}}
@@ -153,7 +150,7 @@ func (l *Layout) Find(off int64) int {
 
 // Span returns the range of the blob with the whole file; length 0 if it is all zeros.
 func (l *Layout) Span() (at, length int64) {
-	if l.Unverified {
+	if l.Raw() {
 		return 0, l.raw
 	}
 	return span(l.Chunks)

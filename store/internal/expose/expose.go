@@ -31,10 +31,6 @@ type Request struct {
 	// Wait also exposes large files without chunks: a read waits until the file is complete.
 	Wait bool
 
-	// Unverified also allows reads of raw files without chunks before they are verified.
-	// Verification follows when a file is complete; by then readers may have got wrong bytes.
-	Unverified bool
-
 	// Whole lets no file be read before it is complete, whatever digests its chunks have. Needs Wait.
 	Whole bool
 
@@ -141,8 +137,6 @@ func (s *Set) missingFiles(t *filetable.Table, o Request) ([]missingFile, error)
 	layouts := layoutsOf(t, o.Sources)
 	if o.Whole {
 		clear(layouts)
-	} else if !o.Unverified {
-		maps.DeleteFunc(layouts, func(_ digest.Digest, l *chunkfile.Layout) bool { return l.Unverified })
 	}
 	from := transfer.Names(o.Sources)
 	var out []missingFile

@@ -251,7 +251,9 @@ func layoutsOf(t *filetable.Table, sources []transfer.Source) map[digest.Digest]
 	layouts := map[digest.Digest]*chunkfile.Layout{}
 	for _, target := range hydrate.Plan(t, transfer.GroupKey(sources)) {
 		for _, f := range target.Files {
-			layouts[f.File.Digest] = f.Layout
+			if !f.Layout.Raw() {
+				layouts[f.File.Digest] = f.Layout
+			}
 		}
 	}
 	return layouts
@@ -265,9 +267,8 @@ func (s *Set) exposure(view string, d digest.Digest) *exposure {
 
 // Early describes the incomplete files of a table in a view.
 type Early struct {
-	Whole      bool  // has files that can be read only when complete
-	Unverified bool  // has files that are read before verification (ExposeOptions.Unverified)
-	Reads      int64 // that run: they wait for bytes, or copy them
+	Whole bool  // has files that can be read only when complete
+	Reads int64 // that run: they wait for bytes, or copy them
 }
 
 // Early returns the views that show incomplete files of a table.
@@ -278,7 +279,6 @@ func (v Views) Early(table digest.Digest) map[string]Early {
 	for _, x := range v.set.index.of(table) {
 		e := all[x.view]
 		e.Whole = e.Whole || x.file == nil
-		e.Unverified = e.Unverified || x.file != nil && x.file.Layout.Unverified
 		e.Reads += x.reads.Load()
 		all[x.view] = e
 	}

@@ -175,7 +175,7 @@ func (b *blobFetch) run(ctx context.Context) error {
 			return err
 		}
 		if !resumed {
-			if len(b.target.Files) > 0 && !b.target.Files[0].Layout.Unverified {
+			if len(b.target.Files) > 0 && !b.target.Files[0].Layout.Raw() {
 				return fmt.Errorf("the chunks are right, but the digest of the file is not: the table is wrong: %w", err)
 			}
 			order := b.sources.Order()
@@ -219,11 +219,6 @@ func (b *blobFetch) file(ctx context.Context, f *chunkfile.File) (resumed bool, 
 	err = f.Fill(ctx, b.flow, b.limit, b.noRanges)
 	var wrong *verify.Error
 	if errors.As(err, &wrong) && !errors.Is(err, transfer.ErrWrong) {
-		if f.Layout.Unverified {
-			if werr := b.e.Objects.Wrong(f); werr != nil {
-				return resumed, werr
-			}
-		}
 		return resumed, errors.Join(err, f.Discard())
 	}
 	if err == nil {

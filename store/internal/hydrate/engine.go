@@ -35,10 +35,6 @@ type Objects interface {
 	// Publish makes files objects. It moves their staged files, except those of existing objects.
 	Publish(a meta.Arrival) error
 
-	// Wrong is called before the staged bytes of a file without chunk digests are dropped because
-	// they do not match its digest. They may have been read. See also chunkfile.Finder.
-	Wrong(f *chunkfile.File) error
-
 	// PutBytes makes p an object.
 	PutBytes(ctx context.Context, p []byte) (digest.Digest, error)
 

@@ -120,17 +120,16 @@ func TestAlerts(t *testing.T) {
 	well.WriteString("  ballast_fleet_set_nodes{set=\"chat\", state=\"failed\"} 0x60\n  up{job=\"ballast-system/ballast\", instance=\"n1\"} 1x60\n")
 	healthy := promqltest.LoadedStorage(t, well.String())
 	cases := map[string]string{ // series of two hours: they are well for one
-		"BallastDown":            `up{job="ballast-system/ballast", instance="n1"} 1x60 0x60`,
-		"BallastFacadeDown":      `ballast_facade_up{instance="n1"} 1x60 0x60`,
-		"BallastDamagedFiles":    `ballast_damaged_objects_total{instance="n1"} 0x60 1x60`,
-		"BallastReadsFail":       `ballast_lazy_failed_reads_total{instance="n1"} 0x60 1+1x60`,
-		"BallastReadsWait":       `ballast_lazy_waiting_reads{instance="n1"} 0x60 3x60`,
-		"BallastPullsFail":       `ballast_pull_duration_seconds_count{instance="n1", result="unavailable"} 0x60 1+1x60`,
-		"BallastDiskFull":        "ballast_store_bytes{instance=\"n1\", kind=\"free\"} 50x60 1x60\n  ballast_store_bytes{instance=\"n1\", kind=\"capacity\"} 100x120",
-		"BallastMirrorLies":      `ballast_mirror_wrong_total{instance="n1", mirror="http://m"} 0x60 1x60`,
-		"BallastUnverifiedReads": `ballast_lazy_unverified{instance="n1"} 0x60 1x60`,
-		"ModelSetFailed":         `ballast_fleet_set_nodes{set="chat", state="failed"} 0x60 2x60`,
-		"ModelSetLate":           `ballast_fleet_set_nodes{set="chat", state="late"} 0x60 2x60`,
+		"BallastDown":         `up{job="ballast-system/ballast", instance="n1"} 1x60 0x60`,
+		"BallastFacadeDown":   `ballast_facade_up{instance="n1"} 1x60 0x60`,
+		"BallastDamagedFiles": `ballast_damaged_objects_total{instance="n1"} 0x60 1x60`,
+		"BallastReadsFail":    `ballast_lazy_failed_reads_total{instance="n1"} 0x60 1+1x60`,
+		"BallastReadsWait":    `ballast_lazy_waiting_reads{instance="n1"} 0x60 3x60`,
+		"BallastPullsFail":    `ballast_pull_duration_seconds_count{instance="n1", result="unavailable"} 0x60 1+1x60`,
+		"BallastDiskFull":     "ballast_store_bytes{instance=\"n1\", kind=\"free\"} 50x60 1x60\n  ballast_store_bytes{instance=\"n1\", kind=\"capacity\"} 100x120",
+		"BallastMirrorLies":   `ballast_mirror_wrong_total{instance="n1", mirror="http://m"} 0x60 1x60`,
+		"ModelSetFailed":      `ballast_fleet_set_nodes{set="chat", state="failed"} 0x60 2x60`,
+		"ModelSetLate":        `ballast_fleet_set_nodes{set="chat", state="late"} 0x60 2x60`,
 	}
 	all := rules(t)
 	if len(all) != len(cases) {

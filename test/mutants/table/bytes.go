@@ -15,7 +15,7 @@ var content = []Mutant{
 		`return strings.Join(slices.Compact(names), "\n")`, `return ""`,
 		"store", "TestLyingStranger"},
 	{1, "what readers get at once after a kill is not hashed before the file is complete", "store/internal/chunkfile/file.go",
-		`known == verified || f.Layout.Unverified || !sure && st.p.Synced(g)`, `known == verified || f.Layout.Unverified || st.p.Synced(g)`,
+		`known == verified || f.Layout.Raw() || !sure && st.p.Synced(g)`, `known == verified || f.Layout.Raw() || st.p.Synced(g)`,
 		"store", "TestStagedDamage"},
 	{1, "bytes that a staged file has lost at its end are zeros", "store/internal/staging/marks.go",
 		`if size < at+to-from {`, `if size < 0 {`,

@@ -318,9 +318,8 @@ func TestWrongIsRemembered(t *testing.T) {
 	s := storetest.Open(t, dir, store.Options{Reserve: 1})
 	f := storetest.NewFetcher(p)
 	o := store.ExposeOptions{View: "snapshot/1", Sources: storetest.From(f)}
-	v, table := viewed(t, s, o.View, storetest.NewBuilder("x").RawChunks("w", p, 0o644, chunk).Stated(t, p), o)
-	_, before, err := v.LazyFile(d)
-	if err != nil {
+	table := storetest.NewBuilder("x").RawChunks("w", p, 0o644, chunk).Stated(t, p).Put(t, s)
+	if err := s.AddRef(o.View, table, time.Time{}, o.Sources[0].Name); err != nil {
 		t.Fatal(err)
 	}
 	interrupted(t, s, table, p, 2*chunk)
@@ -328,6 +327,8 @@ func TestWrongIsRemembered(t *testing.T) {
 	if _, err := biggestStaged(t, dir).WriteAt([]byte{p[chunk+5] ^ 4}, chunk+5); err != nil {
 		t.Fatal(err)
 	}
+	var v store.View
+	var before digest.Digest
 	open := func() {
 		t.Helper()
 		s = storetest.Open(t, dir, store.Options{Reserve: 1})
@@ -341,6 +342,10 @@ func TestWrongIsRemembered(t *testing.T) {
 		return err == nil && now == before
 	}
 	open()
+	var err error
+	if _, before, err = v.LazyFile(d); err != nil {
+		t.Fatal(err)
+	}
 	got := make([]byte, 1)
 	if _, err := v.ReadAt(t.Context(), d, got, chunk+5); err != nil || got[0] == p[chunk+5] || !kept() {
 		t.Fatalf("read %d, it is %d: %v", got[0], p[chunk+5], err)

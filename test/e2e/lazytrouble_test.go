@@ -339,7 +339,7 @@ func TestLazyCorruptChunk(t *testing.T) {
 	if failed < rounds/2 { // others were read ahead
 		t.Errorf("%d of %d reads failed", failed, rounds)
 	}
-	if !logged(t, n, "level=WARN", "chunk is wrong") {
+	if !logged(t, n, "level=WARN", "wrong bytes; trying another source") {
 		t.Error("the log does not say so")
 	}
 	if out := n.Metrics(); !strings.Contains(out, "\nballast_chunks_corrupt_total ") || strings.Contains(out, "\nballast_chunks_corrupt_total 0\n") {

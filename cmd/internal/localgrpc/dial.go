@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/v2/defaults"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/connectivity"
@@ -32,13 +33,22 @@ func Dial(socket string, patience time.Duration) (*grpc.ClientConn, error) {
 			grpc.MaxCallSendMsgSize(defaults.DefaultMaxSendMsgSize)),
 		grpc.WithUnaryInterceptor(func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, call grpc.UnaryInvoker, o ...grpc.CallOption) error {
 			await(ctx, conn, patience)
-			return call(ctx, method, req, reply, conn, o...)
+			return call(carried(ctx), method, req, reply, conn, o...)
 		}),
 		grpc.WithStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, o ...grpc.CallOption) (grpc.ClientStream, error) {
 			await(ctx, conn, patience)
-			return open(ctx, desc, conn, method, o...)
+			return open(carried(ctx), desc, conn, method, o...)
 		}),
 	)
+}
+
+// carried returns ctx with its namespace of containerd, if it has one, also for requests: that of a request which containerd has sent
+// is in an incoming header.
+func carried(ctx context.Context) context.Context {
+	if ns, ok := namespaces.Namespace(ctx); ok {
+		return namespaces.WithNamespace(ctx, ns)
+	}
+	return ctx
 }
 
 // await returns when the connection is made, or could not be made in time. Why it could not is the error of the call that

@@ -95,11 +95,9 @@ func (o *Origins) NamesOf(ctx context.Context, of map[digest.Digest]bool) (names
 // Volume shows, in snapshot id, the model of the image whose manifest has digest d: see
 // snapshotter.Options.Volume.
 func (o *Origins) Volume(ctx context.Context, d digest.Digest, id string) error {
-	ns, err := namespaces.NamespaceRequired(ctx)
-	if err != nil {
+	if _, err := namespaces.NamespaceRequired(ctx); err != nil {
 		return err
 	}
-	ctx = namespaces.WithNamespace(ctx, ns) // containerd has sent it, and is asked
 	all, err := o.Containerd.Images(ctx)
 	if err != nil {
 		return err
@@ -322,11 +320,9 @@ func (o *Origins) keep(ctx context.Context, d digest.Digest, im store.Image, fro
 // Bare returns errdefs.ErrFailedPrecondition if the namespace has an image whose mount would be an
 // empty directory in place of a model: see snapshotter.Options.Bare.
 func (o *Origins) Bare(ctx context.Context) error {
-	ns, err := namespaces.NamespaceRequired(ctx)
-	if err != nil {
+	if _, err := namespaces.NamespaceRequired(ctx); err != nil {
 		return nil // no image is mounted
 	}
-	ctx = namespaces.WithNamespace(ctx, ns) // see Volume
 	all, err := o.Containerd.Images(ctx)
 	if err != nil {
 		return err

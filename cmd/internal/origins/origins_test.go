@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/ctrd"
+	"github.com/ballast-dev/ballast/cmd/internal/localgrpc"
 	"github.com/ballast-dev/ballast/cmd/internal/modelname"
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/converttest"
@@ -45,7 +46,6 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	bolt "go.etcd.io/bbolt"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	grpcmetadata "google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
@@ -92,7 +92,7 @@ func startContainerd(t *testing.T) (*containerd, *grpc.ClientConn) {
 	ok(t, err)
 	done := make(chan error)
 	go func() { done <- s.Serve(l) }()
-	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := localgrpc.Dial(socket, localgrpc.Patience)
 	ok(t, err)
 	t.Cleanup(func() {
 		ok(t, conn.Close())

@@ -25,7 +25,7 @@ type State struct {
 	Awaited bool
 
 	Early map[string]Early // the views that show it
-	Lost  []CheckResult    // the missing and damaged objects of a table that was complete
+	Lost  []CheckResult    // the missing and damaged objects of a table that was complete, while nobody downloads or reads them
 }
 
 // Incomplete reports whether files are missing.
@@ -47,7 +47,9 @@ func (s *Store) State(ctx context.Context, table digest.Digest) (st State, err e
 	st.Begun = st.Done > 0 || s.begun(t)
 	st.Blobs, st.Running = s.engine.Running(table)
 	st.Awaited, st.Early = s.engine.Awaited(table), s.Early(table)
-	st.Lost, err = s.Missing(ctx, table)
+	if !st.Running && len(st.Early) == 0 {
+		st.Lost, err = s.Missing(ctx, table)
+	}
 	return st, err
 }
 

@@ -88,16 +88,24 @@ const diskTime = 20 * time.Second
 
 // disk reports whether the disk of the root answers. Checks that use a disk that does not would never end.
 func (d *Doctor) disk(limit time.Duration) bool {
+	answers := ends(limit, func() { _ = d.Touch(d.Config.Root) }) // others say what is wrong with it
+	if !answers {
+		d.Fail("disk", "see dmesg; the checks of the root, of the kernel and of user namespaces need the disk", "the disk of %s hangs: it has written nothing for %v", d.Config.Root, limit)
+	}
+	return answers
+}
+
+// ends reports whether a function ends within a limit. It is left otherwise.
+func ends(limit time.Duration, do func()) bool {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = d.Touch(d.Config.Root) // others say what is wrong with it
+		do()
 	}()
 	select {
 	case <-done:
 		return true
 	case <-time.After(limit):
-		d.Fail("disk", "see dmesg; the checks of the root, of the kernel and of user namespaces need the disk", "the disk of %s hangs: it has written nothing for %v", d.Config.Root, limit)
 		return false
 	}
 }
@@ -106,15 +114,9 @@ func (d *Doctor) disk(limit time.Duration) bool {
 func (d *Doctor) within(limit time.Duration, name string, check func(*Doctor)) {
 	apart := *d
 	apart.Findings = nil
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		check(&apart)
-	}()
-	select {
-	case <-done:
+	if ends(limit, func() { check(&apart) }) {
 		d.Findings = append(d.Findings, apart.Findings...)
-	case <-time.After(limit):
+	} else {
 		d.Warn(name, "", "not checked: it needs files of the disk that hangs")
 	}
 }

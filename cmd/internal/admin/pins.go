@@ -7,7 +7,6 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/jobs"
 	"github.com/ballast-dev/ballast/cmd/internal/modelname"
-	"github.com/ballast-dev/ballast/cmd/internal/translate"
 	"github.com/ballast-dev/ballast/cmd/internal/wire"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
@@ -43,21 +42,15 @@ func (h *Handler) sized(ctx context.Context, pins []store.Ref) ([]wire.Pin, erro
 	for _, p := range pins {
 		pin := wire.Pin{Ref: wire.Ref(p), ModelSize: p.Size, Digest: p.Table}
 		if im, ok := byTable[p.Table]; ok { // otherwise the image was removed
-			pin.ModelSize, pin.Digest = im.Size, idOf(im)
+			pin.ModelSize, pin.Digest = im.Size, modelname.ID(im)
 		}
 		if now, ok := byRef[modelname.Pinned(p)]; ok && now.Table != p.Table {
-			pin.Moved = idOf(now)
+			pin.Moved = modelname.ID(now)
 		}
 		pin.Name = modelname.Pinned(p)
 		out = append(out, pin)
 	}
 	return out, nil
-}
-
-// idOf returns the digest by which an image is known.
-func idOf(im store.Image) digest.Digest {
-	r := translate.Image(im)
-	return r.ID()
 }
 
 // pin pins the model that the name refers to now.

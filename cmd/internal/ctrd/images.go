@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/ballast-dev/ballast/store/verify"
 	imagesapi "github.com/containerd/containerd/api/services/images/v1"
@@ -159,6 +158,6 @@ func (c *Client) Named(ctx context.Context, chosen func(config digest.Digest) bo
 			names = append(names, im.Name)
 		}
 	}
-	slices.SortFunc(names, strings.Compare)
+	slices.Sort(names)
 	return names, nil
 }

@@ -230,8 +230,9 @@ func (d *Daemon) serve(ctx context.Context, g *errgroup.Group) error {
 	if err != nil {
 		return err
 	}
+	handler := d.admin()
 	if public != nil {
-		g.Go(func() error { return serve.Public(ctx, d.log, d.admin().ResolveRoutes(serve.User), public) })
+		g.Go(func() error { return serve.Public(ctx, d.log, handler.ResolveRoutes(serve.User), public) })
 	}
 	if d.config.Facade.Listen != "" {
 		g.Go(d.port.Open(ctx))
@@ -246,9 +247,9 @@ func (d *Daemon) serve(ctx context.Context, g *errgroup.Group) error {
 	g.Go(func() error { return d.care.Run(ctx, d.config.Scrub.Interval.Duration, int64(d.config.Scrub.Rate)) })
 	g.Go(func() error { return serve.GRPC(ctx, d.grpcServer(), grpc) })
 	g.Go(func() error {
-		return serve.HTTP(ctx, d.log, serve.Logged(d.log, "admin request", d.admin().Routes()), admin)
+		return serve.HTTP(ctx, d.log, serve.Logged(d.log, "admin request", handler.Routes()), admin)
 	})
-	for role, routes := range map[string]http.Handler{dirs.Status: d.admin().StatusRoutes(), dirs.Fleet: serve.Logged(d.log, "fleet request", d.admin().FleetRoutes())} {
+	for role, routes := range map[string]http.Handler{dirs.Status: handler.StatusRoutes(), dirs.Fleet: serve.Logged(d.log, "fleet request", handler.FleetRoutes())} {
 		if l, err := serve.Unix(dirs.RoleAddress(d.config, role)); err != nil { // the path can be too long
 			d.log.Warn("pods that watch the daemon need the admin socket", "role", role, "err", err)
 		} else {

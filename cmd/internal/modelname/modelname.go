@@ -1,6 +1,7 @@
 package modelname
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -60,11 +61,11 @@ func Label(im store.Image, ref remote.Ref) string {
 	case len(im.Refs) > 0:
 		return im.Refs[0]
 	}
-	if im.Manifest == "" {
-		return im.Table.String()
-	}
-	return im.Manifest.String()
+	return ID(im).String()
 }
+
+// ID returns the digest by which an image is known: of its manifest, or of its table if the manifest is unknown.
+func ID(im store.Image) digest.Digest { return cmp.Or(im.Manifest, im.Table) }
 
 // The prefixes of the names of the store's references. References of snapshots belong to the
 // snapshotter. The daemon owns pins and origins; an origin protects a model while containerd has

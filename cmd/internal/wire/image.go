@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -42,12 +43,7 @@ type Record struct {
 
 // ID returns the digest by which the image is known: of its manifest, or of its table if the
 // manifest is unknown.
-func (r *Record) ID() digest.Digest {
-	if r.Manifest == "" {
-		return r.Table
-	}
-	return r.Manifest
-}
+func (r *Record) ID() digest.Digest { return cmp.Or(r.Manifest, r.Table) }
 
 // Origin identifies what an image was converted from.
 type Origin struct {

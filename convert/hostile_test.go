@@ -193,7 +193,7 @@ func bring(t *testing.T, mediaType string, blob []byte) (map[string]string, erro
 	if err := s.Hydrate(ctx, d, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 		return nil, err
 	}
-	files, err := s.Files(ctx, d)
+	files, err := s.Views.Files(ctx, d)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -93,7 +93,7 @@ func TestHostMount(t *testing.T) {
 			if err := n.RemoveHost(t.Context(), dir); !errdefs.IsNotFound(err) {
 				t.Errorf("remove again: %v", err)
 			}
-			if refs := n.store.Refs(""); len(refs) > 0 {
+			if refs := n.store.Catalog.Refs(""); len(refs) > 0 {
 				t.Errorf("references that are left: %v", refs)
 			}
 		})

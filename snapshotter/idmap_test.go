@@ -276,7 +276,7 @@ func TestMappedBeforeComplete(t *testing.T) {
 	if err := n.Hold(t.Context(), id, table); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.store.Expose(t.Context(), table, store.ExposeOptions{View: ViewName(id), Sources: sources}); err != nil {
+	if err := n.store.Views.Expose(t.Context(), table, store.ExposeOptions{View: ViewName(id), Sources: sources}); err != nil {
 		t.Fatal(err)
 	}
 	lazy := filepath.Join(t.TempDir(), "lazy")

@@ -291,7 +291,7 @@ func (s *Snapshotter) examine(ctx context.Context, table digest.Digest, compare 
 		f.checkMarker()
 		if t := digest.Digest(p.shows()); t.Validate() == nil {
 			if i == 0 || suspects[i-1].shows() != p.shows() {
-				files, ferr = s.store.Listing(ctx, t)
+				files, ferr = s.store.Views.Listing(ctx, t)
 			}
 			if f.marker.Show == tree.Stubs && s.noStubs != nil {
 				s.checkStubs(ctx, &f, t)
@@ -328,7 +328,7 @@ func (f *examined) checkMarker() {
 
 // checkStubs marks a complete model that this kernel cannot mount, to be shown as links.
 func (s *Snapshotter) checkStubs(ctx context.Context, f *examined, table digest.Digest) {
-	if _, err := s.store.Files(ctx, table); err == nil {
+	if _, err := s.store.Views.Files(ctx, table); err == nil {
 		f.stale, f.marker.Show = true, tree.Links
 	}
 }

@@ -44,12 +44,12 @@ func testShowBeforeComplete(t *testing.T, own bool) {
 	}
 	view, sources, data := "", storetest.From(m.from), n.store.ObjectsDir()
 	if own {
-		view, data = ViewName(id), n.store.View(ViewName(id)).Dir()
+		view, data = ViewName(id), n.store.Views.View(ViewName(id)).Dir()
 	}
 	if err := n.Hold(t.Context(), id, table); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.store.Expose(t.Context(), table, store.ExposeOptions{View: view, Sources: sources}); err != nil {
+	if err := n.store.Views.Expose(t.Context(), table, store.ExposeOptions{View: view, Sources: sources}); err != nil {
 		t.Fatal(err)
 	}
 	if err := n.Show(t.Context(), id, table); !errdefs.IsUnavailable(err) {

@@ -192,7 +192,7 @@ func (s *Snapshotter) tellMounted(key string, c chain) {
 			continue
 		}
 		view := m.view(c.ParentIDs[i])
-		if _, early := s.store.Early(m.Table)[view]; !early {
+		if _, early := s.store.Views.Early(m.Table)[view]; !early {
 			s.told(key, m.Table, view)
 		}
 	}
@@ -211,14 +211,14 @@ func (s *Snapshotter) dataLayers(ctx context.Context, c chain, mapped bool) (lay
 		view, lazyDir := m.view(c.ParentIDs[i]), ""
 		if m.View {
 			lazyDir = c.ParentIDs[i]
-			if err := s.store.Present(ctx, view); err != nil {
+			if err := s.store.Views.Present(ctx, view); err != nil {
 				s.log.WarnContext(ctx, "complete files of a model may be read through the daemon, or may be unreadable", "snapshot", lazyDir, "err", err)
 			}
 		}
-		if dir := s.store.View(view).Dir(); !slices.Contains(layers, dir) {
+		if dir := s.store.Views.View(view).Dir(); !slices.Contains(layers, dir) {
 			layers = append(layers, dir)
 		}
-		if _, ok := s.store.Early(m.Table)[view]; !ok {
+		if _, ok := s.store.Views.Early(m.Table)[view]; !ok {
 			continue
 		}
 		lazy := s.lazy.Load()

@@ -156,7 +156,7 @@ func (s *Snapshotter) dirs() ([]string, error) {
 // refs returns the table that the store keeps for each snapshot id.
 func (s *Snapshotter) refs() map[string]digest.Digest {
 	refs := map[string]digest.Digest{}
-	for _, r := range s.store.Refs(refPrefix) {
+	for _, r := range s.store.Catalog.Refs(refPrefix) {
 		refs[strings.TrimPrefix(r.Name, refPrefix)] = r.Table
 	}
 	return refs

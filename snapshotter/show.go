@@ -34,15 +34,15 @@ func (s *Snapshotter) show(ctx context.Context, id string, table digest.Digest) 
 	again := m != marker{}
 	if !again {
 		m = marker{Table: table, Show: s.backend}
-		_, m.View = s.store.Early(table)[ViewName(id)]
+		_, m.View = s.store.Views.Early(table)[ViewName(id)]
 	}
-	view := s.store.View(m.view(id))
-	filesOf := s.store.Files
+	view := s.store.Views.View(m.view(id))
+	filesOf := s.store.Views.Files
 	if s.Lazy() && m.Show == tree.Stubs {
 		filesOf = view.Readable
 	}
 	if m.View {
-		if err := s.store.Present(ctx, ViewName(id)); err != nil {
+		if err := s.store.Views.Present(ctx, ViewName(id)); err != nil {
 			return err
 		}
 	}

@@ -141,7 +141,7 @@ func New(root string, st *store.Store, o Options) (*Snapshotter, error) {
 		Snapshotter: ov, overlay: ov, meta: meta, unsure: unsure, store: st,
 		root: root, backend: backend, noStubs: noStubs, volume: o.Volume, bare: o.Bare, told: o.Mounted,
 		asked:   asked{names: map[string]bool{}},
-		objects: tree.Objects{Dir: objects, Name: store.ObjectName, Size: st.View("").Size}, log: o.Log,
+		objects: tree.Objects{Dir: objects, Name: store.ObjectName, Size: st.Views.View("").Size}, log: o.Log,
 	}, nil
 }
 
@@ -276,7 +276,7 @@ func (s *Snapshotter) Commit(ctx context.Context, name, key string, opts ...snap
 	if m.Table != "" && !m.Shown {
 		return fmt.Errorf("commit %q: model %s is not complete: %w", name, m.Table, errdefs.ErrFailedPrecondition)
 	}
-	if _, err := s.store.Ref(refName(id)); err == nil && m.Table == "" {
+	if _, err := s.store.Catalog.Ref(refName(id)); err == nil && m.Table == "" {
 		return fmt.Errorf("commit %q: %s of a model is missing: %w", name, markerName, errdefs.ErrFailedPrecondition)
 	}
 	return s.overlay.Commit(ctx, name, key, withShows(opts, m)...)
@@ -296,7 +296,7 @@ func (s *Snapshotter) Usage(ctx context.Context, key string) (snapshots.Usage, e
 	if m.Table == "" {
 		return s.overlay.Usage(ctx, key)
 	}
-	ref, err := s.store.Ref(refName(id))
+	ref, err := s.store.Catalog.Ref(refName(id))
 	if err != nil && !errdefs.IsNotFound(err) {
 		return snapshots.Usage{}, err
 	}
@@ -330,7 +330,7 @@ func (s *Snapshotter) drop(ctx context.Context, key string) (id string, err erro
 // release removes the reference of a removed snapshot. Errors are only logged, because Remove
 // cannot be repeated; the next Cleanup tries again.
 func (s *Snapshotter) release(ctx context.Context, id string) {
-	_, err := s.store.Ref(refName(id))
+	_, err := s.store.Catalog.Ref(refName(id))
 	if errdefs.IsNotFound(err) {
 		return // an ordinary snapshot: no write is needed
 	}

@@ -82,7 +82,7 @@ func TestUsageOthers(t *testing.T) {
 // names returns the references of the store.
 func (n *node) names(t *testing.T) map[string]bool {
 	t.Helper()
-	refs := n.store.Refs("")
+	refs := n.store.Catalog.Refs("")
 	names := map[string]bool{}
 	for _, r := range refs {
 		names[r.Name] = true

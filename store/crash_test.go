@@ -170,10 +170,10 @@ func init() { // a function literal, because crashChild and the operations refer
 					err = s.AddRef("snapshot/2", table, time.Time{})
 				}
 				if err == nil {
-					err = s.Expose(context.Background(), table, store.ExposeOptions{View: "snapshot/2", Sources: o.Sources, Wait: true})
+					err = s.Views.Expose(context.Background(), table, store.ExposeOptions{View: "snapshot/2", Sources: o.Sources, Wait: true})
 				}
 				for off := 0; err == nil && off < len(files["chunked"]); off += 50_000 {
-					_, err = s.View("snapshot/2").ReadAt(context.Background(), digest.FromBytes(files["chunked"]), make([]byte, 1), int64(off))
+					_, err = s.Views.View("snapshot/2").ReadAt(context.Background(), digest.FromBytes(files["chunked"]), make([]byte, 1), int64(off))
 				}
 				if err == nil {
 					err = hydrateModel(s, table, o)

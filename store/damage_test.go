@@ -85,9 +85,9 @@ func newNode(t *testing.T) *node {
 				t.Fatal(err)
 			}
 		default:
-			err = s.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(broken)})
+			err = s.Views.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(broken)})
 			if err == nil {
-				_, err = s.View("").ReadAt(t.Context(), digest.FromBytes(lazy), make([]byte, 100), 100)
+				_, err = s.Views.View("").ReadAt(t.Context(), digest.FromBytes(lazy), make([]byte, 100), 100)
 			}
 		}
 		if err != nil {
@@ -215,11 +215,11 @@ func (n *node) collect(t *testing.T, s *store.Store, when string) {
 func (n *node) readEarly(t *testing.T, s *store.Store) {
 	t.Helper()
 	table, p := n.table(t, "lazy"), n.files["lazy"]["l.bin"]
-	if err := s.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(n.fetcher)}); err != nil {
+	if err := s.Views.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(n.fetcher)}); err != nil {
 		return // the table is missing
 	}
 	got := make([]byte, len(p))
-	if _, err := s.View("").ReadAt(t.Context(), digest.FromBytes(p), got, 0); err != nil || !bytes.Equal(got, p) {
+	if _, err := s.Views.View("").ReadAt(t.Context(), digest.FromBytes(p), got, 0); err != nil || !bytes.Equal(got, p) {
 		t.Errorf("read early: %v, or wrong bytes", err)
 	}
 }
@@ -368,7 +368,7 @@ func (n *node) survive(t *testing.T) {
 	}
 	n.look(t, s, "after the pull")
 	for name := range n.builders {
-		if _, err := s.Files(t.Context(), n.table(t, name)); err != nil {
+		if _, err := s.Views.Files(t.Context(), n.table(t, name)); err != nil {
 			t.Errorf("after the pull: %s: %v", name, err)
 		}
 	}

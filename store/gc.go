@@ -75,7 +75,7 @@ func (s *Store) using(ctx context.Context, objects []digest.Digest) (names []str
 	for _, d := range objects {
 		gone[d] = true
 	}
-	for _, im := range s.Images() {
+	for _, im := range s.Catalog.Images() {
 		if im.Table == "" {
 			continue
 		}

@@ -20,10 +20,10 @@ func TestFailedGrantIsRepeated(t *testing.T) {
 	if err := s.AddRef(view, table, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Expose(t.Context(), table, store.ExposeOptions{View: view, Sources: from, Wait: true}); err != nil {
+	if err := s.Views.Expose(t.Context(), table, store.ExposeOptions{View: view, Sources: from, Wait: true}); err != nil {
 		t.Fatal(err)
 	}
-	obstacle := filepath.Join(s.View(view).Dir(), "sha256")
+	obstacle := filepath.Join(s.Views.View(view).Dir(), "sha256")
 	if err := os.WriteFile(obstacle, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -33,18 +33,18 @@ func TestFailedGrantIsRepeated(t *testing.T) {
 	if err := s.AddRef(view, table, time.Time{}, from[0].Name); err != nil {
 		t.Fatal(err)
 	}
-	if _, exposed := s.Early(table)[view]; !exposed {
+	if _, exposed := s.Views.Early(table)[view]; !exposed {
 		t.Fatal("the file was added: this test proves nothing")
 	}
 	if err := os.Remove(obstacle); err != nil {
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) { // its bytes are compared before
-		if err := s.Present(t.Context(), view); err != nil {
+		if err := s.Views.Present(t.Context(), view); err != nil {
 			t.Fatal(err)
 		}
-		_, err := os.Stat(filepath.Join(s.View(view).Dir(), store.ObjectName(digest.FromBytes(p))))
-		_, exposed := s.Early(table)[view]
+		_, err := os.Stat(filepath.Join(s.Views.View(view).Dir(), store.ObjectName(digest.FromBytes(p))))
+		_, exposed := s.Views.Early(table)[view]
 		if err == nil && !exposed {
 			break
 		}

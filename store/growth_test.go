@@ -56,7 +56,7 @@ func userSteps(t testing.TB, s *store.Store) []userStep {
 	return []userStep{
 		{"state", func(t testing.TB, s *store.Store, _ int) error { _, err := s.State(t.Context(), table); return err }},
 		{"usage", func(t testing.TB, s *store.Store, _ int) error { _, err := s.Usage(); return err }},
-		{"expose", func(t testing.TB, s *store.Store, _ int) error { return s.Expose(t.Context(), table, exposure) }},
+		{"expose", func(t testing.TB, s *store.Store, _ int) error { return s.Views.Expose(t.Context(), table, exposure) }},
 		{"hydrate", func(t testing.TB, s *store.Store, n int) error {
 			q := fmt.Appendf(nil, "another model %d", n)
 			table := storetest.NewBuilder(string(q)).Raw("q", q, 0o644).Put(t, s)

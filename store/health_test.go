@@ -93,7 +93,7 @@ func (m *shown) gone(t *testing.T, s *store.Store, when string) {
 	if s.Has(m.digest()) {
 		t.Errorf("%s: it is an object", when)
 	}
-	if _, err := s.Files(t.Context(), m.table); !errdefs.IsUnavailable(err) {
+	if _, err := s.Views.Files(t.Context(), m.table); !errdefs.IsUnavailable(err) {
 		t.Errorf("%s: files: %v", when, err)
 	}
 	if missing, err := s.Missing(t.Context(), ""); len(missing) != 1 || missing[0].Digest != m.digest() || err != nil {
@@ -148,7 +148,7 @@ func TestDamagedObjectIsReadEarly(t *testing.T) {
 	if bad, err := s.Check(t.Context(), "", nil); len(bad) != 1 || err != nil {
 		t.Fatalf("found %+v, %v", bad, err)
 	}
-	if err := s.Expose(t.Context(), table, store.ExposeOptions{Sources: o}); err != nil {
+	if err := s.Views.Expose(t.Context(), table, store.ExposeOptions{Sources: o}); err != nil {
 		t.Fatal(err)
 	}
 	readRandomly(t, s, d, p, 20)
@@ -313,7 +313,7 @@ func TestUnrecordedFileDoesNotDelay(t *testing.T) {
 	}
 	s = storetest.Open(t, dir, store.Options{})
 	hold(t, s, table)
-	if err := s.Expose(t.Context(), table, store.ExposeOptions{Sources: o}); err != nil {
+	if err := s.Views.Expose(t.Context(), table, store.ExposeOptions{Sources: o}); err != nil {
 		t.Fatal(err)
 	}
 	sent := f.Sent(digest.FromBytes(p))
@@ -453,7 +453,7 @@ func TestExpiredPinEndsExposure(t *testing.T) {
 	if err := s.AddRef("pin/x", table, time.Now().Add(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(storetest.NewFetcher(p))}); err != nil {
+	if err := s.Views.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(storetest.NewFetcher(p))}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.GC(t.Context(), store.GCOptions{}); err != nil || !isExposed(s, table) {
@@ -465,7 +465,7 @@ func TestExpiredPinEndsExposure(t *testing.T) {
 	if _, err := s.GC(t.Context(), store.GCOptions{}); err != nil || isExposed(s, table) {
 		t.Errorf("after: exposed %v, %v", isExposed(s, table), err)
 	}
-	if refs := s.Refs(""); len(refs) > 0 {
+	if refs := s.Catalog.Refs(""); len(refs) > 0 {
 		t.Errorf("after: %v", refs)
 	}
 }

@@ -54,7 +54,7 @@ func readOne(s *store.Store, p []byte, off int) (err error) {
 		}
 	}()
 	var one [1]byte
-	if _, err := s.View("").ReadAt(context.Background(), digest.FromBytes(p), one[:], int64(off)); err != nil {
+	if _, err := s.Views.View("").ReadAt(context.Background(), digest.FromBytes(p), one[:], int64(off)); err != nil {
 		return err
 	}
 	if one[0] != p[off] {
@@ -70,7 +70,7 @@ func exposed(t *testing.T, s *store.Store, b *storetest.Builder, o store.ExposeO
 	if err := s.AddRef("snapshot/"+table.Encoded(), table, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Expose(t.Context(), table, o); err != nil {
+	if err := s.Views.Expose(t.Context(), table, o); err != nil {
 		t.Fatal(err)
 	}
 	return table
@@ -108,7 +108,7 @@ func readWithin(ctx context.Context, s *store.Store, p []byte) (err error) {
 		}
 	}()
 	var one [1]byte
-	_, err = s.View("").ReadAt(ctx, digest.FromBytes(p), one[:], int64(len(p)-1))
+	_, err = s.Views.View("").ReadAt(ctx, digest.FromBytes(p), one[:], int64(len(p)-1))
 	return err
 }
 
@@ -310,7 +310,7 @@ func TestWithdrawClosesFiles(t *testing.T) {
 	f.Delay = func(context.Context) { asked <- struct{}{}; <-goOn }
 	table := exposed(t, s, storetest.NewBuilder("x").RawChunks("w", p, 0o644, filetable.MaxChunk), store.ExposeOptions{Sources: storetest.From(f)})
 	read := later(func() error { // of two chunks
-		_, err := s.View("").ReadAt(t.Context(), digest.FromBytes(p), make([]byte, 8<<20), 0)
+		_, err := s.Views.View("").ReadAt(t.Context(), digest.FromBytes(p), make([]byte, 8<<20), 0)
 		return err
 	})
 	<-asked
@@ -377,7 +377,7 @@ func TestReadBesideDeadRegistry(t *testing.T) {
 	defer cancel()
 	for i := range 16 {
 		waiting.Go(func() {
-			_, _ = s.View("").ReadAt(ctx, digest.FromBytes(dead), make([]byte, 1), int64(i)*(4<<20))
+			_, _ = s.Views.View("").ReadAt(ctx, digest.FromBytes(dead), make([]byte, 1), int64(i)*(4<<20))
 		})
 	}
 	waitFor(t, "the fetch begins", func() bool { return hung.Calls(digest.FromBytes(dead)) >= 8 })
@@ -421,4 +421,4 @@ func TestExposeWhileOthersGo(t *testing.T) {
 }
 
 // isExposed reports whether incomplete files of a table can be read.
-func isExposed(s *store.Store, table digest.Digest) bool { return len(s.Early(table)) > 0 }
+func isExposed(s *store.Store, table digest.Digest) bool { return len(s.Views.Early(table)) > 0 }

@@ -35,7 +35,7 @@ func TestLateRead(t *testing.T) {
 	wrong.Mangle = func(_ int64, b []byte) { clear(b) }
 	table := exposed(t, s, b, store.ExposeOptions{Sources: storetest.From(wrong)})
 	late := later(func() error {
-		_, err := s.View("").ReadAt(t.Context(), d, make([]byte, 10), 0)
+		_, err := s.Views.View("").ReadAt(t.Context(), d, make([]byte, 10), 0)
 		return err
 	})
 	<-asked

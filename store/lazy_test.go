@@ -76,7 +76,7 @@ func TestReadBeforeComplete(t *testing.T) {
 			f := storetest.NewFetcher(tc.blob)
 			table := tc.table.Put(t, s)
 			hold(t, s, table)
-			if err := s.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(f), Probe: true}); err != nil {
+			if err := s.Views.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(f), Probe: true}); err != nil {
 				t.Fatal(err)
 			}
 			if !isExposed(s, table) {
@@ -84,12 +84,12 @@ func TestReadBeforeComplete(t *testing.T) {
 			}
 			for name, want := range tc.files {
 				d := digest.FromBytes(want)
-				if size, err := s.View("").Size(d); err != nil || size != int64(len(want)) {
+				if size, err := s.Views.View("").Size(d); err != nil || size != int64(len(want)) {
 					t.Errorf("%s: size %d, %v", name, size, err)
 				}
 				// The end is read first: otherwise a test that fetches the whole object would pass.
 				tail := make([]byte, 1000)
-				if n, err := s.View("").ReadAt(t.Context(), d, tail, int64(len(want))-900); n != 900 || err != io.EOF || !bytes.Equal(tail[:n], want[len(want)-900:]) {
+				if n, err := s.Views.View("").ReadAt(t.Context(), d, tail, int64(len(want))-900); n != 900 || err != io.EOF || !bytes.Equal(tail[:n], want[len(want)-900:]) {
 					t.Errorf("%s: end: %d bytes, %v", name, n, err)
 				}
 				readRandomly(t, s, d, want, 40)
@@ -133,7 +133,7 @@ func readRandomly(t testing.TB, s *store.Store, d digest.Digest, want []byte, n 
 	for range n {
 		off := rand.IntN(len(want))
 		p := make([]byte, min(1+rand.IntN(300_000), len(want)-off))
-		if n, err := s.View("").ReadAt(t.Context(), d, p, int64(off)); err != nil || !bytes.Equal(p[:n], want[off:off+len(p)]) {
+		if n, err := s.Views.View("").ReadAt(t.Context(), d, p, int64(off)); err != nil || !bytes.Equal(p[:n], want[off:off+len(p)]) {
 			t.Fatalf("%d bytes at %d: %d, %v", len(p), off, n, err)
 		}
 	}
@@ -147,7 +147,7 @@ func TestReadWhileHydrating(t *testing.T) {
 	table := storetest.NewBuilder("x").RawChunks("w", p, 0o644, filetable.MaxChunk).Put(t, s)
 	hold(t, s, table)
 	o := store.ExposeOptions{Sources: storetest.From(f)}
-	if err := s.Expose(t.Context(), table, o); err != nil {
+	if err := s.Views.Expose(t.Context(), table, o); err != nil {
 		t.Fatal(err)
 	}
 	var g sync.WaitGroup
@@ -158,7 +158,7 @@ func TestReadWhileHydrating(t *testing.T) {
 	g.Go(func() {
 		buf := make([]byte, 1<<20)
 		for off := 0; off < len(p); off += len(buf) {
-			n, err := s.View("").ReadAt(t.Context(), d, buf, int64(off))
+			n, err := s.Views.View("").ReadAt(t.Context(), d, buf, int64(off))
 			if err != nil && err != io.EOF || !bytes.Equal(buf[:n], p[off:min(len(p), off+len(buf))]) {
 				t.Errorf("at %d: %d, %v", off, n, err)
 				return
@@ -191,17 +191,17 @@ func TestReadCorruptChunk(t *testing.T) {
 	hold(t, s, table)
 	expose := func(fs ...transfer.Fetcher) {
 		t.Helper()
-		if err := s.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(fs...)}); err != nil {
+		if err := s.Views.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(fs...)}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	expose(bad)
 	one := make([]byte, 10)
-	if _, err := s.View("").ReadAt(t.Context(), d, one, 0); err != nil {
+	if _, err := s.Views.View("").ReadAt(t.Context(), d, one, 0); err != nil {
 		t.Errorf("a chunk that is right: %v", err)
 	}
 	var wrong *verify.Error
-	if _, err := s.View("").ReadAt(t.Context(), d, one, 5<<20); !errors.As(err, &wrong) || !errdefs.IsDataLoss(err) {
+	if _, err := s.Views.View("").ReadAt(t.Context(), d, one, 5<<20); !errors.As(err, &wrong) || !errdefs.IsDataLoss(err) {
 		t.Errorf("got %v, want a verify.Error", err)
 	}
 	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(bad)}); !errdefs.IsDataLoss(err) {
@@ -228,10 +228,10 @@ func TestTableThatLies(t *testing.T) {
 	honest := storetest.NewBuilder("honest").RawChunks("w", p, 0o644, 1<<20).Put(t, s)
 	liar := b.Put(t, s)
 	hold(t, s, honest)
-	if err := s.Expose(t.Context(), honest, o); err != nil {
+	if err := s.Views.Expose(t.Context(), honest, o); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Expose(t.Context(), liar, o); !errdefs.IsFailedPrecondition(err) {
+	if err := s.Views.Expose(t.Context(), liar, o); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("got %v, want failed precondition", err)
 	}
 	if err := s.Hydrate(t.Context(), liar, store.HydrateOptions{Sources: o.Sources}); !errdefs.IsDataLoss(err) {
@@ -260,12 +260,12 @@ func TestReadResumes(t *testing.T) {
 		}
 		table := b.Put(t, s)
 		hold(t, s, table)
-		if err := s.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(f)}); err != nil {
+		if err := s.Views.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(f)}); err != nil {
 			t.Fatal(err)
 		}
 		one := make([]byte, 1)
 		for _, at := range []int64{0, 20 << 20, 9 << 20}[:i+1] {
-			if _, err := s.View("").ReadAt(t.Context(), d, one, at); err != nil || one[0] != p[at] {
+			if _, err := s.Views.View("").ReadAt(t.Context(), d, one, at); err != nil || one[0] != p[at] {
 				t.Errorf("round %d: at %d: %v", i, at, err)
 			}
 		}
@@ -288,17 +288,17 @@ func TestReadWithoutRanges(t *testing.T) {
 	table := storetest.NewBuilder("x").RawChunks("w", p, 0o644, filetable.MaxChunk).Put(t, s)
 	hold(t, s, table)
 	o := store.ExposeOptions{Sources: storetest.From(f), Probe: true}
-	if err := s.Expose(t.Context(), table, o); !errdefs.IsFailedPrecondition(err) {
+	if err := s.Views.Expose(t.Context(), table, o); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("got %v, want failed precondition", err)
 	}
 	o.Probe = false
-	if err := s.Expose(t.Context(), table, o); err != nil {
+	if err := s.Views.Expose(t.Context(), table, o); err != nil {
 		t.Fatal(err)
 	}
 	got := make(chan error, 1)
 	one := make([]byte, 1)
 	go func() {
-		_, err := s.View("").ReadAt(t.Context(), d, one, 8<<20)
+		_, err := s.Views.View("").ReadAt(t.Context(), d, one, 8<<20)
 		got <- err
 	}()
 	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: o.Sources}); err != nil {
@@ -318,32 +318,32 @@ func testReadWaits(t *testing.T) {
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	table := storetest.NewBuilder("x").Raw("w", p, 0o644).Put(t, s)
 	hold(t, s, table)
-	if err := s.Expose(t.Context(), table, store.ExposeOptions{}); !errdefs.IsFailedPrecondition(err) {
+	if err := s.Views.Expose(t.Context(), table, store.ExposeOptions{}); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("got %v, want failed precondition", err)
 	}
 	f := storetest.NewFetcher(p)
 	o := store.ExposeOptions{Sources: storetest.From(f), Wait: true}
-	if err := s.Expose(t.Context(), table, o); err != nil {
+	if err := s.Views.Expose(t.Context(), table, o); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	one := make([]byte, 1)
-	if _, err := s.View("").ReadAt(ctx, d, one, 0); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := s.Views.View("").ReadAt(ctx, d, one, 0); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("cancelled read: %v", err)
 	}
 	none := storetest.NewFetcher()
 	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(none)}); !errdefs.IsNotFound(err) {
 		t.Errorf("hydrate from nowhere: %v", err)
 	}
-	if _, err := s.View("").ReadAt(t.Context(), d, one, 0); !errdefs.IsNotFound(err) {
+	if _, err := s.Views.View("").ReadAt(t.Context(), d, one, 0); !errdefs.IsNotFound(err) {
 		t.Errorf("read after the failure: got %v, want not found", err)
 	}
 	f.Delay = func(context.Context) { time.Sleep(50 * time.Millisecond) }
 	done := make(chan error, 1)
 	go func() { done <- s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: o.Sources}) }()
 	for { // reads fail until the next attempt has begun
-		if _, err := s.View("").ReadAt(t.Context(), d, one, 5<<20); err == nil {
+		if _, err := s.Views.View("").ReadAt(t.Context(), d, one, 5<<20); err == nil {
 			break
 		}
 		time.Sleep(time.Millisecond)
@@ -392,7 +392,7 @@ func TestReadersHavePriority(t *testing.T) {
 	table := storetest.NewBuilder("x").RawChunks("w", p, 0o644, filetable.MaxChunk).Put(t, s)
 	hold(t, s, table)
 	f := storetest.NewFetcher(p)
-	if err := s.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(f)}); err != nil {
+	if err := s.Views.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(f)}); err != nil {
 		t.Fatal(err)
 	}
 	s.Pause()
@@ -423,14 +423,14 @@ func TestWithdraw(t *testing.T) {
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	table := storetest.NewBuilder("x").RawChunks("w", p, 0o644, filetable.MaxChunk).Put(t, s)
 	hold(t, s, table)
-	if err := s.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(storetest.NewFetcher(p))}); err != nil {
+	if err := s.Views.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(storetest.NewFetcher(p))}); err != nil {
 		t.Fatal(err)
 	}
 	readRandomly(t, s, d, p, 1)
 	if err := s.RemoveRef("snapshot/1"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.View("").Size(d); !errdefs.IsNotFound(err) {
+	if _, err := s.Views.View("").Size(d); !errdefs.IsNotFound(err) {
 		t.Errorf("got %v, want not found", err)
 	}
 	left, err := filepath.Glob(filepath.Join(s.Dir(), "partial", "*"))

@@ -250,7 +250,7 @@ func TestHydrateInOrder(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if _, err := s.Files(t.Context(), table); err != nil {
+				if _, err := s.Views.Files(t.Context(), table); err != nil {
 					t.Error(err)
 				}
 				if noRanges {

@@ -40,7 +40,7 @@ func (n *neighbour) show(t testing.TB, view string, seed int) digest.Digest {
 	if err := n.AddRef(view, table, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.Expose(t.Context(), table, store.ExposeOptions{View: view, Sources: good(storetest.NewFetcher(p)), Probe: true, Wait: true}); err != nil {
+	if err := n.Views.Expose(t.Context(), table, store.ExposeOptions{View: view, Sources: good(storetest.NewFetcher(p)), Probe: true, Wait: true}); err != nil {
 		t.Fatal(err)
 	}
 	return table
@@ -57,15 +57,15 @@ func (n *neighbour) steps() []ownStep {
 	own := storetest.Random(0, 8<<10)
 	file := digest.FromBytes(own)
 	return []ownStep{
-		{"lookup", func(testing.TB) error { _, _, err := n.View(ownView).LazyFile(file); return err }},
-		{"mount", func(t testing.TB) error { return n.Present(t.Context(), ownView) }},
+		{"lookup", func(testing.TB) error { _, _, err := n.Views.View(ownView).LazyFile(file); return err }},
+		{"mount", func(t testing.TB) error { return n.Views.Present(t.Context(), ownView) }},
 		{"status", func(t testing.TB) error {
 			_, err := n.Usage()
 			_, serr := n.State(t.Context(), n.table)
 			return errors.Join(err, serr)
 		}},
 		{"show", func(t testing.TB) error {
-			return n.Expose(t.Context(), n.table, store.ExposeOptions{View: ownView, Sources: good(storetest.NewFetcher(own)), Probe: true, Wait: true})
+			return n.Views.Expose(t.Context(), n.table, store.ExposeOptions{View: ownView, Sources: good(storetest.NewFetcher(own)), Probe: true, Wait: true})
 		}},
 		{"reference", func(t testing.TB) error {
 			if err := n.AddRef("pin/own", n.table, time.Time{}); err != nil {

@@ -27,7 +27,7 @@ func TestRefSources(t *testing.T) {
 	}
 	check := func(what, name string, want ...string) {
 		t.Helper()
-		r, err := s.Ref(name)
+		r, err := s.Catalog.Ref(name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -95,7 +95,7 @@ func TestTransactions(t *testing.T) {
 		{"the same table", func() error { b.Put(t, s); return nil }, 1},
 		{"reference", func() error { return s.AddRef("snapshot/1", table, time.Time{}, sources[0].Name) }, 1},
 		{"expose", func() error {
-			return s.Expose(t.Context(), table, store.ExposeOptions{View: "snapshot/1", Sources: sources, Wait: true})
+			return s.Views.Expose(t.Context(), table, store.ExposeOptions{View: "snapshot/1", Sources: sources, Wait: true})
 		}, 1},
 	} {
 		before := transactions(t, s)

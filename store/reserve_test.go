@@ -76,7 +76,7 @@ func TestClaimedSize(t *testing.T) {
 	for what, do := range map[string]func() error{
 		"hydrate": func() error { return s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: from}) },
 		"expose": func() error {
-			return s.Expose(t.Context(), table, store.ExposeOptions{Sources: from, Wait: true, Probe: true})
+			return s.Views.Expose(t.Context(), table, store.ExposeOptions{Sources: from, Wait: true, Probe: true})
 		},
 		"state": func() error {
 			_, err := s.State(t.Context(), table)

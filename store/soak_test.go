@@ -195,13 +195,13 @@ func soakStep(ctx context.Context, s *store.Store, r *rand.Rand, models, blobs [
 	case 0, 1, 2, 3:
 		_ = s.AddRef(name, table, time.Time{})
 		if err := s.Hydrate(ctx, table, store.HydrateOptions{Sources: sources, Background: r.IntN(2) == 0}); err == nil {
-			return readPieces(ctx, s.View(""), files)
+			return readPieces(ctx, s.Views.View(""), files)
 		}
 	case 4, 5:
 		_ = s.AddRef(name, table, time.Time{})
 		view := []string{"", name}[r.IntN(2)]
-		_ = s.Expose(ctx, table, store.ExposeOptions{View: view, Sources: sources, Wait: true, Probe: r.IntN(2) == 0})
-		return readPieces(ctx, s.View(view), files)
+		_ = s.Views.Expose(ctx, table, store.ExposeOptions{View: view, Sources: sources, Wait: true, Probe: r.IntN(2) == 0})
+		return readPieces(ctx, s.Views.View(view), files)
 	case 6:
 		_ = s.RemoveRef(name)
 	case 7:
@@ -328,7 +328,7 @@ func soakLook(t *testing.T, dir string, files map[digest.Digest][]byte) {
 	if err != nil {
 		t.Error(err)
 	}
-	if err := readPieces(t.Context(), s.View(""), files); err != nil {
+	if err := readPieces(t.Context(), s.Views.View(""), files); err != nil {
 		t.Error(err)
 	}
 	if _, err := s.GC(t.Context(), store.GCOptions{}); err != nil {
@@ -338,7 +338,7 @@ func soakLook(t *testing.T, dir string, files map[digest.Digest][]byte) {
 	if err != nil || len(missing) > 0 {
 		t.Errorf("after a collection: %v, %v", missing, err)
 	}
-	refs := s.Refs("")
+	refs := s.Catalog.Refs("")
 	u, uerr := s.Usage()
 	var sum int64
 	for _, r := range refs {

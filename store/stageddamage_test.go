@@ -189,15 +189,15 @@ func TestReadersOfStagedDamage(t *testing.T) {
 			s = storetest.Open(t, dir, store.Options{})
 			defer s.Close()
 			sources := storetest.From(storetest.NewFetcher(weights))
-			if err := s.Expose(t.Context(), table, store.ExposeOptions{Sources: sources}); err != nil {
+			if err := s.Views.Expose(t.Context(), table, store.ExposeOptions{Sources: sources}); err != nil {
 				t.Fatal(err)
 			}
-			_, before, err := s.View("").LazyFile(d)
+			_, before, err := s.Views.View("").LazyFile(d)
 			if err != nil {
 				t.Fatal(err)
 			}
 			got := make([]byte, 1<<20)
-			n, err := s.View("").ReadAt(t.Context(), d, got, chunk+1<<19)
+			n, err := s.Views.View("").ReadAt(t.Context(), d, got, chunk+1<<19)
 			if err != nil || n != len(got) || bytes.Equal(got, weights[chunk+1<<19:][:n]) == tc.wrong {
 				t.Errorf("a reader gets %d bytes, %v; wrong: %v", n, err, !tc.wrong)
 			}
@@ -207,7 +207,7 @@ func TestReadersOfStagedDamage(t *testing.T) {
 			if content(t, s, table)["w"] != string(weights) {
 				t.Error("wrong bytes")
 			}
-			if _, after, err := s.View("").LazyFile(d); err != nil || (after != before) != tc.wrong {
+			if _, after, err := s.Views.View("").LazyFile(d); err != nil || (after != before) != tc.wrong {
 				t.Errorf("identity %s, was %s: %v", after, before, err)
 			}
 		})

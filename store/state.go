@@ -34,7 +34,7 @@ func (s *State) Incomplete() bool { return s.Files == nil }
 // State returns the state of a table. It returns errdefs.ErrNotFound for an unknown table, and the error of Views.Files for one that
 // cannot be shown.
 func (s *Store) State(ctx context.Context, table digest.Digest) (st State, err error) {
-	if st.Files, err = s.Files(ctx, table); err == nil || !errdefs.IsUnavailable(err) {
+	if st.Files, err = s.Views.Files(ctx, table); err == nil || !errdefs.IsUnavailable(err) {
 		return st, err
 	}
 	t, err := s.Table(ctx, table)
@@ -46,7 +46,7 @@ func (s *Store) State(ctx context.Context, table digest.Digest) (st State, err e
 	}
 	st.Begun = st.Done > 0 || s.begun(t)
 	st.Blobs, st.Running = s.engine.Running(table)
-	st.Awaited, st.Early = s.engine.Awaited(table), s.Early(table)
+	st.Awaited, st.Early = s.engine.Awaited(table), s.Views.Early(table)
 	if !st.Running && len(st.Early) == 0 {
 		st.Lost, err = s.Missing(ctx, table)
 	}

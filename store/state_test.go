@@ -38,13 +38,13 @@ func TestPresence(t *testing.T) {
 			}
 			hold(t, s, table)
 			expose := func() {
-				if err := s.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(f)}); err != nil {
+				if err := s.Views.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(f)}); err != nil {
 					t.Fatal(err)
 				}
 			}
 			expose()
 			big := c.files["model/big.bin"]
-			if _, err := s.View("").ReadAt(t.Context(), digest.FromBytes(big), make([]byte, 100), int64(len(big)-100)); err != nil {
+			if _, err := s.Views.View("").ReadAt(t.Context(), digest.FromBytes(big), make([]byte, 100), int64(len(big)-100)); err != nil {
 				t.Fatal(err)
 			}
 			some := state(t, s, table)

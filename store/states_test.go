@@ -76,12 +76,12 @@ func TestStatesResume(t *testing.T) {
 	table := b.Put(t, s)
 	hold(t, s, table)
 	f := storetest.NewFetcher(p)
-	if err := s.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(f)}); err != nil {
+	if err := s.Views.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(f)}); err != nil {
 		t.Fatal(err)
 	}
 	for _, off := range []int{8 * size, 0, 5 * size} { // in no order
 		buf := make([]byte, 100)
-		if _, err := s.View("").ReadAt(t.Context(), d, buf, int64(off)); err != nil || !bytes.Equal(buf, p[off:off+100]) {
+		if _, err := s.Views.View("").ReadAt(t.Context(), d, buf, int64(off)); err != nil || !bytes.Equal(buf, p[off:off+100]) {
 			t.Fatalf("at %d: %v", off, err)
 		}
 	}

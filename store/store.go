@@ -75,6 +75,12 @@ type (
 	// ExposeOptions are the settings of one Expose.
 	ExposeOptions = expose.Request
 
+	// A Catalog has the images of the store, its references and verdicts.
+	Catalog = meta.Catalog
+
+	// Views are the files of tables, complete or not, that may be read for references.
+	Views = expose.Views
+
 	// A View is the set of files that may be read for one reference, by digest.
 	View = expose.View
 
@@ -84,8 +90,8 @@ type (
 
 // Store keeps the verified bytes of a node. All methods are safe for concurrent use.
 type Store struct {
-	meta.Catalog
-	expose.Views
+	Catalog Catalog
+	Views   Views
 
 	dir     string
 	root    *dirs.Root

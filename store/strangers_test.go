@@ -150,13 +150,13 @@ func TestHungReaders(t *testing.T) {
 		f := hung(p)
 		exposed(t, s, storetest.NewBuilder(fmt.Sprint(i)).RawChunks("a", p, 0o644, filetable.MaxChunk), store.ExposeOptions{Sources: evil(f)})
 		for j := range 4 {
-			readers.Go(func() { _, _ = s.View("").ReadAt(ctx, digest.FromBytes(p), make([]byte, 1), int64(j)*(8<<20)) })
+			readers.Go(func() { _, _ = s.Views.View("").ReadAt(ctx, digest.FromBytes(p), make([]byte, 1), int64(j)*(8<<20)) })
 		}
 		waitFor(t, "the fetch begins", func() bool { return i >= 2 || f.Calls(digest.FromBytes(p)) > 0 })
 	}
 	exposed(t, s, storetest.NewBuilder("y").RawChunks("w", alive, 0o644, filetable.MaxChunk), store.ExposeOptions{Sources: good(storetest.NewFetcher(alive))})
 	soon(t, "read", func(ctx context.Context) error {
-		_, err := s.View("").ReadAt(ctx, digest.FromBytes(alive), make([]byte, 1), 1<<20)
+		_, err := s.Views.View("").ReadAt(ctx, digest.FromBytes(alive), make([]byte, 1), 1<<20)
 		return err
 	})
 }
@@ -198,14 +198,14 @@ func TestWayIsDurable(t *testing.T) {
 		t.Fatal(err)
 	}
 	table := exposed(t, s, victim, store.ExposeOptions{Sources: good(storetest.NewFetcher(p))})
-	_, before, err := s.View("").LazyFile(digest.FromBytes(p))
+	_, before, err := s.Views.View("").LazyFile(digest.FromBytes(p))
 	if err != nil {
 		t.Fatal(err)
 	}
 	other := lie.Put(t, s)
 	hold(t, s, other)
 	for range 2 {
-		if err := s.Expose(t.Context(), other, store.ExposeOptions{Sources: evil(serve), Wait: true}); !errdefs.IsFailedPrecondition(err) {
+		if err := s.Views.Expose(t.Context(), other, store.ExposeOptions{Sources: evil(serve), Wait: true}); !errdefs.IsFailedPrecondition(err) {
 			t.Fatalf("the stranger's way: %v", err)
 		}
 		if err := s.Close(); err != nil { // after the restart the attacker is first
@@ -216,10 +216,10 @@ func TestWayIsDurable(t *testing.T) {
 		}
 	}
 	defer s.Close()
-	if err := s.Expose(t.Context(), table, store.ExposeOptions{Sources: good(storetest.NewFetcher(p))}); err != nil {
+	if err := s.Views.Expose(t.Context(), table, store.ExposeOptions{Sources: good(storetest.NewFetcher(p))}); err != nil {
 		t.Fatal(err)
 	}
-	if _, after, err := s.View("").LazyFile(digest.FromBytes(p)); after != before || err != nil {
+	if _, after, err := s.Views.View("").LazyFile(digest.FromBytes(p)); after != before || err != nil {
 		t.Errorf("identity %s, was %s: %v", after, before, err)
 	}
 	readRandomly(t, s, digest.FromBytes(p), p, 10)
@@ -228,7 +228,7 @@ func TestWayIsDurable(t *testing.T) {
 	if err := s.RemoveRef("snapshot/" + table.Encoded()); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Expose(t.Context(), other, store.ExposeOptions{Sources: evil(serve), Wait: true}); err != nil {
+	if err := s.Views.Expose(t.Context(), other, store.ExposeOptions{Sources: evil(serve), Wait: true}); err != nil {
 		t.Errorf("alone: %v", err)
 	}
 }
@@ -329,7 +329,7 @@ func TestPrivateIsNotShown(t *testing.T) {
 	}
 	thief := storetest.NewBuilder("thief").RawChunks("own", own, 0o644, 1<<20).RawChunks("w", p, 0o644, 1<<20).Put(t, s)
 	hold(t, s, thief)
-	err := s.Expose(t.Context(), thief, store.ExposeOptions{Sources: evil(storetest.NewFetcher(own)), Wait: true})
+	err := s.Views.Expose(t.Context(), thief, store.ExposeOptions{Sources: evil(storetest.NewFetcher(own)), Wait: true})
 	if !errdefs.IsFailedPrecondition(err) || isExposed(s, thief) {
 		t.Errorf("got %v", err)
 	}
@@ -350,7 +350,7 @@ func TestPrivateArchiveIsNotListed(t *testing.T) {
 		if err := s.AddRef("snapshot/2", thief, time.Time{}); err != nil {
 			t.Fatal(err)
 		}
-		err := s.Expose(t.Context(), thief, store.ExposeOptions{View: view, Sources: evil(storetest.NewFetcher(own)), Wait: true})
+		err := s.Views.Expose(t.Context(), thief, store.ExposeOptions{View: view, Sources: evil(storetest.NewFetcher(own)), Wait: true})
 		if !errdefs.IsFailedPrecondition(err) || isExposed(s, thief) {
 			t.Errorf("view %q: %v", view, err)
 		}
@@ -424,7 +424,7 @@ func TestExposedReservations(t *testing.T) {
 	var tables [2]digest.Digest
 	var sources [2][]transfer.Source
 	expose := func(i int) error {
-		return s.Expose(t.Context(), tables[i], store.ExposeOptions{View: fmt.Sprint("snapshot/", i), Sources: sources[i], Probe: true})
+		return s.Views.Expose(t.Context(), tables[i], store.ExposeOptions{View: fmt.Sprint("snapshot/", i), Sources: sources[i], Probe: true})
 	}
 	shown := make([]<-chan error, 2)
 	for i := range tables {
@@ -445,7 +445,7 @@ func TestExposedReservations(t *testing.T) {
 			first = i
 		case !errdefs.IsResourceExhausted(err):
 			t.Fatal(err)
-		case len(s.Early(tables[i])) > 0:
+		case len(s.Views.Early(tables[i])) > 0:
 			t.Error("what does not fit is shown")
 		}
 	}
@@ -490,7 +490,7 @@ func TestZerosAreHoles(t *testing.T) {
 	d := exposed(t, s, b, store.ExposeOptions{Sources: storetest.From(storetest.NewFetcher(c.Blob))})
 	buf := make([]byte, 1<<20)
 	for off := int64(0); off < size; off += 64 << 20 {
-		if _, err := s.View("").ReadAt(t.Context(), zeros.Digest, buf, off); err != nil || !bytes.Equal(buf, make([]byte, len(buf))) {
+		if _, err := s.Views.View("").ReadAt(t.Context(), zeros.Digest, buf, off); err != nil || !bytes.Equal(buf, make([]byte, len(buf))) {
 			t.Fatalf("at %d: %v", off, err)
 		}
 	}
@@ -561,10 +561,10 @@ func TestReaderOfWholeFile(t *testing.T) {
 				return s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: good(f), Background: true})
 			})
 			soon(t, "read", func(ctx context.Context) error {
-				_, err := s.View("").ReadAt(ctx, digest.FromBytes(p), make([]byte, 1), 0)
+				_, err := s.Views.View("").ReadAt(ctx, digest.FromBytes(p), make([]byte, 1), 0)
 				return err
 			})
-			soon(t, "wait for small files", func(ctx context.Context) error { return s.AwaitSmall(ctx, "", table) })
+			soon(t, "wait for small files", func(ctx context.Context) error { return s.Views.AwaitSmall(ctx, "", table) })
 			if err := <-job; err != nil {
 				t.Error(err)
 			}

@@ -33,7 +33,7 @@ func TestTrimImages(t *testing.T) {
 			return im
 		}
 		there := func(im store.Image) bool {
-			_, err := s.Image(im.Manifest)
+			_, err := s.Catalog.Image(im.Manifest)
 			_, statErr := os.Stat(filepath.Join(s.ObjectsDir(), store.ObjectName(im.Manifest)))
 			if (err == nil) != (statErr == nil) {
 				t.Errorf("image: %v, its manifest: %v", err, statErr)

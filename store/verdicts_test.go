@@ -18,12 +18,12 @@ func TestVerdicts(t *testing.T) {
 	gone := digest.FromString("unknown")
 	policy := func(i int) digest.Digest { return digest.FromString(fmt.Sprint(i)) }
 	for i := range 12 {
-		if err := s.PutVerdict(table, store.Verdict{Policy: policy(i), Signers: []string{"key"}}); err != nil {
+		if err := s.Catalog.PutVerdict(table, store.Verdict{Policy: policy(i), Signers: []string{"key"}}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, d := range []digest.Digest{table, gone} {
-		if err := s.PutVerdict(d, store.Verdict{Policy: policy(8), Signers: []string{"another"}}); err != nil {
+		if err := s.Catalog.PutVerdict(d, store.Verdict{Policy: policy(8), Signers: []string{"another"}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -31,17 +31,17 @@ func TestVerdicts(t *testing.T) {
 		t.Fatal(err)
 	}
 	s = storetest.Open(t, dir, store.Options{Reserve: 1})
-	all, err := s.Verdicts(table)
+	all, err := s.Catalog.Verdicts(table)
 	if err != nil || len(all) != 8 || all[0].Policy != policy(4) || all[7].Policy != policy(8) || all[7].Signers[0] != "another" || all[7].Time.IsZero() {
 		t.Errorf("after a restart: %+v, %v", all, err)
 	}
 	if _, err := s.GC(t.Context(), store.GCOptions{Keep: 1 << 60}); err != nil {
 		t.Fatal(err)
 	}
-	if all, err = s.Verdicts(table); err != nil || len(all) != 8 {
+	if all, err = s.Catalog.Verdicts(table); err != nil || len(all) != 8 {
 		t.Errorf("of a table that is known: %d verdicts, %v", len(all), err)
 	}
-	if all, err = s.Verdicts(gone); err != nil || len(all) != 0 {
+	if all, err = s.Catalog.Verdicts(gone); err != nil || len(all) != 0 {
 		t.Errorf("of an unknown digest: %d verdicts, %v", len(all), err)
 	}
 }

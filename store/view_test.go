@@ -30,10 +30,10 @@ func viewed(t *testing.T, s *store.Store, view string, b *storetest.Builder, o s
 		t.Fatal(err)
 	}
 	o.View = view
-	if err := s.Expose(t.Context(), table, o); err != nil {
+	if err := s.Views.Expose(t.Context(), table, o); err != nil {
 		t.Fatal(err)
 	}
-	return s.View(view), table
+	return s.Views.View(view), table
 }
 
 // inView returns the file of an object in a view, or nil.
@@ -107,7 +107,7 @@ func TestMountedBeforeItIsThere(t *testing.T) {
 	}
 	check("complete")
 	for range 2 {
-		if err := s.Present(t.Context(), "snapshot/1"); err != nil {
+		if err := s.Views.Present(t.Context(), "snapshot/1"); err != nil {
 			t.Fatal(err)
 		}
 		check("shown again")
@@ -115,13 +115,13 @@ func TestMountedBeforeItIsThere(t *testing.T) {
 			t.Fatal(err)
 		}
 		s = open()
-		stolen, own = s.View("snapshot/1"), s.View("snapshot/2")
+		stolen, own = s.Views.View("snapshot/1"), s.Views.View("snapshot/2")
 		check("after a restart")
-		if err := s.Present(t.Context(), "snapshot/1"); err != nil {
+		if err := s.Views.Present(t.Context(), "snapshot/1"); err != nil {
 			t.Fatal(err)
 		}
 		check("shown after a restart")
-		if err := s.Expose(t.Context(), theft, store.ExposeOptions{View: "snapshot/1", Sources: evil(hung(p))}); err != nil {
+		if err := s.Views.Expose(t.Context(), theft, store.ExposeOptions{View: "snapshot/1", Sources: evil(hung(p))}); err != nil {
 			t.Fatal(err)
 		}
 		check("exposed again")
@@ -203,7 +203,7 @@ func TestDamageLeavesViews(t *testing.T) {
 	if inView(t, v, d) != nil {
 		t.Error("a damaged file is in a view")
 	}
-	if err := s.Expose(t.Context(), table, store.ExposeOptions{View: "snapshot/1", Sources: sources}); err != nil {
+	if err := s.Views.Expose(t.Context(), table, store.ExposeOptions{View: "snapshot/1", Sources: sources}); err != nil {
 		t.Fatal(err)
 	}
 	bring()
@@ -215,7 +215,7 @@ func TestDamageLeavesViews(t *testing.T) {
 	if err := os.RemoveAll(v.Dir()); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Present(t.Context(), "snapshot/1"); err != nil || inView(t, v, d) == nil {
+	if err := s.Views.Present(t.Context(), "snapshot/1"); err != nil || inView(t, v, d) == nil {
 		t.Errorf("after the view was lost: %v", err)
 	}
 	same("after the view was lost")
@@ -246,7 +246,7 @@ func TestPresentAgain(t *testing.T) {
 	bring()
 	for round := range 3 {
 		for range 2 {
-			if err := s.Present(t.Context(), "snapshot/1"); err != nil {
+			if err := s.Views.Present(t.Context(), "snapshot/1"); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -301,10 +301,10 @@ func TestLieBeforeCrash(t *testing.T) {
 	if _, err := s.PutBytes(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Present(t.Context(), "snapshot/1"); err != nil {
+	if err := s.Views.Present(t.Context(), "snapshot/1"); err != nil {
 		t.Fatal(err)
 	}
-	if _, after, err := s.View("snapshot/1").LazyFile(d); after == before || err != nil {
+	if _, after, err := s.Views.View("snapshot/1").LazyFile(d); after == before || err != nil {
 		t.Errorf("identity %s, was %s: %v", after, before, err)
 	}
 }
@@ -332,10 +332,10 @@ func TestWrongIsRemembered(t *testing.T) {
 	open := func() {
 		t.Helper()
 		s = storetest.Open(t, dir, store.Options{Reserve: 1})
-		if err := s.Expose(t.Context(), table, o); err != nil {
+		if err := s.Views.Expose(t.Context(), table, o); err != nil {
 			t.Fatal(err)
 		}
-		v = s.View(o.View)
+		v = s.Views.View(o.View)
 	}
 	kept := func() bool {
 		_, now, err := v.LazyFile(d)

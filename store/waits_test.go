@@ -33,7 +33,7 @@ func endsIn(t *testing.T, limit time.Duration, what string, done <-chan error) e
 // readLater reads a byte of a file in a view.
 func readLater(t *testing.T, s *store.Store, view string, p []byte) <-chan error {
 	return later(func() error {
-		_, err := s.View(view).ReadAt(t.Context(), digest.FromBytes(p), make([]byte, 1), 0)
+		_, err := s.Views.View(view).ReadAt(t.Context(), digest.FromBytes(p), make([]byte, 1), 0)
 		return err
 	})
 }
@@ -50,7 +50,7 @@ func TestReaderOfRemovedReference(t *testing.T) {
 				s := storetest.Open(t, t.TempDir(), store.Options{})
 				table := b.Put(t, s)
 				hold(t, s, table)
-				if err := s.Expose(t.Context(), table, store.ExposeOptions{View: "snapshot/1", Sources: good(hung(p)), Wait: true}); err != nil {
+				if err := s.Views.Expose(t.Context(), table, store.ExposeOptions{View: "snapshot/1", Sources: good(hung(p)), Wait: true}); err != nil {
 					t.Fatal(err)
 				}
 				read := readLater(t, s, "snapshot/1", p)
@@ -76,7 +76,7 @@ func TestReaderOfAbandonedDownload(t *testing.T) {
 			table := storetest.NewBuilder("x").Raw("w", p, 0o644).Put(t, s)
 			hold(t, s, table)
 			sources := good(hung(p))
-			if err := s.Expose(t.Context(), table, store.ExposeOptions{View: "snapshot/1", Sources: sources, Wait: true}); err != nil {
+			if err := s.Views.Expose(t.Context(), table, store.ExposeOptions{View: "snapshot/1", Sources: sources, Wait: true}); err != nil {
 				t.Fatal(err)
 			}
 			ctx, cancel := context.WithCancel(t.Context())
@@ -182,7 +182,7 @@ func TestReaderOfPausedDownload(t *testing.T) {
 		hold(t, s, table)
 		f := storetest.NewFetcher(files...)
 		o := store.ExposeOptions{View: "snapshot/1", Sources: good(f), Wait: true}
-		if err := s.Expose(t.Context(), table, o); err != nil {
+		if err := s.Views.Expose(t.Context(), table, o); err != nil {
 			t.Fatal(err)
 		}
 		s.Pause()
@@ -234,10 +234,10 @@ func TestSweepHoldsNobodyUp(t *testing.T) {
 		table := storetest.NewBuilder("x").RawChunks("w", p, 0o644, 1<<20).Inline("i", []byte("inline"), 0o644).Put(t, s)
 		hold(t, s, table)
 		o := store.ExposeOptions{View: "snapshot/1", Sources: good(storetest.NewFetcher(p)), Probe: true}
-		if err := s.Expose(t.Context(), table, o); err != nil {
+		if err := s.Views.Expose(t.Context(), table, o); err != nil {
 			return err
 		}
-		if _, err := s.View("snapshot/1").ReadAt(t.Context(), digest.FromBytes(p), make([]byte, 10), 0); err != nil {
+		if _, err := s.Views.View("snapshot/1").ReadAt(t.Context(), digest.FromBytes(p), make([]byte, 10), 0); err != nil {
 			return err
 		}
 		return s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: o.Sources})

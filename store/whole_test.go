@@ -105,7 +105,7 @@ func TestReadUnpackedWhole(t *testing.T) {
 			f := storetest.NewFetcher(l.blob)
 			table := l.table.Put(t, s)
 			hold(t, s, table)
-			err := s.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(f), Probe: true})
+			err := s.Views.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(f), Probe: true})
 			if l.first != errdefs.IsFailedPrecondition(err) || !l.first && err != nil {
 				t.Fatalf("expose: %v", err)
 			}
@@ -120,7 +120,7 @@ func TestReadUnpackedWhole(t *testing.T) {
 			}
 			for name, want := range l.files {
 				got := make([]byte, len(want))
-				if _, err := s.View("").ReadAt(t.Context(), digest.FromBytes(want), got, 0); err != nil || !bytes.Equal(got, want) {
+				if _, err := s.Views.View("").ReadAt(t.Context(), digest.FromBytes(want), got, 0); err != nil || !bytes.Equal(got, want) {
 					t.Errorf("%s: %v", name, err)
 				}
 			}

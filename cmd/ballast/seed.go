@@ -125,7 +125,7 @@ func (a *app) seedModel(ctx context.Context, h *registry.Handler, ref remote.Ref
 	if err := h.Store.AddRef(pin, im.Table, time.Time{}, ref.Name()); err != nil {
 		return err
 	}
-	for _, named := range h.Store.ImagesByRef(ref.Recorded()) { // an index, or the model
+	for _, named := range h.Store.Catalog.ImagesByRef(ref.Recorded()) { // an index, or the model
 		if slices.Contains(named.PrivateNames, ref.Name()) {
 			a.note("%s needs credentials, so pods can pull it only while its registry answers", ref)
 			continue

@@ -181,7 +181,7 @@ func (j *job) unpack(ctx context.Context, t *filetable.Table) ([]file, error) {
 	if err != nil {
 		return nil, fmt.Errorf("unpack: %w", err)
 	}
-	files, err := j.store.Files(ctx, d)
+	files, err := j.store.Views.Files(ctx, d)
 	if err != nil {
 		return nil, err
 	}

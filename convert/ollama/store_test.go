@@ -56,7 +56,7 @@ func TestStoreAssemblesTensorModels(t *testing.T) {
 			if err := s.Hydrate(ctx, table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 				t.Fatal(err)
 			}
-			files, err := s.Files(ctx, table)
+			files, err := s.Views.Files(ctx, table)
 			if err != nil {
 				t.Fatal(err)
 			}

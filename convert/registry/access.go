@@ -282,7 +282,7 @@ func (h *Handler) sites(refs []remote.Ref, viewers func(name) []viewer) []site {
 
 // image returns the image whose manifest has digest d, or errdefs.ErrNotFound.
 func (h *Handler) image(ctx context.Context, d digest.Digest) (store.Image, error) {
-	im, err := h.Store.Image(d)
+	im, err := h.Store.Catalog.Image(d)
 	if err != nil {
 		return store.Image{}, err
 	}

@@ -79,7 +79,7 @@ func TestPrivate(t *testing.T) {
 		}
 	}
 
-	ims := f.h.Store.Images()
+	ims := f.h.Store.Catalog.Images()
 	if len(ims) != 1 || !slices.Equal(ims[0].PrivateNames, []string{u.host() + "/secret/model"}) {
 		t.Fatalf("images %+v", ims)
 	}
@@ -152,7 +152,7 @@ func TestSameDocuments(t *testing.T) {
 				e.push("x/m", tag, ahead)
 				f.get(t, e, "x/m", tag)
 			}
-			if n := len(f.h.Store.ImagesWith(m.Config.Digest)); n <= strangers {
+			if n := len(f.h.Store.Catalog.ImagesWith(m.Config.Digest)); n <= strangers {
 				t.Fatalf("%d images have the config", n)
 			}
 			u.count("")
@@ -260,7 +260,7 @@ func TestExpiredSecret(t *testing.T) {
 // onlyImage returns the only image in the store of f.
 func onlyImage(t *testing.T, f *facade) store.Image {
 	t.Helper()
-	ims := f.h.Store.Images()
+	ims := f.h.Store.Catalog.Images()
 	if len(ims) != 1 {
 		t.Fatal(ims)
 	}
@@ -325,7 +325,7 @@ func TestNodeCredentials(t *testing.T) {
 	if _, err := f.h.Convert(t.Context(), u.ref(t, "team/model", "v1")); !errdefs.IsUnauthorized(err) || !strings.Contains(err.Error(), "docker_config") {
 		t.Errorf("the node, of what a caller can read: %v, want unauthorized", err)
 	}
-	if im, err = f.h.Store.Image(digest.FromBytes(got.body)); err != nil {
+	if im, err = f.h.Store.Catalog.Image(digest.FromBytes(got.body)); err != nil {
 		t.Fatal(err)
 	}
 	if err := f.h.Restore(t.Context(), u.ref(t, "team/model", "v1"), im); err != nil {
@@ -498,7 +498,7 @@ func TestMirrorOpensNoManifest(t *testing.T) {
 				}
 			}
 		}
-		im, err := f.h.Store.Image(digest.FromBytes(pulled.body))
+		im, err := f.h.Store.Catalog.Image(digest.FromBytes(pulled.body))
 		if err != nil || !slices.Equal(im.PrivateNames, []string{"registry.example/secret/model"}) {
 			t.Errorf("private names %v, %v", im.PrivateNames, err)
 		}

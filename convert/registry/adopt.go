@@ -14,8 +14,8 @@ import (
 // Its Origin is the manifest that was pushed, not the origin in its table: a request for that origin gets what
 // this node makes of it, whatever others claim to have made.
 func (h *Handler) adopt(ctx context.Context, o *origin, as caller) (store.Image, error) {
-	known := h.Store.ImagesByOrigin(o.Served.Digest)
-	if im, err := h.Store.Image(o.Served.Digest); err == nil { // also one that was made here, with the same bytes
+	known := h.Store.Catalog.ImagesByOrigin(o.Served.Digest)
+	if im, err := h.Store.Catalog.Image(o.Served.Digest); err == nil { // also one that was made here, with the same bytes
 		known = append(known, im)
 	}
 	for _, im := range known {

@@ -41,7 +41,7 @@ func (h *Handler) convertNamed(ctx context.Context, ref remote.Ref, f *format.Fo
 	if ref.Digest == "" {
 		return h.convertArchive(ctx, f, address, source{ref: ref.Recorded(), name: nameOf(ref).String()})
 	}
-	images := h.Store.ImagesByOrigin(ref.Digest)
+	images := h.Store.Catalog.ImagesByOrigin(ref.Digest)
 	for _, im := range images {
 		if resolvedFrom(im, nameOf(ref)) {
 			return store.Image{}, &PinError{Name: ref.Name(), Origin: ref.Digest, Converted: im.Manifest, Reason: fmt.Sprintf("it is the %s at a URL", f.Name)}

@@ -19,7 +19,7 @@ func BenchmarkConvert(b *testing.B) {
 			b.Fatal(err)
 		}
 		b.StopTimer()
-		if err := f.h.Store.RemoveImage(im.Manifest); err != nil {
+		if err := f.h.Store.Catalog.RemoveImage(im.Manifest); err != nil {
 			b.Fatal(err)
 		}
 		u.count("")

@@ -116,7 +116,7 @@ func TestCartonURL(t *testing.T) {
 				t.Error("the manifest by digest differs")
 			}
 			m := decode[ocispec.Manifest](t, got)
-			im, err := f.h.Store.Image(d)
+			im, err := f.h.Store.Catalog.Image(d)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -248,7 +248,7 @@ func TestCartonRegistry(t *testing.T) {
 	f := newCartonFacade(t, newWeb(t, true), remote.Options{})
 	alice := basic("alice:s3cr3t-value")
 	d := digest.FromBytes(f.get(t, u, "secret/model", "v1", alice...).body)
-	im, err := f.h.Store.Image(d)
+	im, err := f.h.Store.Catalog.Image(d)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -370,7 +370,7 @@ func TestMemberOfOthers(t *testing.T) {
 	owner.push("org/secret", "v1", converttest.CartonArtifact(converttest.GoodCarton(secret)))
 	owner.setUser("org/secret", "alice:s3cret")
 	alice := basic("alice:s3cret")
-	im, err := f.h.Store.Image(digest.FromBytes(f.get(t, owner, "org/secret", "v1", alice...).body))
+	im, err := f.h.Store.Catalog.Image(digest.FromBytes(f.get(t, owner, "org/secret", "v1", alice...).body))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -204,7 +204,7 @@ func (h *Handler) resolve(ctx context.Context, ref remote.Ref, as caller) (*orig
 
 // knownPublic reports whether o is a model that everybody may have by its name.
 func (h *Handler) knownPublic(o *origin) bool {
-	im, err := h.Store.Image(o.Served.Digest) // converted before it was pushed
+	im, err := h.Store.Catalog.Image(o.Served.Digest) // converted before it was pushed
 	if err != nil {
 		key, kerr := h.Key(o.Origin)
 		if kerr != nil {
@@ -230,7 +230,7 @@ func (h *Handler) wantsTitled(ctx context.Context, o *origin, as caller) bool {
 	case as.node, h.WantsTitled(o.Origin):
 		return true
 	}
-	_, err := h.Store.ImageByOrigin(filetable.Origin{Format: string(f), Digest: o.Served.Digest, Mapping: convert.MappingVersion})
+	_, err := h.Store.Catalog.ImageByOrigin(filetable.Origin{Format: string(f), Digest: o.Served.Digest, Mapping: convert.MappingVersion})
 	return err == nil
 }
 
@@ -268,7 +268,7 @@ func (h *Handler) convert(ctx context.Context, o *origin, as caller) (store.Imag
 
 // madeFrom returns the images that were converted from an origin: several if a registry lied about the headers of a tar.
 func (h *Handler) madeFrom(key filetable.Origin) []store.Image {
-	return slices.DeleteFunc(h.Store.ImagesByOrigin(key.Digest), func(im store.Image) bool { return im.Origin != key })
+	return slices.DeleteFunc(h.Store.Catalog.ImagesByOrigin(key.Digest), func(im store.Image) bool { return im.Origin != key })
 }
 
 // known returns the image to which a model was converted before, or errdefs.ErrNotFound. Headers of tars that are not
@@ -432,14 +432,14 @@ func (h *Handler) record(ctx context.Context, im store.Image, src source) (store
 	if err := h.Store.PutImage(im); err != nil {
 		return store.Image{}, err
 	}
-	now, err := h.Store.Image(im.Manifest)
+	now, err := h.Store.Catalog.Image(im.Manifest)
 	if err != nil || src.private || !slices.Contains(now.PrivateNames, src.name) {
 		return now, err
 	}
-	if err := h.Store.SetPublic(im.Manifest, src.name); err != nil {
+	if err := h.Store.Catalog.SetPublic(im.Manifest, src.name); err != nil {
 		return store.Image{}, err
 	}
-	return h.Store.Image(im.Manifest)
+	return h.Store.Catalog.Image(im.Manifest)
 }
 
 // tableSize returns the total size of the files of t, in bytes. Archives whose files are unknown

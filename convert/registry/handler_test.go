@@ -106,7 +106,7 @@ func hydrate(t *testing.T, f *facade, u *upstream, repository string, table dige
 	if err := f.h.Store.Hydrate(t.Context(), table, store.HydrateOptions{Sources: f.h.Sources(im, registry.Names(im)...)}); err != nil {
 		t.Fatal(err)
 	}
-	files, err := f.h.Store.Files(t.Context(), table)
+	files, err := f.h.Store.Views.Files(t.Context(), table)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +146,7 @@ func TestConvertOnce(t *testing.T) {
 	if n := u.count("/blobs/"); n != 0 {
 		t.Errorf("%d blobs read for an origin that is known", n)
 	}
-	ims := f.h.Store.Images()
+	ims := f.h.Store.Catalog.Images()
 	if len(ims) != 1 || len(ims[0].Refs) != 2 {
 		t.Errorf("images are %+v, want one with two references", ims)
 	}
@@ -210,7 +210,7 @@ func TestPassThrough(t *testing.T) {
 			}
 		})
 	}
-	if ims := f.h.Store.Images(); len(ims) != 0 {
+	if ims := f.h.Store.Catalog.Images(); len(ims) != 0 {
 		t.Errorf("images in the store: %v", ims)
 	}
 }
@@ -451,7 +451,7 @@ func TestRefusedModels(t *testing.T) {
 		}
 		got.errorText(t)
 	}
-	if ims := f.h.Store.Images(); len(ims) != 0 {
+	if ims := f.h.Store.Catalog.Images(); len(ims) != 0 {
 		t.Errorf("images in the store: %v", ims)
 	}
 }
@@ -492,25 +492,25 @@ func TestLyingHeaders(t *testing.T) {
 	if bytes.Equal(first.body, lie.body) {
 		t.Fatal("the names that another registry gave are used")
 	}
-	im, err := f.h.Store.Image(digest.FromBytes(first.body))
+	im, err := f.h.Store.Catalog.Image(digest.FromBytes(first.body))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.Sources(im, good.host()+"/org/model")}); err != nil {
 		t.Fatal(err)
 	}
-	list, err := f.h.Store.Files(t.Context(), im.Table)
+	list, err := f.h.Store.Views.Files(t.Context(), im.Table)
 	if err != nil || !slices.ContainsFunc(list, func(f filetable.File) bool { return f.Path == "model.gguf" }) {
 		t.Errorf("files: %v, %v", list, err)
 	}
 	if got := f.get(t, evil, "org/model", "v1"); !bytes.Equal(got.body, first.body) {
 		t.Error("once the tar is here, its own headers are not used")
 	}
-	im, err = f.h.Store.Image(digest.FromBytes(lie.body))
+	im, err = f.h.Store.Catalog.Image(digest.FromBytes(lie.body))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.h.Store.Files(t.Context(), im.Table); !errdefs.IsInvalidArgument(err) {
+	if _, err := f.h.Store.Views.Files(t.Context(), im.Table); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("the model with names that are not in the tar: %v", err)
 	}
 }

@@ -46,7 +46,7 @@ func TestHub(t *testing.T) {
 	if again := f.ask(t, http.MethodGet, "/v2/Org/Model/manifests/"+d.String(), "hf.co"); again.status != http.StatusUnauthorized {
 		t.Errorf("by digest, without a token: status %d", again.status)
 	}
-	im, err := f.h.Store.Image(d)
+	im, err := f.h.Store.Catalog.Image(d)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestHub(t *testing.T) {
 	for name, f := range files {
 		want[name] = digest.FromBytes(f.Data)
 	}
-	there, err := f.h.Store.Files(t.Context(), im.Table)
+	there, err := f.h.Store.Views.Files(t.Context(), im.Table)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func TestHubGated(t *testing.T) {
 			t.Errorf("by %s, with a token of another account: status %d", what, got.status)
 		}
 	}
-	im, err := f.h.Store.Image(d)
+	im, err := f.h.Store.Catalog.Image(d)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -264,7 +264,7 @@ func (i *Import) Commit(ctx context.Context, pin func(im store.Image, ref remote
 		if im, err = i.record(ctx, p.record, p.image.Manifest, p.ref); err != nil {
 			return store.Image{}, err
 		}
-		undo = append(undo, func() error { return i.h.Store.RemoveRefs(p.record.Manifest, p.ref.Recorded()) })
+		undo = append(undo, func() error { return i.h.Store.Catalog.RemoveRefs(p.record.Manifest, p.ref.Recorded()) })
 		if err := pin(im, p.ref); err != nil {
 			return store.Image{}, err
 		}
@@ -323,9 +323,9 @@ func (h *Handler) imported(ctx context.Context, ref remote.Ref, as caller, err e
 	if !errdefs.IsUnavailable(err) || ctx.Err() != nil {
 		return store.Image{}, false
 	}
-	all, by := h.Store.ImagesByRef(ref.Recorded()), func(name string) bool { return name == ref.Recorded() }
+	all, by := h.Store.Catalog.ImagesByRef(ref.Recorded()), func(name string) bool { return name == ref.Recorded() }
 	if ref.Digest != "" {
-		all = h.Store.ImagesByOrigin(ref.Digest)
+		all = h.Store.Catalog.ImagesByOrigin(ref.Digest)
 		by = func(name string) bool {
 			r, err := remote.ParseRef(name)
 			return err == nil && nameOf(r) == nameOf(ref)

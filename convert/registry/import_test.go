@@ -238,7 +238,7 @@ func TestImportFails(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if images, refs := f.h.Store.Images(), f.h.Store.Refs(""); len(images)+len(refs) > 0 || u.Unique+u.Partial > 0 {
+		if images, refs := f.h.Store.Catalog.Images(), f.h.Store.Catalog.Refs(""); len(images)+len(refs) > 0 || u.Unique+u.Partial > 0 {
 			t.Errorf("left: %v, %v, %d and %d bytes", images, refs, u.Unique, u.Partial)
 		}
 	}
@@ -257,7 +257,7 @@ func TestImportFails(t *testing.T) {
 	if err := i.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if images := f.h.Store.Images(); len(images) > 0 {
+	if images := f.h.Store.Catalog.Images(); len(images) > 0 {
 		t.Errorf("left: %v", images)
 	}
 }

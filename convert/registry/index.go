@@ -60,7 +60,7 @@ func (h *Handler) knownIndex(ctx context.Context, o *origin) (store.Image, filet
 	if err != nil {
 		return store.Image{}, key, err
 	}
-	im, err := h.Store.ImageByOrigin(key)
+	im, err := h.Store.Catalog.ImageByOrigin(key)
 	if err != nil {
 		return store.Image{}, key, err
 	}

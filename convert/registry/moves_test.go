@@ -44,11 +44,11 @@ func TestOtherMapping(t *testing.T) {
 	f := newFacade(t, remote.Options{})
 	f.get(t, u, "org/model", "v1")
 	want := filetable.Origin{Format: string(b.Format), Digest: b.Digest(), Mapping: convert.MappingVersion}
-	im, err := f.h.Store.ImageByOrigin(want)
+	im, err := f.h.Store.Catalog.ImageByOrigin(want)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := f.h.Store.RemoveImage(im.Manifest); err != nil {
+	if err := f.h.Store.Catalog.RemoveImage(im.Manifest); err != nil {
 		t.Fatal(err)
 	}
 	other := im
@@ -57,7 +57,7 @@ func TestOtherMapping(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.get(t, u, "org/model", "v1")
-	if _, err := f.h.Store.ImageByOrigin(want); err != nil {
+	if _, err := f.h.Store.Catalog.ImageByOrigin(want); err != nil {
 		t.Errorf("the image of other rules was served: %v", err)
 	}
 }

@@ -109,7 +109,7 @@ func TestPrivateRegistries(t *testing.T) {
 					t.Errorf("%s, with credentials: status %d: %s", object, got.status, got.body)
 				}
 			}
-			im, err := f.h.Store.Image(d)
+			im, err := f.h.Store.Catalog.Image(d)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -213,7 +213,7 @@ func (h *Handler) serveBlob(w http.ResponseWriter, r *http.Request, ref remote.R
 	ctx := r.Context()
 	var denied error
 	tries := maxOwners
-	for _, im := range h.nearest(h.Store.ImagesWith(ref.Digest), ref, as) {
+	for _, im := range h.nearest(h.Store.Catalog.ImagesWith(ref.Digest), ref, as) {
 		ours := im.Config == ref.Digest || im.Table == ref.Digest
 		if !ours && !hasMembers(im) || !mayKnow(im, nameOf(ref)) {
 			continue

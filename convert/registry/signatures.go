@@ -182,7 +182,7 @@ func (h *Handler) Admit(ctx context.Context, c Candidate) (pending bool, err err
 	if h.Signatures == nil {
 		return false, nil
 	}
-	images := h.Store.ImagesByTable(c.Table)
+	images := h.Store.Catalog.ImagesByTable(c.Table)
 	if len(images) == 0 {
 		pending, err = h.admitImage(ctx, c, store.Image{Table: c.Table})
 		if _, refused := errors.AsType[*signature.Refusal](err); refused {
@@ -244,7 +244,7 @@ func (h *Handler) Checked(ctx context.Context, ref remote.Ref) (model store.Imag
 	}
 	c := cmp.Or(h.Signatures, &signature.Checker{Store: h.Store})
 	for i, s := range all {
-		_, err = h.Store.Files(ctx, s.Image.Table)
+		_, err = h.Store.Views.Files(ctx, s.Image.Table)
 		all[i].Complete, all[i].Again = err == nil, true
 		results = append(results, c.Check(ctx, all[i])...)
 	}

@@ -79,7 +79,7 @@ func TestRecordOfOthers(t *testing.T) {
 	u.setUser("org/model", "alice:s3cret")
 	f.get(t, u, "org/model", "v1", basic("alice:s3cret")...)
 	d := digest.FromBytes(made)
-	before, err := f.h.Store.Image(d)
+	before, err := f.h.Store.Catalog.Image(d)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func TestRecordOfOthers(t *testing.T) {
 	}
 	u.put("evil/x", "v1", changed, mediatype.OCIManifest)
 	f.get(t, u, "evil/x", "v1")
-	after, err := f.h.Store.Image(d)
+	after, err := f.h.Store.Catalog.Image(d)
 	if err != nil || before.Ahead != after.Ahead || before.Origin != after.Origin {
 		t.Errorf("before %+v, after %+v, %v", before, after, err)
 	}

@@ -168,7 +168,7 @@ func (h *Handler) Made(ctx context.Context, d digest.Digest) (store.Image, error
 	if err != nil || im.Manifest != "" {
 		return im, err
 	}
-	im, err = h.Store.ImageByOrigin(filetable.Origin{Format: string(mediatype.FormatIndex), Digest: d, Mapping: convert.MappingVersion})
+	im, err = h.Store.Catalog.ImageByOrigin(filetable.Origin{Format: string(mediatype.FormatIndex), Digest: d, Mapping: convert.MappingVersion})
 	if errdefs.IsNotFound(err) || err == nil && im.Ahead {
 		return store.Image{}, nil
 	}
@@ -226,7 +226,7 @@ func (h *Handler) asAnybody(ctx context.Context, name string, d digest.Digest) (
 
 // made returns the image of an origin made with the current mapping version, or the zero value.
 func (h *Handler) made(ctx context.Context, d digest.Digest) (store.Image, error) {
-	all := h.Store.ImagesByOrigin(d)
+	all := h.Store.Catalog.ImagesByOrigin(d)
 	for _, im := range all {
 		is := filetable.Origin{Format: im.Origin.Format, Digest: d, Mapping: convert.MappingVersion}
 		if im.Origin != is || im.Table == "" || im.Ahead || !h.complete(im) {

@@ -262,7 +262,7 @@ func (c *Checker) Whole(ctx context.Context, table digest.Digest) (bool, error) 
 	if c == nil {
 		return false, nil
 	}
-	all, err := c.Store.Verdicts(table)
+	all, err := c.Store.Catalog.Verdicts(table)
 	return slices.ContainsFunc(all, func(v store.Verdict) bool { return v.Whole }), err
 }
 
@@ -277,7 +277,7 @@ func (c *Checker) accept(res *Result, s Subject, v store.Verdict) {
 
 // kept returns the stored verdict of a rule, or nil.
 func (c *Checker) kept(r *Rule, s Subject) (*store.Verdict, error) {
-	all, err := c.Store.Verdicts(s.about())
+	all, err := c.Store.Catalog.Verdicts(s.about())
 	if err != nil {
 		return nil, err
 	}
@@ -337,7 +337,7 @@ func (c *Checker) by(ctx context.Context, r *Rule, s Subject, ev *evidence) Resu
 		return res
 	}
 	v.Policy, v.Whole = r.policy(s), v.Whole || m.unread()
-	if err := c.Store.PutVerdict(s.about(), v); err != nil {
+	if err := c.Store.Catalog.PutVerdict(s.about(), v); err != nil {
 		return fail(err)
 	}
 	c.accept(&res, s, v)
@@ -374,7 +374,7 @@ func (c *Checker) model(ctx context.Context, s Subject) (m model, err error) {
 	if m.table, err = c.Store.Table(ctx, s.Image.Table); err != nil {
 		return m, err
 	}
-	m.files, err = c.Store.Listing(ctx, s.Image.Table)
+	m.files, err = c.Store.Views.Listing(ctx, s.Image.Table)
 	switch {
 	case err == nil:
 		m.known = true

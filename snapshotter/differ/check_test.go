@@ -39,7 +39,7 @@ func TestCheck(t *testing.T) {
 				if diff := cmp.Diff(from, []Repository{{"registry.example", "team/m"}}); diff != "" || table != desc.Digest {
 					t.Errorf("asked about %s, from (-got +want):\n%s", table, diff)
 				}
-				if _, err := n.store.Files(ctx, table); complete != (err == nil) {
+				if _, err := n.store.Views.Files(ctx, table); complete != (err == nil) {
 					t.Errorf("complete %v, but %v", complete, err)
 				}
 				if complete {
@@ -56,7 +56,7 @@ func TestCheck(t *testing.T) {
 			if diff := cmp.Diff(asked, tt.asked); diff != "" {
 				t.Errorf("asked (-got +want):\n%s", diff)
 			}
-			refs := n.store.Refs("snapshot/")
+			refs := n.store.Catalog.Refs("snapshot/")
 			for _, r := range refs {
 				if n.snap.Shows(r) != tt.shown {
 					t.Errorf("snapshot shows the model: %v", !tt.shown)

@@ -203,7 +203,7 @@ func (d *Differ) ShowReady(ctx context.Context, id string, table digest.Digest, 
 				return early, err
 			}
 		}
-		if _, err := d.o.Store.Files(ctx, table); errdefs.IsUnavailable(err) {
+		if _, err := d.o.Store.Views.Files(ctx, table); errdefs.IsUnavailable(err) {
 			return false, fmt.Errorf("%s is not complete, and cannot be read before that: %w", nameOf(table, from), errdefs.ErrFailedPrecondition)
 		} else if err != nil {
 			return false, err
@@ -327,7 +327,7 @@ func (d *Differ) expose(ctx context.Context, view string, table digest.Digest, f
 	if mode == Complete {
 		return false, nil
 	}
-	err := d.o.Store.Expose(ctx, table, store.ExposeOptions{View: view, Sources: sources, Wait: mode == Lazy, Probe: true})
+	err := d.o.Store.Views.Expose(ctx, table, store.ExposeOptions{View: view, Sources: sources, Wait: mode == Lazy, Probe: true})
 	if errdefs.IsFailedPrecondition(err) {
 		d.o.Log.InfoContext(ctx, "model is shown when it is complete", "table", table, "mode", mode, "reason", reason(err))
 		return false, nil
@@ -335,19 +335,19 @@ func (d *Differ) expose(ctx context.Context, view string, table digest.Digest, f
 	if err != nil {
 		return false, err
 	}
-	if _, ok := d.o.Store.Early(table)[view]; !ok { // it is complete
+	if _, ok := d.o.Store.Views.Early(table)[view]; !ok { // it is complete
 		return false, nil
 	}
 	d.o.Background(view, table, sources)
 	if mode == Auto {
-		return true, d.o.Store.AwaitSmall(ctx, view, table)
+		return true, d.o.Store.Views.AwaitSmall(ctx, view, table)
 	}
 	return true, nil
 }
 
 // logComplete logs that a model is complete. Show has just looked for each of its files, of which there can be thousands.
 func (d *Differ) logComplete(ctx context.Context, table digest.Digest, dur time.Duration) {
-	files, err := d.o.Store.Listing(ctx, table)
+	files, err := d.o.Store.Views.Listing(ctx, table)
 	if err != nil {
 		d.o.Log.WarnContext(ctx, "model is complete, its size is not known", "table", table, "err", err)
 		return

@@ -50,7 +50,7 @@ func TestApplyTable(t *testing.T) {
 			t.Errorf("log has no %q:\n%s", s, n.log)
 		}
 	}
-	refs := n.store.Refs("snapshot/")
+	refs := n.store.Catalog.Refs("snapshot/")
 	if len(refs) != 1 || refs[0].Table != desc.Digest {
 		t.Fatalf("got references %v, want one to the table", refs)
 	}
@@ -143,7 +143,7 @@ func TestApplyFails(t *testing.T) {
 			if err := n.snap.Remove(n.ctx, "key"); err != nil {
 				t.Fatal(err)
 			}
-			if refs := n.store.Refs(""); len(refs) != 0 {
+			if refs := n.store.Catalog.Refs(""); len(refs) != 0 {
 				t.Errorf("got references %v, %v, want none", refs, err)
 			}
 			n.upstream = storetest.NewFetcher(weights)

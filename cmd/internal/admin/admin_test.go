@@ -506,7 +506,7 @@ func TestIndexTagNamesItsModel(t *testing.T) {
 	r := newRig(t)
 	ctx := t.Context()
 	r.image.Refs = []string{"reg.example/team/model@" + r.image.Origin.Digest.String()}
-	if err := r.store.RemoveImage(r.image.Manifest); err != nil {
+	if err := r.store.Catalog.RemoveImage(r.image.Manifest); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.store.PutImage(r.image); err != nil {

@@ -67,7 +67,7 @@ func (h *Handler) fleetPull(ctx context.Context, r wire.FleetPullRequest, out *l
 	}
 	im, err := h.findOne(ctx, modelname.Name{Ref: ref}) // another one if the tag has moved meanwhile
 	if err == nil {
-		if _, lacking := h.Store.Files(ctx, im.Table); lacking != nil {
+		if _, lacking := h.Store.Views.Files(ctx, im.Table); lacking != nil {
 			im, err = h.Jobs.Rest(ctx, im, ref, jobs.Request{PrefetchRequest: wire.PrefetchRequest{NoPin: true}}, out.events)
 		}
 	}
@@ -85,7 +85,7 @@ func (h *Handler) pulls(ctx context.Context) []wire.Pull {
 			continue
 		}
 		p := wire.Pull{Total: j.Total, Completed: j.Completed, Rate: j.Rate}
-		for _, im := range h.Store.ImagesByTable(j.Table) {
+		for _, im := range h.Store.Catalog.ImagesByTable(j.Table) {
 			p.Refs = append(p.Refs, im.Refs...)
 		}
 		all = append(all, p)
@@ -130,7 +130,7 @@ func (h *Handler) setFleetPins(ctx context.Context, req wire.FleetPins) (wire.Fl
 		wanted[name] = true
 		set.Pins = append(set.Pins, p)
 	}
-	for _, p := range h.Store.Refs(fleetPin) {
+	for _, p := range h.Store.Catalog.Refs(fleetPin) {
 		if !wanted[p.Name] {
 			if err := h.Store.RemoveRef(p.Name); err != nil {
 				return set, err

@@ -33,9 +33,9 @@ func isContainerds(r store.Ref) bool {
 
 // images lists all images with their state and, if sized is set, their share of the disk.
 func (h *Handler) images(ctx context.Context, sized bool) ([]wire.Image, error) {
-	all := h.Store.Images()
+	all := h.Store.Catalog.Images()
 	out := make([]wire.Image, 0, len(all))
-	refs := h.Store.Refs("")
+	refs := h.Store.Catalog.Refs("")
 	for _, im := range all {
 		v, _ := h.state(ctx, im, refs)
 		out = append(out, v)
@@ -139,7 +139,7 @@ func (h *Handler) incomplete(v *wire.Image, st store.State) {
 
 // image returns all facts about one image.
 func (h *Handler) image(ctx context.Context, name modelname.Name) (*wire.Detail, error) {
-	refs := h.Store.Refs("")
+	refs := h.Store.Catalog.Refs("")
 	d := &wire.Detail{Files: []wire.File{}, Blobs: []wire.Blob{}}
 	im, err := h.findShown(ctx, name)
 	if err != nil {
@@ -201,7 +201,7 @@ func (h *Handler) removal(ctx context.Context, name modelname.Name, dryRun bool)
 	if err != nil {
 		return nil, err
 	}
-	refs := h.Store.Refs("")
+	refs := h.Store.Catalog.Refs("")
 	out := &wire.Removed{Manifests: []digest.Digest{}}
 	for _, im := range found {
 		if ref := name.Ref.Recorded(); name.IsRef() && len(im.Refs) > 1 {
@@ -247,7 +247,7 @@ func (h *Handler) removal(ctx context.Context, name modelname.Name, dryRun bool)
 // stop stops the downloads of references and, if it has no image, of a table.
 func (h *Handler) stop(ctx context.Context, out *wire.Removed, table digest.Digest, refs ...string) error {
 	if table != "" {
-		left := h.Store.ImagesByTable(table)
+		left := h.Store.Catalog.ImagesByTable(table)
 		if len(left) > 0 {
 			table = ""
 		}
@@ -285,7 +285,7 @@ func (h *Handler) untag(ctx context.Context, im store.Image, ref string) error {
 	if err := h.Store.RemoveRef(modelname.Pin(ref)); err != nil {
 		return err
 	}
-	if err := h.Store.RemoveRefs(im.Manifest, ref); err != nil {
+	if err := h.Store.Catalog.RemoveRefs(im.Manifest, ref); err != nil {
 		return err
 	}
 	h.Log.Info("reference removed", "ref", ref, "digest", im.Manifest)
@@ -308,7 +308,7 @@ func (h *Handler) forget(ctx context.Context, im store.Image) error {
 			return err
 		}
 	}
-	if err := h.Store.RemoveImage(im.Manifest); err != nil {
+	if err := h.Store.Catalog.RemoveImage(im.Manifest); err != nil {
 		return err
 	}
 	h.Log.Info("model removed", "ref", strings.Join(im.Refs, " "), "digest", im.Manifest)

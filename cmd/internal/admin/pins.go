@@ -15,19 +15,19 @@ import (
 
 // pinsOf returns the pins that protect the model of im.
 func (h *Handler) pinsOf(ctx context.Context, im store.Image) ([]store.Ref, error) {
-	pins := h.Store.Refs(modelname.PinPrefix)
+	pins := h.Store.Catalog.Refs(modelname.PinPrefix)
 	return slices.DeleteFunc(pins, func(p store.Ref) bool { return isIndex(im) || p.Table != im.Table }), nil
 }
 
 // pins lists all pins.
 func (h *Handler) pins(ctx context.Context) ([]wire.Pin, error) {
-	pins := h.Store.Refs(modelname.PinPrefix)
+	pins := h.Store.Catalog.Refs(modelname.PinPrefix)
 	return h.sized(ctx, pins)
 }
 
 // sized returns pins with the sizes of their models.
 func (h *Handler) sized(ctx context.Context, pins []store.Ref) ([]wire.Pin, error) {
-	images := h.Store.Images()
+	images := h.Store.Catalog.Images()
 	byTable, byRef := map[digest.Digest]store.Image{}, map[string]store.Image{}
 	for _, im := range images {
 		if isIndex(im) {
@@ -70,7 +70,7 @@ func (h *Handler) pin(ctx context.Context, req wire.PinRequest) ([]wire.Pin, err
 	if err := jobs.AddPin(ctx, h.Store, pin, im.Table, expiry(req.TTL), name.Ref); err != nil {
 		return nil, err
 	}
-	p, err := h.Store.Ref(pin)
+	p, err := h.Store.Catalog.Ref(pin)
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +84,7 @@ func (h *Handler) unpin(ctx context.Context, name modelname.Name) ([]wire.Pin, e
 		return h.unpinRef(ctx, name)
 	}
 	found, err := h.find(ctx, name)
-	pins := slices.DeleteFunc(h.Store.Refs(modelname.PinPrefix), func(p store.Ref) bool {
+	pins := slices.DeleteFunc(h.Store.Catalog.Refs(modelname.PinPrefix), func(p store.Ref) bool {
 		isOf := func(im store.Image) bool { return !isIndex(im) && im.Table == p.Table }
 		return !slices.ContainsFunc(found, isOf) && !name.Matches(p.Table) // which can be all that is known of a model
 	})
@@ -102,7 +102,7 @@ func (h *Handler) unpin(ctx context.Context, name modelname.Name) ([]wire.Pin, e
 // unpinRef removes the pin of a reference, if there is one. It returns an error if no model has the
 // name.
 func (h *Handler) unpinRef(ctx context.Context, name modelname.Name) ([]wire.Pin, error) {
-	p, err := h.Store.Ref(modelname.Pin(name.Ref.Recorded()))
+	p, err := h.Store.Catalog.Ref(modelname.Pin(name.Ref.Recorded()))
 	if errdefs.IsNotFound(err) {
 		_, err = h.find(ctx, name)
 		return []wire.Pin{}, err

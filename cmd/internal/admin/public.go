@@ -75,7 +75,7 @@ func (h *Handler) ResolveRoutes(user func(context.Context) uint32) http.Handler 
 // resolved returns where a model is mounted. What the caller may not see is not found, as what does not exist.
 func (h *Handler) resolved(ctx context.Context, name modelname.Name) (wire.Resolved, error) {
 	none := fmt.Errorf("%s is not mounted on this machine for everybody; root mounts it with: ballast mount %[1]s DIR: %w", name.Ref, errdefs.ErrNotFound)
-	public := slices.ContainsFunc(h.Store.ImagesByRef(name.Ref.Recorded()), func(im store.Image) bool {
+	public := slices.ContainsFunc(h.Store.Catalog.ImagesByRef(name.Ref.Recorded()), func(im store.Image) bool {
 		return !slices.Contains(im.PrivateNames, name.Ref.Name())
 	})
 	if !public {
@@ -98,7 +98,7 @@ func (h *Handler) resolved(ctx context.Context, name modelname.Name) (wire.Resol
 		return wire.Resolved{}, none
 	}
 	out := wire.Resolved{Ref: name.Ref.Recorded(), Digest: im.Manifest, Origin: im.Origin.Digest, Format: im.Origin.Format, Path: mounts[at].Dir, Files: []wire.ResolvedFile{}}
-	files, err := h.Store.Files(ctx, im.Table)
+	files, err := h.Store.Views.Files(ctx, im.Table)
 	out.Complete = err == nil
 	if err != nil {
 		t, err := h.Store.Table(ctx, im.Table)

@@ -21,9 +21,9 @@ import (
 // origin or a table.
 func (h *Handler) find(ctx context.Context, name modelname.Name) (found []store.Image, err error) {
 	if name.IsRef() {
-		found = h.Store.ImagesByRef(name.Ref.Recorded())
+		found = h.Store.Catalog.ImagesByRef(name.Ref.Recorded())
 	} else { // the store has no index by prefixes of digests
-		found = h.Store.Images()
+		found = h.Store.Catalog.Images()
 		found = slices.DeleteFunc(found, func(im store.Image) bool {
 			return !name.Matches(im.Manifest) && !name.Matches(im.Origin.Digest) && !name.Matches(im.Table)
 		})
@@ -87,7 +87,7 @@ func (h *Handler) children(ctx context.Context, im store.Image) ([]store.Image, 
 			continue // listed for several platforms
 		}
 		seen[d.Digest] = true
-		switch child, err := h.Store.Image(d.Digest); {
+		switch child, err := h.Store.Catalog.Image(d.Digest); {
 		case err == nil:
 			out = append(out, child)
 		case !errdefs.IsNotFound(err):
@@ -161,7 +161,7 @@ func (h *Handler) findShown(ctx context.Context, name modelname.Name) (store.Ima
 	if name.IsRef() || !errdefs.IsNotFound(err) {
 		return im, err
 	}
-	refs := slices.DeleteFunc(h.Store.Refs(modelname.SnapshotPrefix), func(r store.Ref) bool { return !name.Matches(r.Table) })
+	refs := slices.DeleteFunc(h.Store.Catalog.Refs(modelname.SnapshotPrefix), func(r store.Ref) bool { return !name.Matches(r.Table) })
 	work := slices.DeleteFunc(h.Jobs.Status(ctx).Jobs, func(j wire.Job) bool { return !name.Matches(j.Table) })
 	shown, rerr := h.unnamed(ctx, nil, refs, work)
 	switch {

@@ -27,10 +27,10 @@ func TestModelWithoutImage(t *testing.T) {
 	if err := r.store.AddRef("snapshot/1", table, time.Time{}, "reg.example/team/ahead"); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.store.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(f)}); err != nil {
+	if err := r.store.Views.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(f)}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.store.View("").ReadAt(t.Context(), digest.FromBytes(p), make([]byte, 10), 0); err != nil {
+	if _, err := r.store.Views.View("").ReadAt(t.Context(), digest.FromBytes(p), make([]byte, 10), 0); err != nil {
 		t.Fatal(err)
 	}
 	r.store.Pause()

@@ -16,7 +16,7 @@ func (h *Handler) why(ctx context.Context, name modelname.Name) (*wire.Why, erro
 		return nil, err
 	}
 	w := &wire.Why{Holders: []wire.Holder{}}
-	refs := h.Store.RefsOf(im.Table)
+	refs := h.Store.Catalog.RefsOf(im.Table)
 	w.Image, _ = h.state(ctx, im, refs)
 	w.Share = new(wire.Share(h.Store.Share(w.ID())))
 	if w.State != wire.StateComplete {

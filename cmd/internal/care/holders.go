@@ -22,10 +22,10 @@ func (s *Snapshots) Holders(ctx context.Context, table digest.Digest) (all []wir
 	}
 	origins := map[digest.Digest]bool{} // manifests whose images need it
 	maps.DeleteFunc(keys, func(ref, _ string) bool {
-		r, err := s.Store.Ref(ref)
+		r, err := s.Store.Catalog.Ref(ref)
 		return err != nil || r.Table != table
 	})
-	for _, r := range s.Store.RefsOf(table) {
+	for _, r := range s.Store.Catalog.RefsOf(table) {
 		if origin, ok := strings.CutPrefix(r.Name, modelname.OriginPrefix); ok {
 			origins[digest.Digest(origin)] = true
 		}

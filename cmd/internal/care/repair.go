@@ -93,7 +93,7 @@ func (c *Care) needing(ctx context.Context, bad []store.CheckResult) (tables []d
 		is[b.Digest] = true
 		tables = append(tables, b.Tables...)
 	}
-	for _, im := range c.Store.Images() {
+	for _, im := range c.Store.Catalog.Images() {
 		needs := is[im.Manifest] || is[im.Config]
 		if !needs && im.Table != "" {
 			missing, err := c.Store.Missing(ctx, im.Table)
@@ -114,7 +114,7 @@ func (c *Care) needing(ctx context.Context, bad []store.CheckResult) (tables []d
 func (c *Care) namesOf(tables []digest.Digest) string {
 	var names []string
 	for _, t := range tables {
-		for _, im := range c.Store.ImagesByTable(t) {
+		for _, im := range c.Store.Catalog.ImagesByTable(t) {
 			names = append(names, im.Refs...)
 		}
 	}
@@ -164,7 +164,7 @@ func (c *Care) repair(ctx context.Context, ref remote.Ref, in func(table digest.
 // resolveAgain restores missing documents of the images whose table is in a set; that of an index is empty. It returns
 // the references of the restored images, and the first error.
 func (c *Care) resolveAgain(ctx context.Context, in func(table digest.Digest) bool) (names []string, first error) {
-	images := c.Store.Images()
+	images := c.Store.Catalog.Images()
 	for _, im := range images {
 		if !in(im.Table) || c.Store.Has(im.Documents()...) {
 			continue
@@ -195,7 +195,7 @@ func (c *Care) showAgain(ctx context.Context, res *wire.VerifyResult) (lacking [
 			lacking = append(lacking, p.Table)
 			continue
 		}
-		images := c.Store.ImagesByTable(p.Table)
+		images := c.Store.Catalog.ImagesByTable(p.Table)
 		for _, im := range images {
 			res.Repaired = append(res.Repaired, im.Refs...)
 		}
@@ -211,7 +211,7 @@ func (c *Care) lacking(ctx context.Context, in func(table digest.Digest) bool, b
 		tables = append(tables, b.Tables...)
 	}
 	tables = slices.DeleteFunc(tables, func(t digest.Digest) bool { return !in(t) })
-	images := c.Store.Images()
+	images := c.Store.Catalog.Images()
 	for _, im := range images {
 		if im.Table == "" || !in(im.Table) {
 			continue
@@ -230,7 +230,7 @@ func (c *Care) lacking(ctx context.Context, in func(table digest.Digest) bool, b
 
 // repairTable downloads what a table lacks, and returns the references of its images.
 func (c *Care) repairTable(ctx context.Context, ref remote.Ref, t digest.Digest, event func(wire.VerifyEvent)) ([]string, error) {
-	images := c.Store.ImagesByTable(t)
+	images := c.Store.Catalog.ImagesByTable(t)
 	var names []string
 	for _, im := range images {
 		names = append(names, im.Refs...)

@@ -102,7 +102,7 @@ func (d *Daemon) userLabel(ctx context.Context, key string) (string, error) {
 
 // largeFiles opens the large files of a complete model, in the order of their paths.
 func (d *Daemon) largeFiles(ctx context.Context, table digest.Digest, view string) (open []*os.File, err error) {
-	files, err := d.store.Files(ctx, table)
+	files, err := d.store.Views.Files(ctx, table)
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +112,7 @@ func (d *Daemon) largeFiles(ctx context.Context, table digest.Digest, view strin
 			continue
 		}
 		seen[f.Digest] = true
-		file, err := d.store.View(view).OpenObject(f.Digest)
+		file, err := d.store.Views.View(view).OpenObject(f.Digest)
 		if err != nil {
 			for _, f := range open {
 				err = errors.Join(err, f.Close())

@@ -83,17 +83,17 @@ type views struct{ *store.Store }
 
 // LazyFile implements lazy.Source.
 func (v views) LazyFile(view uint64, d digest.Digest) (int64, digest.Digest, error) {
-	return v.View(snapshotter.ViewNumber(view)).LazyFile(d)
+	return v.Views.View(snapshotter.ViewNumber(view)).LazyFile(d)
 }
 
 // Await implements lazy.Source.
 func (v views) Await(ctx context.Context, view uint64, d digest.Digest, off int64, n int) (*os.File, func(error), error) {
-	return v.View(snapshotter.ViewNumber(view)).Await(ctx, d, off, n)
+	return v.Views.View(snapshotter.ViewNumber(view)).Await(ctx, d, off, n)
 }
 
 // OpenObject implements lazy.Source.
 func (v views) OpenObject(view uint64, d digest.Digest) (*os.File, error) {
-	return v.View(snapshotter.ViewNumber(view)).OpenObject(d)
+	return v.Views.View(snapshotter.ViewNumber(view)).OpenObject(d)
 }
 
 // lazyPlaces returns the possible mount points and the state directory of the lazy mount of a root.

@@ -92,7 +92,7 @@ func (h *Mounts) advise(ctx context.Context, im store.Image, ref remote.Ref, err
 	if !errdefs.IsFailedPrecondition(err) {
 		return err
 	}
-	if _, ferr := h.Store.Files(ctx, im.Table); !errdefs.IsUnavailable(ferr) {
+	if _, ferr := h.Store.Views.Files(ctx, im.Table); !errdefs.IsUnavailable(ferr) {
 		return err
 	}
 	return fmt.Errorf("%s; download it first: ballast prefetch %s: %w", wire.Text(err), modelname.Label(im, ref), errdefs.ErrFailedPrecondition)
@@ -105,7 +105,7 @@ func (h *Mounts) admit(ctx context.Context, im store.Image, names []string) (pen
 	if pending, err = h.Facade.Admit(ctx, c); err != nil || !pending {
 		return pending, err
 	}
-	if _, err := h.Store.Files(ctx, im.Table); err != nil {
+	if _, err := h.Store.Views.Files(ctx, im.Table); err != nil {
 		return true, fmt.Errorf("its signatures can be checked only when it is complete: %w", errdefs.ErrFailedPrecondition)
 	}
 	c.Complete = true

@@ -161,7 +161,7 @@ func (b *Background) fetch(ctx context.Context, t Shown, sources []transfer.Sour
 	defer cancel()
 	b.work.Go(func() { b.watch(ctx, table, cancel) })
 	start := time.Now()
-	if !b.Store.Early(table)[t.view].Whole && !b.settle(ctx, table, sources, settleTime) {
+	if !b.Store.Views.Early(table)[t.view].Whole && !b.settle(ctx, table, sources, settleTime) {
 		return
 	}
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
@@ -220,7 +220,7 @@ func (b *Background) watch(ctx context.Context, table digest.Digest, cancel func
 			return
 		case <-tick.C:
 		}
-		if len(b.Store.RefsOf(table)) == 0 {
+		if len(b.Store.Catalog.RefsOf(table)) == 0 {
 			b.Log.Info("nothing needs the model any more, the rest is not fetched", "table", table)
 			cancel()
 			return
@@ -255,7 +255,7 @@ func (b *Background) expose(ctx context.Context, t Shown, sources []transfer.Sou
 			return err
 		}
 	}
-	return b.Store.Expose(ctx, t.table, o)
+	return b.Store.Views.Expose(ctx, t.table, o)
 }
 
 // Resume prepares the models that were incomplete when the daemon ended. Models that snapshots show
@@ -264,7 +264,7 @@ func (b *Background) expose(ctx context.Context, t Shown, sources []transfer.Sou
 // nothing, so it does not count. Resume returns the incomplete tables for Continue, including those
 // that could not be made readable.
 func (b *Background) Resume(ctx context.Context) (tables []Shown, err error) {
-	refs := b.Store.Refs(modelname.SnapshotPrefix)
+	refs := b.Store.Catalog.Refs(modelname.SnapshotPrefix)
 	slices.SortStableFunc(refs, func(a, b store.Ref) int { return a.Created.Compare(b.Created) })
 	done := map[Shown]bool{}
 	for _, r := range refs {
@@ -289,7 +289,7 @@ func (b *Background) Resume(ctx context.Context) (tables []Shown, err error) {
 		if errdefs.IsNotFound(err) { // the table itself is missing: nothing to download is known
 			continue
 		}
-		if _, early := b.Store.Early(t.table)[t.view]; err != nil || early {
+		if _, early := b.Store.Views.Early(t.table)[t.view]; err != nil || early {
 			tables = append(tables, t)
 		}
 	}
@@ -318,20 +318,20 @@ func (b *Background) note(change func()) {
 // complete reports whether a view has all files of a table.
 func complete(ctx context.Context, s *store.Store, t Shown) bool {
 	if t.view == "" {
-		_, err := s.Files(ctx, t.table)
+		_, err := s.Views.Files(ctx, t.table)
 		return err == nil
 	}
-	_, early := s.Early(t.table)[t.view]
-	if early || s.Present(ctx, t.view) != nil {
+	_, early := s.Views.Early(t.table)[t.view]
+	if early || s.Views.Present(ctx, t.view) != nil {
 		return false
 	}
-	_, err := s.View(t.view).Readable(ctx, t.table)
+	_, err := s.Views.View(t.view).Readable(ctx, t.table)
 	return err == nil
 }
 
 // shownIn returns the views in which references show, or showed, a table before it is complete.
 func (b *Background) shownIn(table digest.Digest) (shown []Shown) {
-	for _, r := range b.Store.RefsOf(table) {
+	for _, r := range b.Store.Catalog.RefsOf(table) {
 		if t := (Shown{b.View(r), table}); strings.HasPrefix(r.Name, modelname.SnapshotPrefix) && b.Shows(r) && !slices.Contains(shown, t) {
 			shown = append(shown, t)
 		}

@@ -86,12 +86,12 @@ func TestRestartShowsTheSame(t *testing.T) {
 	if diff := cmp.Diff(tables, []Shown{{table: victim}, {table: attacker}}, cmp.AllowUnexported(Shown{})); diff != "" {
 		t.Errorf("tables to download (-got +want):\n%s", diff)
 	}
-	if v, a := r.Store.Early(victim), r.Store.Early(attacker); len(v) != 1 || len(a) != 0 {
+	if v, a := r.Store.Views.Early(victim), r.Store.Views.Early(attacker); len(v) != 1 || len(a) != 0 {
 		t.Errorf("exposed: victim in %v, attacker in %v", v, a)
 	}
 	p := make([]byte, 1000)
 	for _, off := range []int64{0, 5 << 20, 9<<20 - 1000} {
-		if n, err := r.Store.View("").ReadAt(t.Context(), digest.FromBytes(r.want), p, off); err != nil || n != len(p) || !bytes.Equal(p, r.want[off:][:n]) {
+		if n, err := r.Store.Views.View("").ReadAt(t.Context(), digest.FromBytes(r.want), p, off); err != nil || n != len(p) || !bytes.Equal(p, r.want[off:][:n]) {
 			t.Fatalf("at %d: %d bytes, %v; or they are wrong", off, n, err)
 		}
 	}
@@ -108,7 +108,7 @@ func TestRestartReadsWholeFiles(t *testing.T) {
 		if _, err := r.Resume(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if early, ok := r.Store.Early(table)[""]; !ok || early.Whole != whole {
+		if early, ok := r.Store.Views.Early(table)[""]; !ok || early.Whole != whole {
 			t.Errorf("readable: %v, only whole files %v, want %v", ok, early.Whole, whole)
 		}
 	}
@@ -146,7 +146,7 @@ func TestViewShowsOnlyItsOwnSources(t *testing.T) {
 	if got := r.renew(t.Context(), Shown{"snapshot/1", table}, others); len(got) != len(others) {
 		t.Errorf("downloaded from %d sources, want %d", len(got), len(others))
 	}
-	if early := r.Store.Early(table); len(early) != 0 {
+	if early := r.Store.Views.Early(table); len(early) != 0 {
 		t.Errorf("shown early: %v", early)
 	}
 }
@@ -162,7 +162,7 @@ func TestRestartCompletesWhatIsNotReadable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Store.Early(second)) > 0 {
+	if len(r.Store.Views.Early(second)) > 0 {
 		t.Fatal("both can be read early: nothing is tested")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -185,7 +185,7 @@ func TestRestartCompletesWhatIsNotReadable(t *testing.T) {
 	go func() {
 		defer close(done)
 		for ctx.Err() == nil {
-			if _, err := r.Store.Files(ctx, second); err == nil {
+			if _, err := r.Store.Views.Files(ctx, second); err == nil {
 				return
 			}
 			time.Sleep(time.Millisecond)
@@ -254,7 +254,7 @@ func TestRestWaitsForTheFirstRead(t *testing.T) {
 			continue
 		case <-time.After(20 * time.Millisecond):
 		}
-		if _, err := r.Store.View("").ReadAt(t.Context(), digest.FromBytes(r.want), make([]byte, 1), 0); err != nil {
+		if _, err := r.Store.Views.View("").ReadAt(t.Context(), digest.FromBytes(r.want), make([]byte, 1), 0); err != nil {
 			t.Fatal(err)
 		}
 		if !<-settled {

@@ -54,7 +54,7 @@ func TestResolveMovedName(t *testing.T) {
 		return im.Manifest
 	}
 	resolve("aaa/x")
-	im, err := s.Store.Image(resolve("team/m"))
+	im, err := s.Store.Catalog.Image(resolve("team/m"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -241,7 +241,7 @@ func (js *Jobs) pin(ctx context.Context, j *job, im store.Image, ref remote.Ref)
 		return nil
 	}
 	name := modelname.Pin(modelname.Label(im, ref))
-	old, err := js.Store.Ref(name)
+	old, err := js.Store.Catalog.Ref(name)
 	switch {
 	case err != nil && !errdefs.IsNotFound(err):
 		return err

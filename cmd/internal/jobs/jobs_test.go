@@ -171,7 +171,7 @@ func TestJobOutlivesItsClient(t *testing.T) {
 	if got, want := r.fetcher.Sent(digest.FromBytes(r.weights)), int64(len(r.weights)); got != want {
 		t.Errorf("bytes fetched: got %d, want %d", got, want)
 	}
-	pins := r.Store.Refs("pin/")
+	pins := r.Store.Catalog.Refs("pin/")
 	if len(pins) != 1 || pins[0].Name != "pin/"+pullRef || !pins[0].Expires.IsZero() {
 		t.Errorf("the pin that the first asked for: %+v", pins)
 	}
@@ -191,7 +191,7 @@ func TestJobOutlivesAllClients(t *testing.T) {
 	close(r.gate)
 	deadline := time.Now().Add(2 * time.Minute)
 	for {
-		if _, err := r.Store.Files(t.Context(), r.table); err == nil {
+		if _, err := r.Store.Views.Files(t.Context(), r.table); err == nil {
 			return
 		}
 		if time.Now().After(deadline) {
@@ -218,7 +218,7 @@ func TestStopEndsJobs(t *testing.T) {
 	if _, err := r.Prefetch(t.Context(), parse(t, pullRef), Request{}, func([]wire.Event) error { return nil }); !errdefs.IsAborted(err) {
 		t.Errorf("new prefetch: got %v, want ErrAborted", err)
 	}
-	if pins := r.Store.Refs("pin/"); len(pins) != 0 {
+	if pins := r.Store.Catalog.Refs("pin/"); len(pins) != 0 {
 		t.Errorf("pins of what is not complete: %+v", pins)
 	}
 }
@@ -269,7 +269,7 @@ func TestPins(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := "none"
-			pin, err := r.Store.Ref("pin/" + pullRef)
+			pin, err := r.Store.Catalog.Ref("pin/" + pullRef)
 			switch {
 			case err == nil && pin.Expires.IsZero():
 				got = "never"

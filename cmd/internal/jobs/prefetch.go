@@ -62,7 +62,7 @@ func (js *Jobs) Rest(ctx context.Context, im store.Image, ref remote.Ref, r Requ
 	if err != nil {
 		return store.Image{}, err
 	}
-	for view := range js.Store.Early(im.Table) {
+	for view := range js.Store.Views.Early(im.Table) {
 		js.Background.Start(view, im.Table, sources) // which retries until it is complete
 	}
 	// Clients that use other names of the model join the same job, which is none that resolves such a name.

@@ -28,7 +28,7 @@ func OpenSecrets(c *config.Config, log *slog.Logger) (*pullsecret.Secrets, error
 func (s *Sources) SettleSecrets(ctx context.Context) {
 	s.settling.Lock()
 	defer s.settling.Unlock()
-	refs := s.Store.Refs(modelname.SnapshotPrefix)
+	refs := s.Store.Catalog.Refs(modelname.SnapshotPrefix)
 	var held []string
 	for _, r := range refs {
 		held = append(held, r.Sources...)

@@ -62,7 +62,7 @@ func (s *Sources) Known(ctx context.Context, table digest.Digest, r differ.Repos
 	name = pulledNames([]differ.Repository{r}, s.images(ctx, table))[0]
 	host, path, _ := strings.Cut(name, "/")
 	host, port := remote.SplitHost(host)
-	for _, im := range s.Store.Images() {
+	for _, im := range s.Store.Catalog.Images() {
 		if !slices.ContainsFunc(im.Refs, func(ref string) bool { return strings.Contains(ref, "/"+path) }) {
 			continue // without parsing the references of all images of all tenants
 		}
@@ -123,7 +123,7 @@ func (s *Sources) Wanted(ctx context.Context, table digest.Digest, ref remote.Re
 // all names that its images were resolved from. With asNode, the credentials of the node are used
 // for all of these, not only for pins and mounts on the host.
 func (s *Sources) recorded(ctx context.Context, table digest.Digest, asNode bool) ([]transfer.Source, error) {
-	refs := s.Store.RefsOf(table)
+	refs := s.Store.Catalog.RefsOf(table)
 	images := s.images(ctx, table)
 	host, err := s.Snapshotter.HostRefs(ctx)
 	if err != nil {
@@ -210,7 +210,7 @@ func (s *Sources) had(ctx context.Context, r store.Ref) bool {
 // these are unknown, they are those of all references to the table; if the snapshot does not show
 // it yet, there are none.
 func (s *Sources) Shown(ctx context.Context, view string, table digest.Digest) ([]transfer.Source, error) {
-	r, err := s.Store.Ref(view)
+	r, err := s.Store.Catalog.Ref(view)
 	switch {
 	case errdefs.IsNotFound(err) || err == nil && len(r.Sources) == 0:
 		return s.recorded(ctx, table, false)
@@ -229,7 +229,7 @@ func (s *Sources) Shown(ctx context.Context, view string, table digest.Digest) (
 
 // images returns the images of a table. There are none if the facade did not resolve it.
 func (s *Sources) images(ctx context.Context, table digest.Digest) []store.Image {
-	images := s.Store.ImagesByTable(table)
+	images := s.Store.Catalog.ImagesByTable(table)
 	return images
 }
 

@@ -292,7 +292,7 @@ func TestSourcesOfStrangers(t *testing.T) {
 		view = snapshotter.ViewName(id)
 		for _, err := range []error{
 			d.Snapshotter.Hold(t.Context(), id, table, name),
-			d.Store.Expose(t.Context(), table, store.ExposeOptions{View: view, Sources: storetest.FromRepository(name, privately{storetest.NewFetcher(p)})}),
+			d.Store.Views.Expose(t.Context(), table, store.ExposeOptions{View: view, Sources: storetest.FromRepository(name, privately{storetest.NewFetcher(p)})}),
 			d.Snapshotter.Show(t.Context(), id, table),
 		} {
 			if err != nil {

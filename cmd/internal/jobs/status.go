@@ -149,7 +149,7 @@ func (js *Jobs) Status(ctx context.Context) wire.Status {
 		running = append(running, j)
 	}
 	for i, j := range running {
-		for _, e := range js.Store.Early(j.Table) {
+		for _, e := range js.Store.Views.Early(j.Table) {
 			running[i].Reads += e.Reads
 		}
 	}

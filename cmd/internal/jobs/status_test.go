@@ -106,7 +106,7 @@ func TestStatusHasReads(t *testing.T) {
 	var readers sync.WaitGroup
 	for i := range 3 {
 		readers.Go(func() {
-			if _, err := r.Store.View("").ReadAt(t.Context(), digest.FromBytes(r.want), make([]byte, 10), int64(i)<<20); err != nil {
+			if _, err := r.Store.Views.View("").ReadAt(t.Context(), digest.FromBytes(r.want), make([]byte, 10), int64(i)<<20); err != nil {
 				t.Error(err)
 			}
 		})

@@ -61,7 +61,7 @@ func TestAbandonedDownload(t *testing.T) {
 	if n, err := r.Stop(t.Context(), "", pullRef); n != 0 || err != nil {
 		t.Errorf("of a reference: %d stopped, %v", n, err)
 	}
-	if err := r.Store.RemoveImage(im.Manifest); err != nil {
+	if err := r.Store.Catalog.RemoveImage(im.Manifest); err != nil {
 		t.Fatal(err)
 	}
 	if diff := diffJobs(r.Status(t.Context()).Jobs, want); diff != "" {

@@ -216,7 +216,7 @@ func (o *Origins) refuse(ctx context.Context, d digest.Digest, names []string, i
 		name = names[0]
 	}
 	if im.Manifest == "" {
-		made := o.Store.ImagesByOrigin(d)
+		made := o.Store.Catalog.ImagesByOrigin(d)
 		if i := slices.IndexFunc(made, func(im store.Image) bool { return im.Manifest != d }); i >= 0 {
 			im = made[i]
 		}
@@ -311,7 +311,7 @@ func (o *Origins) isBare(ctx context.Context, m ctrd.Manifest) (bool, error) {
 // containerd has its image.
 func (o *Origins) keep(ctx context.Context, d digest.Digest, im store.Image, from []string) error {
 	name := modelname.Origin(d)
-	if r, err := o.Store.Ref(name); err == nil && r.Table == im.Table {
+	if r, err := o.Store.Catalog.Ref(name); err == nil && r.Table == im.Table {
 		return nil
 	}
 	return o.Store.AddRef(name, im.Table, time.Time{}, from...)
@@ -357,7 +357,7 @@ func (o *Origins) Bare(ctx context.Context) error {
 
 // Settle releases the models of images that containerd no longer has.
 func (o *Origins) Settle(ctx context.Context) error {
-	refs := o.Store.Refs(modelname.Origin(""))
+	refs := o.Store.Catalog.Refs(modelname.Origin(""))
 	if len(refs) == 0 {
 		return nil
 	}

@@ -268,7 +268,7 @@ func testVolumeOfPublicModel(t *testing.T, rules bool) {
 	kept := func() []string {
 		t.Helper()
 		ok(t, r.Settle(t.Context()))
-		refs := r.Store.Refs(modelname.OriginPrefix)
+		refs := r.Store.Catalog.Refs(modelname.OriginPrefix)
 		var all []string
 		for _, ref := range refs {
 			all = append(append(all, ref.Name, ref.Table.String()), ref.Sources...)
@@ -330,7 +330,7 @@ func TestVolumeOfPrivateModel(t *testing.T) {
 				if d := cmp.Diff(r.shown, append([]string{"7", "private true", im.Table.String()}, names...)); d != "" {
 					t.Errorf("shown (got, want):\n%s", d)
 				}
-				kept, err := r.Store.Ref(modelname.Origin(b.Digest()))
+				kept, err := r.Store.Catalog.Ref(modelname.Origin(b.Digest()))
 				ok(t, err)
 				if d := cmp.Diff(kept.Sources, names[:1]); d != "" {
 					t.Errorf("sources of what is kept (got, want):\n%s", d)

@@ -5,7 +5,7 @@ SHELL := /bin/bash -eu -o pipefail
 .DEFAULT_GOAL := build
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-LDFLAGS := -s -w -X github.com/ballast-dev/ballast/cmd/internal/wire.version=$(VERSION)
+LDFLAGS := -s -w -X github.com/ballast-dev/ballast/cmd/internal/contract/wire.version=$(VERSION)
 
 # All is built in one way, that of a release, but for the race detector, runc and fuzzing: what is built in two ways is compiled
 # twice. Tests are not vetted again, with their dependencies and for each way: "make check" does it once, with all analyzers.
@@ -78,7 +78,7 @@ chart: ## Write contrib/kustomize from the Helm chart
 
 .PHONY: docs
 docs: ## Write contrib/docs/commands.md, configuration.md and json.md from the code
-	go test -count=1 -run 'TestManual|TestReference|TestJSON' ./cmd/ballast ./cmd/ballastd ./cmd/internal/config -update
+	go test -count=1 -run 'TestManual|TestReference|TestJSON' ./cmd/ballast ./cmd/ballastd ./cmd/internal/contract/config -update
 
 .PHONY: man
 man: ## Write the man pages: bin/man/ballast.8 and ballastd.8
@@ -195,7 +195,7 @@ crash: ## Kill the store at every call that changes the disk, and check it after
 
 .PHONY: sequences
 sequences: ## Random set-ups, edits by others, crashes, repairs and removals on generated nodes; N=1000, S=1 is the first seed
-	go test -count=1 -timeout 24h -run TestSequences ./cmd/internal/setup -sequences $(N) -seed $(S)
+	go test -count=1 -timeout 24h -run TestSequences ./cmd/internal/installer/setup -sequences $(N) -seed $(S)
 
 # Flags of mutants, such as "-run '^19 '"; "make mutants MUTANTS=-h" lists all.
 MUTANTS ?=

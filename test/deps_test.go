@@ -74,36 +74,36 @@ snapshotter/tree          : store/durable store/filetable
 snapshotter/differ        : snapshotter store store/filetable store/transfer store/verify
 snapshotter/lazy          : snapshotter/lazy/fdstore store/offheap store/verify
 snapshotter/lazy/fdstore  :
-cmd/internal/config       : convert/formats convert/remote store/verify
-cmd/internal/facadetls    : store/durable
-cmd/internal/manualtest       :
-cmd/internal/portowner    :
-cmd/internal/containerdversion :
-cmd/internal/snippet      : cmd/internal/containerdversion convert/mediatype convert/registry
-cmd/internal/dirs         : cmd/internal/config cmd/internal/facadetls snapshotter store
-cmd/internal/upstream     : cmd/internal/config cmd/internal/dirs convert/format convert/formats convert/remote convert/resolve convert/signature
-cmd/internal/wire         :
-cmd/internal/modelname    : convert/remote convert/resolve store
-cmd/internal/translate    : cmd/internal/wire convert convert/formats convert/headers convert/image convert/losses convert/signature snapshotter store store/filetable
-cmd/internal/metrics      : cmd/internal/wire convert/formats convert/registry convert/signature snapshotter/lazy store store/filetable
-cmd/internal/jobs         : cmd/internal/config cmd/internal/dirs cmd/internal/metrics cmd/internal/modelname cmd/internal/translate cmd/internal/wire convert convert/layout convert/local convert/ollama/localstore convert/pullsecret convert/registry convert/remote convert/resolve snapshotter snapshotter/differ snapshotter/lazy store store/filetable store/transfer
-cmd/internal/serve        :
-cmd/internal/facadeport   : cmd/internal/config cmd/internal/facadetls cmd/internal/metrics cmd/internal/portowner cmd/internal/serve cmd/internal/wire
-cmd/internal/origins      : cmd/internal/ctrd cmd/internal/modelname convert convert/formats convert/mediatype convert/registry convert/resolve store
-cmd/internal/hostmounts   : cmd/internal/jobs cmd/internal/modelname cmd/internal/wire convert/registry convert/remote snapshotter snapshotter/differ store
-cmd/internal/care         : cmd/internal/ctrd cmd/internal/modelname cmd/internal/origins cmd/internal/translate cmd/internal/wire convert/remote snapshotter store store/transfer
-cmd/internal/hostsfile    : cmd/internal/config store/verify
-cmd/internal/admin        : cmd/internal/care cmd/internal/jobs cmd/internal/modelname cmd/internal/translate cmd/internal/wire convert convert/headers convert/image convert/registry convert/remote convert/resolve convert/signature store store/filetable
-cmd/internal/localgrpc    :
-cmd/internal/ctrd         : cmd/internal/containerdversion cmd/internal/localgrpc store/verify
-cmd/internal/node         : cmd/internal/config cmd/internal/containerdversion cmd/internal/ctrd cmd/internal/hostsfile cmd/internal/snippet
-cmd/internal/setup        : cmd/internal/config cmd/internal/containerdversion cmd/internal/ctrd cmd/internal/dirs cmd/internal/facadetls cmd/internal/node cmd/internal/snippet cmd/internal/wire contrib/systemd convert/mediatype store store/durable store/filetable
-contrib/systemd           :
-cmd/internal/doctor       : cmd/internal/config cmd/internal/containerdversion cmd/internal/ctrd cmd/internal/hostsfile cmd/internal/node cmd/internal/portowner cmd/internal/setup cmd/internal/snippet cmd/internal/wire
-cmd/internal/ahead        :
-cmd/internal/daemon       : *
-cmd/ballastd              : cmd/internal/ahead cmd/internal/config cmd/internal/daemon cmd/internal/wire snapshotter/lazy snapshotter/lazy/fdstore
-cmd/ballast               : *
+cmd/internal/contract/config        : convert/formats convert/remote store/verify
+cmd/internal/door/facadetls         : store/durable
+cmd/internal/contract/manualtest    :
+cmd/internal/door/portowner         :
+cmd/internal/host/containerdversion :
+cmd/internal/installer/snippet      : cmd/internal/host/containerdversion convert/mediatype convert/registry
+cmd/internal/host/dirs              : cmd/internal/contract/config cmd/internal/door/facadetls snapshotter store
+cmd/internal/door/upstream          : cmd/internal/contract/config cmd/internal/host/dirs convert/format convert/formats convert/remote convert/resolve convert/signature
+cmd/internal/contract/wire          :
+cmd/internal/contract/modelname     : convert/remote convert/resolve store
+cmd/internal/contract/translate     : cmd/internal/contract/wire convert convert/formats convert/headers convert/image convert/losses convert/signature snapshotter store store/filetable
+cmd/internal/daemon/metrics         : cmd/internal/contract/wire convert/formats convert/registry convert/signature snapshotter/lazy store store/filetable
+cmd/internal/daemon/jobs            : cmd/internal/contract/config cmd/internal/contract/modelname cmd/internal/contract/translate cmd/internal/contract/wire cmd/internal/daemon/metrics cmd/internal/host/dirs convert convert/layout convert/local convert/ollama/localstore convert/pullsecret convert/registry convert/remote convert/resolve snapshotter snapshotter/differ snapshotter/lazy store store/filetable store/transfer
+cmd/internal/door/serve             :
+cmd/internal/door/facadeport        : cmd/internal/contract/config cmd/internal/contract/wire cmd/internal/daemon/metrics cmd/internal/door/facadetls cmd/internal/door/portowner cmd/internal/door/serve
+cmd/internal/daemon/origins         : cmd/internal/contract/modelname cmd/internal/host/ctrd convert convert/formats convert/mediatype convert/registry convert/resolve store
+cmd/internal/daemon/hostmounts      : cmd/internal/contract/modelname cmd/internal/contract/wire cmd/internal/daemon/jobs convert/registry convert/remote snapshotter snapshotter/differ store
+cmd/internal/daemon/care            : cmd/internal/contract/modelname cmd/internal/contract/translate cmd/internal/contract/wire cmd/internal/daemon/origins cmd/internal/host/ctrd convert/remote snapshotter store store/transfer
+cmd/internal/door/hostsfile         : cmd/internal/contract/config store/verify
+cmd/internal/daemon/admin           : cmd/internal/contract/modelname cmd/internal/contract/translate cmd/internal/contract/wire cmd/internal/daemon/care cmd/internal/daemon/jobs convert convert/headers convert/image convert/registry convert/remote convert/resolve convert/signature store store/filetable
+cmd/internal/host/localgrpc         :
+cmd/internal/host/ctrd              : cmd/internal/host/containerdversion cmd/internal/host/localgrpc store/verify
+cmd/internal/installer/node         : cmd/internal/contract/config cmd/internal/door/hostsfile cmd/internal/host/containerdversion cmd/internal/host/ctrd cmd/internal/installer/snippet
+cmd/internal/installer/setup        : cmd/internal/contract/config cmd/internal/contract/wire cmd/internal/door/facadetls cmd/internal/host/containerdversion cmd/internal/host/ctrd cmd/internal/host/dirs cmd/internal/installer/node cmd/internal/installer/snippet contrib/systemd convert/mediatype store store/durable store/filetable
+contrib/systemd                     :
+cmd/internal/doctor                 : cmd/internal/contract/config cmd/internal/contract/wire cmd/internal/door/hostsfile cmd/internal/door/portowner cmd/internal/host/containerdversion cmd/internal/host/ctrd cmd/internal/installer/node cmd/internal/installer/setup cmd/internal/installer/snippet
+cmd/internal/daemon/ahead           :
+cmd/internal/daemon                 : *
+cmd/ballastd                        : cmd/internal/contract/config cmd/internal/contract/wire cmd/internal/daemon cmd/internal/daemon/ahead snapshotter/lazy snapshotter/lazy/fdstore
+cmd/ballast                         : *
 `
 
 // formatUsers are the packages besides convert/formats that may import the folder of a format, with the
@@ -112,8 +112,8 @@ var formatUsers = []struct{ pkg, format, why string }{
 	{"convert/export", "convert/layout", "a layout is a target as well"},
 	{"cmd/ballast", "convert/layout", "a layout is a target as well"},
 	{"cmd/ballast", "convert/ollama/localstore", "\"ballast import ollama\" is a command for the store of Ollama"},
-	{"cmd/internal/jobs", "convert/layout", "it does the work of \"ballast import\""},
-	{"cmd/internal/jobs", "convert/ollama/localstore", "it does the work of \"ballast import ollama\""},
+	{"cmd/internal/daemon/jobs", "convert/layout", "it does the work of \"ballast import\""},
+	{"cmd/internal/daemon/jobs", "convert/ollama/localstore", "it does the work of \"ballast import ollama\""},
 }
 
 // foreignRules are foreign packages that some packages must not import, with the reason.
@@ -136,9 +136,7 @@ var foreignRules = []struct{ pkg, banned, why string }{
 	{"FORMATS", "os", "parsers read an Artifact and nothing else"},
 	{"FORMATS", "net/http", "parsers read an Artifact and nothing else"},
 	{"convert/ollama", "os", "parsers read an Artifact and nothing else"},
-	{"cmd/ballast", module + "/cmd/internal/admin", "it is a client of the admin socket"},
 	{"cmd/ballast", module + "/cmd/internal/daemon", "it is a client of the admin socket"},
-	{"cmd/ballast", module + "/cmd/internal/jobs", "it is a client of the admin socket"},
 }
 
 func TestDeps(t *testing.T) {
@@ -161,12 +159,12 @@ var closures = []struct {
 	{"..", "./cmd/...", "k8s.io sigs.k8s.io !k8s.io/cri-api", "only ballast-fleet is a program for Kubernetes"},
 	{
 		"..", "./cmd/ballastd",
-		module + "/cmd/internal/setup " + module + "/cmd/internal/node " + module + "/cmd/internal/doctor " + module + "/convert/export " +
+		module + "/cmd/internal/installer/setup " + module + "/cmd/internal/installer/node " + module + "/cmd/internal/doctor " + module + "/convert/export " +
 			"github.com/containerd/containerd/v2/cmd github.com/containerd/containerd/v2/client dario.cat/mergo",
 		"what faces tenants as root is not what installs, judges and publishes",
 	},
-	{"../cmd/ballast-fleet", "./...", module + " !" + module + "/cmd/ballast-fleet !" + module + "/cmd/internal/wire", "it is a client of the daemon"},
-	{"..", "./cmd/internal/wire", module + " !" + module + "/cmd/internal/wire", "clients link the contract, not the engine"},
+	{"../cmd/ballast-fleet", "./...", module + " !" + module + "/cmd/ballast-fleet !" + module + "/cmd/internal/contract/wire", "it is a client of the daemon"},
+	{"..", "./cmd/internal/contract/wire", module + " !" + module + "/cmd/internal/contract/wire", "clients link the contract, not the engine"},
 }
 
 // TestClosures looks at all that programs link, not only at what they import themselves.
@@ -343,17 +341,17 @@ func TestDepsPlanted(t *testing.T) {
 		"convert/fresh/a.go":    "package fresh\nimport (\n\t_ \"" + module + "/convert/format\"\n\t_ \"os\"\n)\n",
 		"convert/registry/a.go": "package registry\nimport _ \"" + module + "/convert/fresh\"\n",
 
-		"cmd/ballast/a.go":        "package main\nimport _ \"" + module + "/cmd/internal/admin\"\nfunc main() {}\n",
-		"cmd/internal/admin/a.go": "package admin\n",
+		"cmd/ballast/a.go":               "package main\nimport _ \"" + module + "/cmd/internal/daemon/admin\"\nfunc main() {}\n",
+		"cmd/internal/daemon/admin/a.go": "package admin\n",
 	})
 	got, err := checkDeps(dir, "store :\nconvert : store\nsnapshotter : store\nremoved : store\n"+
 		"convert/format :\nconvert/formats : convert/format FORMATS\nFORMATS : convert/format\nconvert/registry : *\n"+
-		"cmd/internal/admin :\ncmd/ballast : *\n")
+		"cmd/internal/daemon/admin :\ncmd/ballast : *\n")
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
-		"cmd/ballast must not import cmd/internal/admin: it is a client of the admin socket",
+		"cmd/ballast must not import cmd/internal/daemon/admin: it is a client of the admin socket",
 		"cmd/ballast: in formatUsers, but it does not import convert/layout",
 		"cmd/ballast: in formatUsers, but it does not import convert/ollama/localstore",
 		"convert/fresh must not import os: parsers read an Artifact and nothing else", // it needs no line

@@ -256,9 +256,9 @@ func TestNamesInPages(t *testing.T) {
 		code, page string
 		name       *regexp.Regexp
 	}{
-		{"../cmd/internal/metrics/*.go", "../contrib/docs/monitoring.md", metricName},
+		{"../cmd/internal/daemon/metrics/*.go", "../contrib/docs/monitoring.md", metricName},
 		{"../cmd/internal/doctor/*.go", "../contrib/docs/troubleshooting.md", doctorCheck},
-		{"../cmd/internal/node/*.go", "../contrib/docs/troubleshooting.md", doctorCheck},
+		{"../cmd/internal/installer/node/*.go", "../contrib/docs/troubleshooting.md", doctorCheck},
 	} {
 		files, err := filepath.Glob(tt.code)
 		if err != nil {
@@ -338,12 +338,12 @@ func TestPagesNameWhatExists(t *testing.T) {
 		t.Fatal(err)
 	}
 	metrics, checks := "", ""
-	for _, dir := range []string{"internal/metrics", "internal/facadeport", "ballast-fleet", "ballast-fleet/agent"} {
+	for _, dir := range []string{"internal/daemon/metrics", "internal/door/facadeport", "ballast-fleet", "ballast-fleet/agent"} {
 		for _, f := range glob(t, "../cmd/"+dir+"/*.go") {
 			metrics += read(t, f)
 		}
 	}
-	for _, f := range append(glob(t, "../cmd/internal/doctor/*.go"), glob(t, "../cmd/internal/node/*.go")...) {
+	for _, f := range append(glob(t, "../cmd/internal/doctor/*.go"), glob(t, "../cmd/internal/installer/node/*.go")...) {
 		checks += read(t, f)
 	}
 	var targets []string

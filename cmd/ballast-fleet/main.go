@@ -13,7 +13,7 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/agent"
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
-	"github.com/ballast-dev/ballast/cmd/internal/wire"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/labels"

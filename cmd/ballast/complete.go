@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/wire"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 	"github.com/spf13/cobra"
 )
 

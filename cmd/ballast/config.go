@@ -3,10 +3,10 @@ package main
 import (
 	"cmp"
 
-	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
-	"github.com/ballast-dev/ballast/cmd/internal/node"
-	"github.com/ballast-dev/ballast/cmd/internal/snippet"
-	"github.com/ballast-dev/ballast/cmd/internal/wire"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
+	"github.com/ballast-dev/ballast/cmd/internal/host/containerdversion"
+	"github.com/ballast-dev/ballast/cmd/internal/installer/node"
+	"github.com/ballast-dev/ballast/cmd/internal/installer/snippet"
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 )

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/wire"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 	"github.com/ballast-dev/ballast/convert/format"
 	"github.com/spf13/cobra"
 )

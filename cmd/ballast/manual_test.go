@@ -11,8 +11,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ballast-dev/ballast/cmd/internal/manualtest"
-	"github.com/ballast-dev/ballast/cmd/internal/wire"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/manualtest"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 )
 
 var (

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"github.com/ballast-dev/ballast/cmd/internal/wire"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 	"github.com/ballast-dev/ballast/store/durable"
 	"github.com/spf13/cobra"
 )

@@ -3,7 +3,7 @@ package main
 import (
 	"fmt"
 
-	"github.com/ballast-dev/ballast/cmd/internal/wire"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 	"github.com/spf13/cobra"
 )
 

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/wire"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 )
 
 // TestPrefetchDetached starts two prefetches and waits for neither; the one that fails is found in

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/wire"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
 )

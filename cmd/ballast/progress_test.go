@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/wire"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
 )

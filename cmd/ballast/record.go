@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/ballast-dev/ballast/cmd/internal/translate"
-	"github.com/ballast-dev/ballast/cmd/internal/wire"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/translate"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 	"github.com/ballast-dev/ballast/convert/export"
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/spf13/cobra"

@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/ballast-dev/ballast/cmd/internal/node"
-	"github.com/ballast-dev/ballast/cmd/internal/setup"
+	"github.com/ballast-dev/ballast/cmd/internal/installer/node"
+	"github.com/ballast-dev/ballast/cmd/internal/installer/setup"
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 )

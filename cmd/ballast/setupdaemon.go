@@ -10,8 +10,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/setup"
-	"github.com/ballast-dev/ballast/cmd/internal/wire"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
+	"github.com/ballast-dev/ballast/cmd/internal/installer/setup"
 )
 
 // removeWithDaemon removes ballast where the pod of the daemon is gone: containerd removes its images,

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/wire"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 )

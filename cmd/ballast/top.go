@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ballast-dev/ballast/cmd/internal/wire"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 )

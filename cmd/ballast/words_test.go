@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/wire"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"

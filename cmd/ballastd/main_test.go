@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
 )
 
 func ballastd(t *testing.T, args ...string) (code int, stdout, stderr string) {

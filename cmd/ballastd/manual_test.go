@@ -5,8 +5,8 @@ import (
 	"io"
 	"testing"
 
-	"github.com/ballast-dev/ballast/cmd/internal/manualtest"
-	"github.com/ballast-dev/ballast/cmd/internal/wire"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/manualtest"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 )
 
 var (

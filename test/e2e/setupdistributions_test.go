@@ -22,7 +22,7 @@ type distribution struct {
 }
 
 // setupRoots has the trees of distributions that are also the testdata of package setup.
-const setupRoots = "../../cmd/internal/setup/testdata/"
+const setupRoots = "../../cmd/internal/installer/setup/testdata/"
 
 func TestSetupKubeadm(t *testing.T) {
 	testSetupDistribution(t, distribution{base: setupRoots + "kubeadm/etc/containerd/config.toml", minor: "2.2", files: map[string]string{"/var/lib/kubelet/kubeadm-flags.env": "\n"}})

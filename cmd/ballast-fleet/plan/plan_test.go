@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
-	"github.com/ballast-dev/ballast/cmd/internal/wire"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 	"github.com/google/go-cmp/cmp"
 	core "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )

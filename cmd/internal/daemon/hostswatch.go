@@ -4,9 +4,9 @@ import (
 	"context"
 	"path/filepath"
 
-	"github.com/ballast-dev/ballast/cmd/internal/config"
-	"github.com/ballast-dev/ballast/cmd/internal/hostsfile"
-	"github.com/ballast-dev/ballast/cmd/internal/snippet"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
+	"github.com/ballast-dev/ballast/cmd/internal/door/hostsfile"
+	"github.com/ballast-dev/ballast/cmd/internal/installer/snippet"
 )
 
 // watchHosts logs, until ctx ends, which hosts.toml files of ballast setup were replaced or taken away, and by whom:

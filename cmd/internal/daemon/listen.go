@@ -9,8 +9,8 @@ import (
 	"os/user"
 	"strconv"
 
-	"github.com/ballast-dev/ballast/cmd/internal/jobs"
-	"github.com/ballast-dev/ballast/cmd/internal/serve"
+	"github.com/ballast-dev/ballast/cmd/internal/daemon/jobs"
+	"github.com/ballast-dev/ballast/cmd/internal/door/serve"
 	diffapi "github.com/containerd/containerd/api/services/diff/v1"
 	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
 	"github.com/containerd/containerd/v2/contrib/diffservice"

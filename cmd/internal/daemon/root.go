@@ -9,8 +9,8 @@ import (
 	"runtime/debug"
 	"syscall"
 
-	"github.com/ballast-dev/ballast/cmd/internal/config"
-	"github.com/ballast-dev/ballast/cmd/internal/dirs"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
+	"github.com/ballast-dev/ballast/cmd/internal/host/dirs"
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"

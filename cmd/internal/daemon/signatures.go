@@ -3,7 +3,7 @@ package daemon
 import (
 	"context"
 
-	"github.com/ballast-dev/ballast/cmd/internal/upstream"
+	"github.com/ballast-dev/ballast/cmd/internal/door/upstream"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/signature"
 	"github.com/ballast-dev/ballast/snapshotter/differ"

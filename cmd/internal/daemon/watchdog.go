@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/localgrpc"
+	"github.com/ballast-dev/ballast/cmd/internal/host/localgrpc"
 	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
 	notify "github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sys/unix"

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/localgrpc"
+	"github.com/ballast-dev/ballast/cmd/internal/host/localgrpc"
 	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
 	"github.com/containerd/containerd/v2/contrib/snapshotservice"
 	"google.golang.org/grpc"

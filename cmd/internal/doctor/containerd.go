@@ -5,8 +5,8 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
-	"github.com/ballast-dev/ballast/cmd/internal/node"
+	"github.com/ballast-dev/ballast/cmd/internal/host/containerdversion"
+	"github.com/ballast-dev/ballast/cmd/internal/installer/node"
 	"golang.org/x/sys/unix"
 )
 

@@ -4,9 +4,9 @@ import (
 	"context"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/config"
-	"github.com/ballast-dev/ballast/cmd/internal/node"
-	"github.com/ballast-dev/ballast/cmd/internal/wire"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
+	"github.com/ballast-dev/ballast/cmd/internal/installer/node"
 )
 
 // A Doctor checks a node. All fields are required unless stated otherwise.

@@ -7,8 +7,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/portowner"
-	"github.com/ballast-dev/ballast/cmd/internal/wire"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
+	"github.com/ballast-dev/ballast/cmd/internal/door/portowner"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 )
 

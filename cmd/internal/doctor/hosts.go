@@ -12,10 +12,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ballast-dev/ballast/cmd/internal/hostsfile"
-	"github.com/ballast-dev/ballast/cmd/internal/setup"
-	"github.com/ballast-dev/ballast/cmd/internal/snippet"
-	"github.com/ballast-dev/ballast/cmd/internal/wire"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
+	"github.com/ballast-dev/ballast/cmd/internal/door/hostsfile"
+	"github.com/ballast-dev/ballast/cmd/internal/installer/setup"
+	"github.com/ballast-dev/ballast/cmd/internal/installer/snippet"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	hostsconfig "github.com/containerd/containerd/v2/core/remotes/docker/config"
 )

@@ -10,8 +10,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/config"
-	"github.com/ballast-dev/ballast/cmd/internal/wire"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 )
 
 // dragonflyDir is where dfdaemon keeps blobs if its configuration names no other directory.

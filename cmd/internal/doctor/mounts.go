@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/wire"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 )
 
 // Time limits for a mount: the daemon releases a mount that is gone within a minute or two, and

@@ -2,15 +2,15 @@ package doctor
 
 import (
 	"encoding/json"
-	"github.com/ballast-dev/ballast/cmd/internal/node"
+	"github.com/ballast-dev/ballast/cmd/internal/installer/node"
 	"os"
 	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
 
-	"github.com/ballast-dev/ballast/cmd/internal/config"
-	"github.com/ballast-dev/ballast/cmd/internal/wire"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 )
 
 // TestUserWithoutPermissions runs the doctor as a user without access to the sockets: it reports that, and nothing

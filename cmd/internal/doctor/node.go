@@ -10,8 +10,8 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/ballast-dev/ballast/cmd/internal/config"
-	"github.com/ballast-dev/ballast/cmd/internal/wire"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 	"github.com/containerd/errdefs"
 	"github.com/dustin/go-humanize"
 	"github.com/moby/sys/mountinfo"

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/ballast-dev/ballast/cmd/internal/ctrd"
+	"github.com/ballast-dev/ballast/cmd/internal/host/ctrd"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )

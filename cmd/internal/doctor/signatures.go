@@ -3,7 +3,7 @@ package doctor
 import (
 	"slices"
 
-	"github.com/ballast-dev/ballast/cmd/internal/snippet"
+	"github.com/ballast-dev/ballast/cmd/internal/installer/snippet"
 )
 
 // signatures checks that images pass the facade if a rule requires their signatures. Closed registries

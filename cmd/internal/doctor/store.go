@@ -4,7 +4,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/wire"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 )
 
 // rebuiltFor is how long the rebuild of a database is reported.

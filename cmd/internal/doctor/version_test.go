@@ -8,10 +8,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
-	"github.com/ballast-dev/ballast/cmd/internal/facadetls"
-	"github.com/ballast-dev/ballast/cmd/internal/node"
-	"github.com/ballast-dev/ballast/cmd/internal/snippet"
+	"github.com/ballast-dev/ballast/cmd/internal/door/facadetls"
+	"github.com/ballast-dev/ballast/cmd/internal/host/containerdversion"
+	"github.com/ballast-dev/ballast/cmd/internal/installer/node"
+	"github.com/ballast-dev/ballast/cmd/internal/installer/snippet"
 	"github.com/containerd/errdefs"
 )
 

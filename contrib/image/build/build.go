@@ -143,7 +143,7 @@ func (b *Build) flags() string {
 	flags := "-s -w"
 	for _, v := range [][2]string{{"version", b.Version}, {"revision", b.Commit.ID}, {"date", date(b.Commit.Time)}} {
 		if v[1] != "" {
-			flags += " -X " + module + "/cmd/internal/wire." + v[0] + "=" + v[1]
+			flags += " -X " + module + "/cmd/internal/contract/wire." + v[0] + "=" + v[1]
 		}
 	}
 	return flags

@@ -1,0 +1,141 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/internal/contract/modelname"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/translate"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
+	"github.com/ballast-dev/ballast/cmd/internal/daemon/jobs"
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/resolve"
+	"github.com/containerd/errdefs"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// fleetPin is the prefix of the names of the cluster's pins.
+const fleetPin = modelname.PinPrefix + "fleet/"
+
+// maxFleetPins limits the pins of the cluster.
+const maxFleetPins = 1 << 10
+
+// FleetRoutes returns the handler for the agent of a cluster. It downloads models, and changes only the pins that it
+// has made itself.
+func (h *Handler) FleetRoutes() http.Handler {
+	mux := h.statusMux()
+	mux.Handle("POST /v1/fleet/pull", stream(h.fleetPull))
+	mux.Handle("PUT /v1/fleet/pins", request(h.setFleetPins))
+	mux.Handle("GET /v1/fleet/pulls", query(func(ctx context.Context) ([]wire.Pull, error) { return h.pulls(ctx), nil }))
+	mux.Handle("GET /v1/fleet/node", query(func(context.Context) (v wire.FleetNode, _ error) {
+		v.Direct, v.Mirrors = h.Node.Received()
+		u, err := h.Store.Usage()
+		v.Usage = wire.Usage(u)
+		return v, err
+	}))
+	return working(mux, h.Node)
+}
+
+// fleetPull downloads a model, as a prefetch does, which has no time limit, and has containerd pull it, which finds all files.
+func (h *Handler) fleetPull(ctx context.Context, r wire.FleetPullRequest, out *lines) error {
+	ref, err := resolve.ParseRef(r.Ref)
+	if err != nil {
+		return err
+	}
+	if err := checkRate(r.Rate); err != nil {
+		return err
+	}
+	req := jobs.Request{PrefetchRequest: wire.PrefetchRequest{Ref: r.Ref, NoPin: true, Rate: r.Rate}, ForPods: true}
+	if r.Rate > 0 {
+		req.List = "fleet/" + r.Set
+	}
+	var auth *cri.AuthConfig
+	if r.Username != "" || r.Password != "" {
+		req.Credentials = &remote.Credentials{Username: r.Username, Secret: r.Password}
+		auth = &cri.AuthConfig{Username: r.Username, Password: r.Password}
+	}
+	_, refused := h.Jobs.Prefetch(ctx, ref, req, out.events)
+	if refused != nil && !errors.Is(refused, jobs.ErrNodeOnly) {
+		return refused
+	}
+	if err := h.Containerd.Pull(ctx, r.Ref, r.Handler, auth); err != nil { // after ErrNodeOnly too: the configuration of containerd may have credentials
+		return cmp.Or(refused, err)
+	}
+	im, err := h.findOne(ctx, modelname.Name{Ref: ref}) // another one if the tag has moved meanwhile
+	if err == nil {
+		if _, lacking := h.Store.Views.Files(ctx, im.Table); lacking != nil {
+			im, err = h.Jobs.Rest(ctx, im, ref, jobs.Request{PrefetchRequest: wire.PrefetchRequest{NoPin: true}}, out.events)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return out.send(wire.Event{Status: wire.StatusSuccess, Ref: ref.Recorded(), Image: new(translate.Image(im))})
+}
+
+// pulls returns the downloads that pulls of containerd wait for.
+func (h *Handler) pulls(ctx context.Context) []wire.Pull {
+	all := []wire.Pull{}
+	for _, j := range h.Jobs.Status(ctx).Jobs {
+		if j.Kind != wire.KindContainerd || !j.Ended.IsZero() || j.Total == 0 {
+			continue
+		}
+		p := wire.Pull{Total: j.Total, Completed: j.Completed, Rate: j.Rate}
+		for _, im := range h.Store.Catalog.ImagesByTable(j.Table) {
+			p.Refs = append(p.Refs, im.Refs...)
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
+// checkRate checks the rate of a request.
+func checkRate(rate int64) error {
+	if rate < 0 {
+		return fmt.Errorf("rate %d is negative: %w", rate, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// setFleetPins replaces the pins of the cluster. Those of others stay.
+func (h *Handler) setFleetPins(ctx context.Context, req wire.FleetPins) (wire.FleetPins, error) {
+	if len(req.Pins) > maxFleetPins {
+		return wire.FleetPins{}, fmt.Errorf("%d pins are more than %d: %w", len(req.Pins), maxFleetPins, errdefs.ErrInvalidArgument)
+	}
+	set, wanted := wire.FleetPins{Pins: []wire.FleetPin{}}, map[string]bool{}
+	for _, p := range req.Pins {
+		ref, err := resolve.ParseRef(p.Ref)
+		if err != nil {
+			return set, err
+		}
+		id, err := modelname.Parse(p.Digest.String())
+		if err != nil {
+			return set, err
+		}
+		im, err := h.findOne(ctx, id)
+		if errdefs.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return set, err
+		}
+		name := fleetPin + ref.Recorded() + "@" + p.Digest.String()
+		if err := jobs.AddPin(ctx, h.Store, name, im.Table, time.Time{}, ref); err != nil {
+			return set, err
+		}
+		wanted[name] = true
+		set.Pins = append(set.Pins, p)
+	}
+	for _, p := range h.Store.Catalog.Refs(fleetPin) {
+		if !wanted[p.Name] {
+			if err := h.Store.RemoveRef(p.Name); err != nil {
+				return set, err
+			}
+		}
+	}
+	return set, nil
+}

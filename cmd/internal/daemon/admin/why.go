@@ -1,0 +1,73 @@
+package admin
+
+import (
+	"context"
+	"slices"
+
+	"github.com/ballast-dev/ballast/cmd/internal/contract/modelname"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
+	"github.com/ballast-dev/ballast/store"
+)
+
+// why explains one image.
+func (h *Handler) why(ctx context.Context, name modelname.Name) (*wire.Why, error) {
+	im, err := h.findShown(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	w := &wire.Why{Holders: []wire.Holder{}}
+	refs := h.Store.Catalog.RefsOf(im.Table)
+	w.Image, _ = h.state(ctx, im, refs)
+	w.Share = new(wire.Share(h.Store.Share(w.ID())))
+	if w.State != wire.StateComplete {
+		if w.Eager, err = h.Node.Eager(ctx, im); err != nil {
+			return nil, err
+		}
+	}
+	for _, p := range w.Pins {
+		w.Holders = append(w.Holders, wire.Holder{Kind: wire.HoldPin, Name: p.Name, Expires: p.Expires, End: wire.Command("ballast", "unpin", p.Name)})
+	}
+	mounts, err := h.Mounts.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range mounts {
+		if m.Table == im.Table {
+			w.Holders = append(w.Holders, wire.Holder{Kind: wire.HoldMount, Name: m.Dir, End: wire.Command("ballast", "unmount", m.Dir)})
+		}
+	}
+	work := h.Jobs.Status(ctx).Jobs
+	explained := []wire.Image{w.Image}
+	addWork(explained, work)
+	w.Image = explained[0]
+	for _, j := range work {
+		if !j.Ended.IsZero() || !about(j, im) {
+			continue
+		}
+		w.Holders = append(w.Holders, wire.Holder{Kind: wire.HoldDownload, Name: string(j.Kind) + " " + j.Ref, Expires: j.Ends, End: endOf(j)})
+	}
+	theirs, err := h.Holders.Holders(ctx, im.Table)
+	if err != nil { // containerd may be down
+		w.Unknown = wire.Wrap(err)
+	}
+	w.Holders = append(w.Holders, theirs...)
+	return w, nil
+}
+
+// about reports whether a job works on an image.
+func about(j wire.Job, im store.Image) bool {
+	return j.Table != "" && j.Table == im.Table || slices.Contains(im.Refs, j.Ref)
+}
+
+// endOf returns what ends a job.
+func endOf(j wire.Job) string {
+	switch {
+	case j.Kind == wire.KindVerify, j.Kind == wire.KindScrub:
+		return "the end of the verification"
+	case j.Kind == wire.KindBackground:
+		return "the end of what shows the model"
+	case j.Waiting > 0:
+		return "Ctrl-C of its client, then " + wire.Command("ballast", "rm", j.Ref)
+	}
+	return wire.Command("ballast", "rm", j.Ref)
+}

@@ -1,0 +1,188 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/ballast-dev/ballast/cmd/internal/contract/modelname"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/opencontainers/go-digest"
+)
+
+// ErrNodeOnly is the error of Request.ForPods.
+var ErrNodeOnly = errors.New("only the node has credentials for the model, not its pods")
+
+// A Request requests a model.
+type Request struct {
+	wire.PrefetchRequest
+
+	// ForPods refuses a model with ErrNodeOnly, before its download, if a pull without credentials is not served. It has no effect
+	// with Credentials.
+	ForPods bool
+
+	// Credentials are those of a pull secret; nil: those of the node.
+	Credentials *remote.Credentials
+}
+
+// key distinguishes requests for the same model that are not one job.
+func (r *Request) key() string {
+	key := ""
+	if r.Credentials != nil {
+		key += " as " + digest.FromString(r.Credentials.Username+"\x00"+r.Credentials.Secret).String()
+	}
+	if r.ForPods {
+		key += " for pods" // which may be refused what the node may have
+	}
+	if r.Rate > 0 {
+		key += " in list " + r.List
+	}
+	return key
+}
+
+// Prefetch downloads the model of a reference, or joins the job that does, and calls event with the
+// changes until the job ends, ctx ends or event returns an error. The job continues in any case.
+func (js *Jobs) Prefetch(ctx context.Context, ref remote.Ref, r Request, event func([]wire.Event) error) (store.Image, error) {
+	name := ref.String()
+	if ref.URL != "" {
+		name = ref.Name() // for logs, pins and the list of jobs
+	}
+	return js.fetch(ctx, name, r.key(), ref, &r, event, func(ctx context.Context) (store.Image, []transfer.Source, error) {
+		return js.find(ctx, ref, &r)
+	})
+}
+
+// Rest is Prefetch for a model that the node knows. No registry is asked what a tag stands for. ref is the reference by which the
+// model was requested, zero if by a digest: then the sources of all its references count, with their credentials.
+func (js *Jobs) Rest(ctx context.Context, im store.Image, ref remote.Ref, r Request, event func([]wire.Event) error) (store.Image, error) {
+	sources, err := js.Sources.Wanted(ctx, im.Table, ref)
+	if err != nil {
+		return store.Image{}, err
+	}
+	for view := range js.Store.Views.Early(im.Table) {
+		js.Background.Start(view, im.Table, sources) // which retries until it is complete
+	}
+	// Clients that use other names of the model join the same job, which is none that resolves such a name.
+	name, key := modelname.Label(im, remote.Ref{}), r.key()+" table "+im.Table.String()
+	return js.fetch(ctx, name, key, ref, &r, event, func(context.Context) (store.Image, []transfer.Source, error) {
+		return im, sources, nil
+	})
+}
+
+// fetch downloads the model that find returns, checks it and pins it, or joins the job of that name and key. It calls event as
+// Prefetch does.
+func (js *Jobs) fetch(ctx context.Context, name, key string, ref remote.Ref, r *Request, event func([]wire.Event) error,
+	find func(context.Context) (store.Image, []transfer.Source, error)) (store.Image, error) {
+	js.setRate(r.List, r.Rate)
+	j, err := js.join(ctx, wire.KindPrefetch, name, key, pinFor(r.NoPin, r.TTL), func(ctx context.Context, j *job) (store.Image, error) {
+		limit, done, err := js.turn(ctx, j, r.List, r.Rate)
+		if err != nil {
+			return store.Image{}, err
+		}
+		defer done()
+		im, sources, err := find(ctx)
+		if err != nil {
+			return store.Image{}, err
+		}
+		o := store.HydrateOptions{Sources: sources, Background: limit != nil, Limiter: limit}
+		if err := js.hydrate(ctx, j, im.Table, o); err != nil {
+			return store.Image{}, err
+		}
+		return im, js.finish(ctx, j, im, ref)
+	})
+	if err != nil {
+		return store.Image{}, err
+	}
+	return js.follow(ctx, j, event)
+}
+
+// maxPrefetches limits the models of a list that are downloaded at the same time. They share the
+// connections.
+const maxPrefetches = 4
+
+// A list is a list of models that were requested together. The mutex of Jobs guards users.
+type list struct {
+	turns chan struct{}     // has an element for each model that is being downloaded
+	users int               // models that are being downloaded, or wait for that
+	limit *transfer.Limiter // with the rate of the last request that has one; or nil
+}
+
+// setRate changes the rate of a list whose models are being downloaded with one.
+func (js *Jobs) setRate(name string, rate int64) {
+	js.mu.Lock()
+	defer js.mu.Unlock()
+	if l := js.lists[name]; l != nil && l.limit != nil && rate > 0 {
+		l.limit.Set(rate)
+	}
+}
+
+// turn waits until a model of the list called name can be downloaded, until done. limit is for a rate that is not zero, which
+// the models of a list share.
+func (js *Jobs) turn(ctx context.Context, j *job, name string, rate int64) (limit *transfer.Limiter, done func(), err error) {
+	if rate > 0 {
+		limit = transfer.NewLimiter(rate)
+	}
+	if name == "" {
+		return limit, func() {}, nil
+	}
+	js.mu.Lock()
+	l := js.lists[name]
+	if l == nil {
+		l = &list{turns: make(chan struct{}, maxPrefetches)}
+		if js.lists == nil {
+			js.lists = map[string]*list{}
+		}
+		js.lists[name] = l
+	}
+	l.users++
+	if limit != nil {
+		if l.limit == nil {
+			l.limit = limit
+		}
+		limit = l.limit
+	}
+	j.Queued = len(l.turns) == cap(l.turns)
+	js.mu.Unlock()
+	leave := func() {
+		js.mu.Lock()
+		defer js.mu.Unlock()
+		if l.users--; l.users == 0 {
+			delete(js.lists, name)
+		}
+	}
+	select {
+	case l.turns <- struct{}{}:
+	case <-ctx.Done():
+		leave()
+		return nil, nil, ctx.Err()
+	}
+	js.mu.Lock()
+	defer js.mu.Unlock()
+	j.Queued = false
+	j.announce()
+	return limit, func() { <-l.turns; leave() }, nil
+}
+
+// find returns the model of a reference, and its sources.
+func (js *Jobs) find(ctx context.Context, ref remote.Ref, r *Request) (store.Image, []transfer.Source, error) {
+	get, sources := js.Facade.Convert, js.Facade.NodeSources
+	if r.Credentials != nil {
+		sources = js.Facade.Sources
+		get = func(ctx context.Context, ref remote.Ref) (store.Image, error) {
+			return js.Facade.ConvertAs(ctx, ref, *r.Credentials)
+		}
+	}
+	im, err := get(ctx, ref)
+	if err != nil {
+		return im, nil, explain(err)
+	}
+	if r.ForPods && r.Credentials == nil {
+		if err := js.Facade.ServedToAll(ctx, ref, im); err != nil {
+			return im, nil, fmt.Errorf("%w: name a pull secret, or add %s to upstream.share_credentials of the node: %w", ErrNodeOnly, ref.Host, err)
+		}
+	}
+	return im, sources(im, ref.Name()), nil
+}

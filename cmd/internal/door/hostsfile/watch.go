@@ -1,0 +1,81 @@
+package hostsfile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
+	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
+)
+
+// settle is how long changes may go on before files are looked at: programs change several.
+const settle = time.Second
+
+// Watch calls changed with the paths of Replaced, within seconds, each time that others than before are gone or replaced,
+// until ctx ends. It begins with those that are now, if there are some. list returns the files, and is called again after
+// a change in dropIns, the directory of the drop-ins that have them.
+func Watch(ctx context.Context, dropIns string, list func() []config.HostsFile, changed func(paths []string)) error {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watch hosts.toml files: %w", err)
+	}
+	defer w.Close()
+	var before []string
+	for ctx.Err() == nil {
+		if err := watch(w, dropIns); err != nil {
+			return err
+		}
+		files := list()
+		for _, f := range files {
+			if err := watch(w, filepath.Dir(f.File)); err != nil {
+				return err
+			}
+		}
+		if now := Replaced(files); !slices.Equal(now, before) { // a change from now on is an event
+			changed(now)
+			before = now
+		}
+		if err := wait(ctx, w); err != nil {
+			return fmt.Errorf("watch hosts.toml files: %w", err)
+		}
+	}
+	return nil
+}
+
+// watch watches a directory and the two above it, as far as they exist: each can be moved away and made again. The
+// outermost is first, so that none is made unseen.
+func watch(w *fsnotify.Watcher, dir string) error {
+	above := filepath.Dir(dir)
+	for _, d := range []string{filepath.Dir(above), above, dir} {
+		if err := w.Add(d); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) {
+			return fmt.Errorf("watch %s: %w", d, err)
+		}
+	}
+	return nil
+}
+
+// wait returns after an event and those that follow it soon, or when ctx ends. Which file it was does not matter.
+func wait(ctx context.Context, w *fsnotify.Watcher) error {
+	var settled <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-settled:
+			return nil
+		case <-w.Events:
+		case err := <-w.Errors:
+			if !errors.Is(err, fsnotify.ErrEventOverflow) {
+				return err
+			}
+		}
+		if settled == nil {
+			settled = time.After(settle)
+		}
+	}
+}

@@ -1,0 +1,110 @@
+package upstream
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+
+	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
+	"github.com/ballast-dev/ballast/cmd/internal/host/dirs"
+	"github.com/ballast-dev/ballast/convert/format"
+	"github.com/ballast-dev/ballast/convert/formats"
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/resolve"
+	"github.com/ballast-dev/ballast/convert/signature"
+)
+
+// Resolver returns the resolver of names for a registry client.
+func Resolver(c *config.Config, client *remote.Client, log *slog.Logger) resolve.Resolver {
+	return resolve.Resolver{
+		Upstream: client, Variant: c.Upstream.OllamaRunner, Archives: c.Archives(), Titled: c.Upstream.MountsTitled,
+		// The client decides what may be downloaded.
+		Settings: format.Settings{HTTP: client.Do, Getenv: config.Getenv, TempDir: filepath.Join(c.Root, dirs.Archives), Log: log},
+	}
+}
+
+// Options returns the options of a registry client. agent is the User-Agent if the
+// configuration has none.
+func Options(c *config.Config, agent string, log *slog.Logger) remote.Options {
+	o := remote.Options{
+		HostsDir:    c.Upstream.HostsDir,
+		AllowHosts:  c.Upstream.AllowHosts,
+		UserAgent:   cmp.Or(c.Upstream.UserAgent, agent),
+		Connections: 2 * c.Fetch.Connections,
+		Stall:       c.Upstream.StallTimeout.Duration,
+		Offline:     c.Upstream.IsOffline,
+		MirrorOnly:  c.Upstream.IsMirrorOnly,
+	}
+	for _, m := range c.Mirror {
+		o.Peers = append(o.Peers, m.Peers())
+	}
+	for _, m := range c.Carton {
+		o.NamedURLs = append(o.NamedURLs, m.URL)
+	}
+	if c.Upstream.DockerConfig != "" {
+		o.Credentials = remote.DockerCredentials(c.Upstream.DockerConfig)
+	}
+	withHosts(&o, c, log)
+	o.Shared = func(host string) bool {
+		return slices.ContainsFunc(c.Upstream.Share, func(s string) bool { return remote.NormalHost(s) == host })
+	}
+	if c.Facade.Listen != "" {
+		o.Facade = []string{c.Facade.Listen}
+	}
+	return o
+}
+
+// withHosts configures a client for the hosts of formats.
+func withHosts(o *remote.Options, c *config.Config, log *slog.Logger) {
+	o.Manners, o.Dialects = map[string]remote.Manner{}, map[string]remote.Dialect{}
+	stored := o.Credentials
+	own := map[string]func() remote.Credentials{}
+	for _, f := range formats.All() {
+		if f.Hosts == nil {
+			continue
+		}
+		hosts, err := f.Hosts(format.Settings{Getenv: config.Getenv})
+		if err != nil {
+			log.Warn("the hosts of a format cannot be read", "err", err)
+			continue
+		}
+		for _, name := range append(slices.Clone(hosts.Names), c.HostsLike(string(f.Name))...) {
+			o.Manners[name], own[name] = hosts.Manner, hosts.Credentials
+			if hosts.Dialect != nil {
+				o.Dialects[name] = hosts.Dialect
+			}
+		}
+	}
+	o.Credentials = func(host string) (creds remote.Credentials, err error) {
+		if stored != nil {
+			creds, err = stored(host)
+		}
+		if give := own[host]; err == nil && creds == (remote.Credentials{}) && give != nil {
+			creds = give()
+		}
+		return creds, err
+	}
+}
+
+// Rules reads the rules of [[verify.rule]] with their keys. Errors name the rule and the file.
+func Rules(c *config.Config) ([]*signature.Rule, error) {
+	var rules []*signature.Rule
+	for i, r := range c.Verify.Rule {
+		o := signature.RuleOptions{
+			Name: r.Match, Matches: r.Matches, MayMatch: r.MayMatch, Mode: signature.Mode(r.Mode), DenyCode: r.DenyCode, Licenses: r.Licenses,
+		}
+		if r.Mode != config.VerifyOff {
+			for _, s := range r.Any {
+				o.Any = append(o.Any, signature.SignerOptions(s))
+			}
+		}
+		rule, err := signature.NewRule(o)
+		if err != nil {
+			return nil, fmt.Errorf("configuration: verify.rule %d: %w", i+1, err)
+		}
+		rules = append(rules, rule)
+	}
+	return rules, nil
+}

@@ -1,0 +1,90 @@
+package upstream
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
+	"github.com/ballast-dev/ballast/convert/remote"
+)
+
+// TestSpellings: whichever way a host is written, in the configuration and in a reference, it is the same host, and no
+// other, for all that the configuration says of hosts.
+func TestSpellings(t *testing.T) {
+	hosts := [][]string{ // the first is the normal one
+		{"registry.example", "Registry.Example", "registry.example:443", "REGISTRY.example.:0443", "registry.example."},
+		{"registry.example:80", "registry.example:080"},
+		{"registry.example:5000", "registry.example:05000", "Registry.Example.:5000"},
+		{"registry.example:5001"},
+		{"docker.io", "docker.io:443", "index.docker.io", "Registry-1.Docker.IO:443", "registry-1.docker.io."},
+		{"hf.co", "huggingface.co", "huggingface.co:0443"},
+		{"registry:443", "Registry:0443", "registry."},
+		{"registry.ollama.ai", "ollama.com:443"},
+		{"[::1]:5000", "[0:0:0:0:0:0:0:1]:5000", "[::0001]:05000"},
+		{"[2001:db8::1]", "[2001:DB8:0::1]:443"},
+		{"127.0.0.1:5000", "[::ffff:127.0.0.1]:5000", "[::FFFF:7F00:1]:05000"},
+		{"localhost:5000", "LocalHost:05000"},
+	}
+	for i, of := range hosts {
+		for _, written := range of {
+			uses := users(t, written)
+			for j, named := range hosts {
+				for _, spelling := range named {
+					ref, err := remote.NewRef(spelling, "team/m", "v1")
+					if err != nil {
+						t.Fatalf("%s: %v", spelling, err)
+					}
+					if want := named[0] + "/team/m"; ref.Name() != want {
+						t.Errorf("%s: name %s, want %s", spelling, ref.Name(), want)
+					}
+					for use, has := range uses {
+						if got := has(ref); got != (i == j) {
+							t.Errorf("%s of %s is for %s: %t", use, written, spelling, got)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// users returns all that a configuration can say of a host, and whether it is said of that of a reference.
+func users(t *testing.T, host string) map[string]func(remote.Ref) bool {
+	c := config.Default()
+	c.Upstream.Offline, c.Upstream.MirrorOnly = []string{host}, []string{host}
+	c.Upstream.Share, c.Upstream.OllamaHosts, c.Upstream.Artifacts = []string{host}, []string{host}, []string{host + "/team/*"}
+	c.Mirror = []config.Mirror{{Registries: []string{host}}}
+	c.Carton = []config.Carton{{Registry: host, URL: "https://x.example/{repository}/{tag}"}}
+	c.Lazy.Mode, c.Lazy.Rule = config.ModeAuto, []config.LazyRule{{Match: host + "/team/*", Mode: config.ModeComplete}}
+	c.Verify.Rule = []config.VerifyRule{{Match: host + "/team/*"}, {Match: host}, {Match: host + "/Team/M"}}
+	c.Upstream.DockerConfig = filepath.Join(t.TempDir(), "config.json")
+	auth := fmt.Sprintf(`{"auths":{%q:{"auth":"YTpi"}}}`, remote.NormalHost(host))
+	if err := os.WriteFile(c.Upstream.DockerConfig, []byte(auth), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o := Options(c, "", slog.New(slog.DiscardHandler))
+	uses := map[string]func(remote.Ref) bool{
+		"offline":           func(r remote.Ref) bool { return o.Offline(r.Host) },
+		"mirror_only":       func(r remote.Ref) bool { return o.MirrorOnly(r.Host) },
+		"mirror":            func(r remote.Ref) bool { return o.Peers[0].For(r.Host) },
+		"share_credentials": func(r remote.Ref) bool { return o.Shared(r.Host) },
+		"carton":            func(r remote.Ref) bool { return c.Archives()[r.Host] != "" },
+		"ollama_hosts":      func(r remote.Ref) bool { return slices.Contains(c.HostsLike("ollama"), r.Host) },
+		"artifacts":         func(r remote.Ref) bool { return c.Upstream.MountsTitled(r.Name()) },
+		"docker_config": func(r remote.Ref) bool {
+			creds, err := o.Credentials(r.Host)
+			if err != nil {
+				t.Error(err)
+			}
+			return creds.Username == "a"
+		},
+	}
+	for i, r := range c.Verify.Rule {
+		uses[fmt.Sprint("verify.rule ", i)] = func(ref remote.Ref) bool { return r.Matches(ref.Name()) }
+	}
+	return uses
+}

@@ -1,0 +1,200 @@
+package node
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/ballast-dev/ballast/cmd/internal/host/containerdversion"
+	"github.com/ballast-dev/ballast/cmd/internal/installer/snippet"
+	"github.com/containerd/errdefs"
+)
+
+// Main returns the format of the main file.
+func (c *Containerd) Main() containerdversion.File {
+	if len(c.Files) > 0 && c.Files[0].Path == c.File {
+		return c.Files[0].File
+	}
+	return containerdversion.File{}
+}
+
+// Setting returns a setting of a plugin, or nil.
+func (c *Containerd) Setting(plugin string, keys ...string) any {
+	return containerdversion.Setting(c.Plugins, append([]string{plugin}, keys...)...)
+}
+
+// From returns the file that a setting of a plugin comes from, or "": the last that has it.
+func (c *Containerd) From(plugin string, keys ...string) string {
+	for _, f := range slices.Backward(c.Files) {
+		if containerdversion.Setting(f.plugins, append([]string{plugin}, keys...)...) != nil {
+			return f.Path
+		}
+	}
+	return ""
+}
+
+// Snapshotter returns the snapshotter of pods whose runtime handler sets no other.
+func (c *Containerd) Snapshotter() string {
+	s, _ := c.Setting(containerdversion.PluginImages, "snapshotter").(string)
+	return s
+}
+
+// Runtimes returns the tables of the runtime handlers by name.
+func (c *Containerd) Runtimes() map[string]map[string]any {
+	all := map[string]map[string]any{}
+	runtimes, _ := c.Setting(containerdversion.PluginRuntime, "containerd", "runtimes").(map[string]any)
+	for name, r := range runtimes {
+		all[name], _ = r.(map[string]any)
+	}
+	return all
+}
+
+// DefaultRuntime returns the runtime handler of pods without a runtimeClass.
+func (c *Containerd) DefaultRuntime() string {
+	s, _ := c.Setting(containerdversion.PluginRuntime, "containerd", "default_runtime_name").(string)
+	return cmp.Or(s, "runc")
+}
+
+// HandlerLike returns the table of the runtime handler that a handler of ballast is like, by default that of
+// the default handler; nil stands for runc without options. It returns errdefs.ErrFailedPrecondition if there
+// is no such handler, or if the handler of ballast has the name of another one.
+func (c *Containerd) HandlerLike(like, ours string) (map[string]any, error) {
+	all := c.Runtimes()
+	if t, ok := all[ours]; ok && t["snapshotter"] != snippet.Snapshotter {
+		return nil, fmt.Errorf("the runtime handler %s%s is not ballast's: choose another name: %w", ours, c.fromFile(containerdversion.PluginRuntime, "containerd", "runtimes", ours), errdefs.ErrFailedPrecondition)
+	}
+	name := cmp.Or(like, c.DefaultRuntime())
+	switch table, ok := all[name]; {
+	case ok && name != ours:
+		return table, nil
+	case like == "": // built in
+		return nil, nil
+	}
+	delete(all, ours)
+	return nil, fmt.Errorf("containerd has no runtime handler %s to be like, but %s: %w", name, strings.Join(slices.Sorted(maps.Keys(all)), ", "), errdefs.ErrFailedPrecondition)
+}
+
+// Handlers returns the runtime handlers with a snapshotter, sorted.
+func (c *Containerd) Handlers(snapshotter string) []string {
+	var names []string
+	for name, r := range c.Runtimes() {
+		if r["snapshotter"] == snapshotter {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Sandbox returns the sandbox image of pods.
+func (c *Containerd) Sandbox() string {
+	s, _ := c.Setting(containerdversion.PluginImages, "pinned_images", "sandbox").(string)
+	return cmp.Or(s, c.Version.Sandbox())
+}
+
+// The directories of hosts.toml files of CRI, unless it is told others.
+// https://github.com/containerd/containerd/blob/v2.4.2/plugins/cri/images/plugin.go
+const (
+	defaultHostsDir = "/etc/containerd/certs.d"
+	dockerHostsDir  = "/etc/docker/certs.d"
+)
+
+// HostsDirs returns the directories of hosts.toml files that CRI uses.
+func (c *Containerd) HostsDirs() []string {
+	v, _ := c.Setting(containerdversion.PluginImages, "registry", "config_path").(string)
+	if v == "" && c.Version.ConfigPathIsList() && len(c.Registry("mirrors")) == 0 {
+		return []string{defaultHostsDir, dockerHostsDir}
+	}
+	return filepath.SplitList(v)
+}
+
+// Registry returns a table of CRI's registry settings from before hosts.toml files: mirrors, configs or auths.
+func (c *Containerd) Registry(key string) map[string]any {
+	m, _ := c.Setting(containerdversion.PluginImages, "registry", key).(map[string]any)
+	return m
+}
+
+// Unpack assigns a differ to a snapshotter, for pulls of the transfer service.
+type Unpack struct {
+	Platform, Snapshotter, Differ string
+	Keys                          []string // of the entry in the file, sorted
+}
+
+// Unpacks returns the entries of unpack_config.
+func (c *Containerd) Unpacks() []Unpack {
+	entries, _ := c.Setting(containerdversion.PluginTransfer, "unpack_config").([]any)
+	var all []Unpack
+	for _, e := range entries {
+		m, _ := e.(map[string]any)
+		u := Unpack{Keys: slices.Sorted(maps.Keys(m))}
+		u.Platform, _ = m["platform"].(string)
+		u.Snapshotter, _ = m["snapshotter"].(string)
+		u.Differ, _ = m["differ"].(string)
+		all = append(all, u)
+	}
+	return all
+}
+
+// Differs returns the differs of the diff-service, in their order; nil if none are set.
+func (c *Containerd) Differs() []string {
+	list, _ := c.Setting(containerdversion.PluginDiff, "default").([]any)
+	return texts(list)
+}
+
+// texts returns the strings of a list.
+func texts(list []any) []string {
+	var out []string
+	for _, v := range list {
+		if s, ok := v.(string); ok {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// A Difference is a setting that two configurations have differently.
+type Difference struct {
+	Keys          []string // its path: the plugin, then keys
+	Before, After any      // nil if it is missing
+}
+
+// String returns the path of the setting.
+func (d Difference) String() string { return strings.Join(d.Keys, ".") }
+
+// Diff returns the settings of plugins and proxy plugins that differ, sorted. Lists and the tables in
+// them are compared as a whole.
+func Diff(before, after *Containerd) []Difference {
+	var out []Difference
+	diff(nil, before.Plugins, after.Plugins, &out)
+	for name := range before.Proxies {
+		if p, ok := after.Proxies[name]; !ok || !reflect.DeepEqual(p, before.Proxies[name]) {
+			out = append(out, Difference{Keys: []string{"proxy_plugins", name}, Before: before.Proxies[name], After: p})
+		}
+	}
+	slices.SortFunc(out, func(a, b Difference) int { return strings.Compare(a.String(), b.String()) })
+	return out
+}
+
+func diff(at []string, before, after map[string]any, out *[]Difference) {
+	keys := maps.Clone(before)
+	if keys == nil {
+		keys = map[string]any{}
+	}
+	maps.Copy(keys, after)
+	for k := range keys {
+		a, z := before[k], after[k]
+		path := append(slices.Clone(at), k)
+		ta, isA := a.(map[string]any)
+		tz, isZ := z.(map[string]any)
+		switch {
+		case (isA || a == nil) && (isZ || z == nil) && (isA || isZ):
+			diff(path, ta, tz, out)
+		case !reflect.DeepEqual(a, z):
+			*out = append(*out, Difference{Keys: path, Before: a, After: z})
+		}
+	}
+}

@@ -1,0 +1,183 @@
+package setup
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/internal/installer/node"
+	"github.com/ballast-dev/ballast/store/durable"
+	"golang.org/x/sys/unix"
+)
+
+// Lock waits until no other set-up of a host runs, on the host itself or in a pod. The lock is on a
+// directory, so that it leaves no file behind.
+func Lock(ctx context.Context, root string) (release func() error, err error) {
+	name, err := hostAt(root).Follow("/run")
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		switch {
+		case err == nil:
+			return dir.Close, nil
+		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
+			return nil, errors.Join(err, dir.Close())
+		}
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(fmt.Errorf("another set-up runs: %w", ctx.Err()), dir.Close())
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// A host is the file system of a machine that is changed.
+type host struct{ node.Host }
+
+// hostAt returns the host with a root directory in this process.
+func hostAt(root string) host { return host{node.Host{Root: filepath.Clean("/" + root)}} }
+
+// missingDirs returns the missing directories above a path, the outermost first.
+func (h host) missingDirs(p string) []string {
+	var dirs []string
+	for d := filepath.Dir(p); d != "/" && d != "." && !h.IsDir(d); d = filepath.Dir(d) {
+		dirs = append([]string{d}, dirs...)
+	}
+	return dirs
+}
+
+// mkdir makes a directory and those above it, durably.
+func (h host) mkdir(p string, mode fs.FileMode) error {
+	for _, d := range append(h.missingDirs(p), p) {
+		if h.IsDir(d) {
+			continue
+		}
+		name, err := h.Path(d)
+		if err != nil {
+			return err
+		}
+		m := fs.FileMode(0o755)
+		if d == p {
+			m = mode
+		}
+		if err := os.Mkdir(name, m); err != nil {
+			return err
+		}
+		if err := errors.Join(os.Chmod(name, m), syncDir(filepath.Dir(name))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sweep removes what a crash has left of the writing of a file.
+func (h host) sweep(p string) error {
+	name, err := h.Follow(p)
+	if err != nil {
+		return nil // no file can be there
+	}
+	if err := durable.Sweep(name); err != nil && !errors.Is(err, unix.ENOTDIR) {
+		return err
+	}
+	return nil
+}
+
+// ownerOf returns the owner and the group of a file of this process's file system, or -1 if it does not exist.
+func ownerOf(name string) (uid, gid int, err error) {
+	info, err := os.Stat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return -1, -1, nil
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	stat := info.Sys().(*syscall.Stat_t)
+	return int(stat.Uid), int(stat.Gid), nil
+}
+
+// write replaces a file, durably; it keeps its owner. A symbolic link to a file is kept, and that file is replaced.
+func (h host) write(p string, b []byte, mode fs.FileMode) error {
+	if err := h.mkdir(filepath.Dir(p), 0o755); err != nil {
+		return err
+	}
+	name, err := h.Follow(p)
+	if err != nil {
+		return err
+	}
+	uid, gid, err := ownerOf(name)
+	if err != nil {
+		return err
+	}
+	return durable.CopyFile(name, bytes.NewReader(b), mode, uid, gid)
+}
+
+// copy replaces a program durably by a file of this process's file system; a process that runs the old one keeps it.
+func (h host) copy(from, p string, mode fs.FileMode) error {
+	if err := h.mkdir(filepath.Dir(p), 0o755); err != nil {
+		return err
+	}
+	name, err := h.Path(p)
+	if err != nil {
+		return err
+	}
+	src, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	return durable.CopyFile(name, src, mode, -1, -1)
+}
+
+// remove removes a file or an empty directory. It is not an error if it does not exist, or if the
+// directory is not empty.
+func (h host) remove(p string) error {
+	name, err := h.Path(p)
+	if err != nil {
+		return err
+	}
+	info, err := os.Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if info.IsDir() {
+		if left, err := os.ReadDir(name); err != nil || len(left) > 0 {
+			return err
+		}
+	}
+	if err := os.Remove(name); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(name))
+}
+
+// chmod sets the permissions of a file or directory.
+func (h host) chmod(p string, mode fs.FileMode) error {
+	name, err := h.Follow(p)
+	if err != nil {
+		return err
+	}
+	return os.Chmod(name, mode)
+}
+
+func syncDir(name string) error {
+	dir, err := os.OpenRoot(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(durable.Sync(dir, "."), dir.Close())
+}

@@ -1,0 +1,57 @@
+package setup
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestSettings reads settings files, removes those that are no longer wanted, and applies them
+// before they are on the host.
+func TestSettings(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := ReadSettings(dir); err == nil {
+		t.Error("an empty directory: no error")
+	}
+	for name, text := range map[string]string{"10-a.toml": "version = 1\n[gc]\nquota = \"1GiB\"\n", "20-b.toml": "version = 1\n[gc]\nquota = \"2GiB\"\n", "no": "x"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wanted, err := ReadSettings(dir)
+	if err != nil || len(wanted) != 2 {
+		t.Fatalf("%v, %v", wanted, err)
+	}
+	old := &record{Options: Options{Settings: map[string]string{"20-b.toml": "old", "30-c.toml": "old"}}}
+	settled := old.settled(wanted)
+	want := map[string]string{"10-a.toml": wanted["10-a.toml"], "20-b.toml": wanted["20-b.toml"], "30-c.toml": noSettings}
+	if d := cmp.Diff(want, settled); d != "" {
+		t.Errorf("settled (-want +got):\n%s", d)
+	}
+	if d := cmp.Diff(wanted, (*record)(nil).settled(wanted)); d != "" {
+		t.Errorf("without a record (-want +got):\n%s", d)
+	}
+
+	host := t.TempDir()
+	if err := os.Mkdir(filepath.Join(host, "conf.d"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"30-c.toml": "version = 1\n[gc]\nquota = \"3GiB\"\n", "15-own.toml": "version = 1\n[gc]\nlow = \"70%\"\n"} {
+		if err := os.WriteFile(filepath.Join(host, "conf.d", name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := config.LoadHost(filepath.Join(host, "config.toml"), settled)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := int64(c.GC.Quota); got != 2<<30 {
+		t.Errorf("quota: got %d, want that of the last file that says one", got)
+	}
+	if _, err := config.LoadHost(filepath.Join(host, "config.toml"), map[string]string{"x.toml": "wrong"}); err == nil {
+		t.Error("a file that cannot be read: no error")
+	}
+}

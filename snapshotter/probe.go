@@ -22,8 +22,8 @@ type Abilities struct {
 	Links error
 }
 
-// Best returns tree.Stubs if it works, otherwise tree.Links. It returns an error if neither works.
-func (a Abilities) Best() (tree.Backend, error) {
+// best returns tree.Stubs if it works, otherwise tree.Links. It returns an error if neither works.
+func (a Abilities) best() (tree.Backend, error) {
 	switch {
 	case a.Stubs == nil:
 		return tree.Stubs, nil
@@ -45,7 +45,7 @@ func choose(b tree.Backend, dir, objects string, log *slog.Logger) (tree.Backend
 	switch b {
 	case "", Auto:
 		a := Probe(dir, objects)
-		best, err := a.Best()
+		best, err := a.best()
 		if err == nil && best == tree.Links {
 			log.Warn("models are shown as hard links: files have the mode and time of their object", "err", a.Stubs)
 		}

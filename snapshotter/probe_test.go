@@ -40,10 +40,10 @@ func TestProbe(t *testing.T) {
 	if _, err := New(t.TempDir(), n.store, Options{Show: "magic"}); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("unknown way: got %v, want invalid argument", err)
 	}
-	if _, err := (Abilities{Stubs: unix.EPERM, Links: unix.EXDEV}).Best(); !errors.Is(err, unix.EPERM) || !errors.Is(err, unix.EXDEV) {
+	if _, err := (Abilities{Stubs: unix.EPERM, Links: unix.EXDEV}).best(); !errors.Is(err, unix.EPERM) || !errors.Is(err, unix.EXDEV) {
 		t.Errorf("neither: got %v, want both reasons", err)
 	}
-	if got, err := (Abilities{Stubs: unix.EPERM}).Best(); got != tree.Links || err != nil {
+	if got, err := (Abilities{Stubs: unix.EPERM}).best(); got != tree.Links || err != nil {
 		t.Errorf("no stubs: got %v, %v, want %v", got, err, tree.Links)
 	}
 }

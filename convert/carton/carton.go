@@ -128,7 +128,7 @@ func (c *Carton) readManifest(ctx context.Context) (err error) {
 			return fmt.Errorf("%s: %w", nameManifest, err)
 		}
 	}
-	c.entries, err = ParseManifest(c.manifest)
+	c.entries, err = parseManifest(c.manifest)
 	return err
 }
 
@@ -193,7 +193,7 @@ func (c *Carton) locate(ctx context.Context) error {
 	links := map[digest.Digest][]string{}
 	text, err := c.readMember(ctx, nameLinks, MaxLinksSize)
 	if err == nil && text != nil {
-		links, err = ParseLinks(text)
+		links, err = parseLinks(text)
 	}
 	if err != nil {
 		return err

@@ -33,7 +33,7 @@
 //
 // # Writing
 //
-// Pack writes an archive, from the files of a carton or of another model; FromFiles returns the
+// Pack writes an archive, from the files of a carton or of another model; fromFiles returns the
 // model of the latter without writing an archive. A carton.toml needs only the two Facts of its
 // runner.
 //

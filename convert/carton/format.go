@@ -20,7 +20,7 @@ import (
 // Format is the format of cartons.
 var Format = format.Format{
 	Name: mediatype.FormatCarton, Detect: detect, Parse: parse, Limits: []string{LimitLinked, LimitRequests},
-	Writer:   &format.Writer{Extension: extension, FromFiles: FromFiles, Pack: Pack},
+	Writer:   &format.Writer{Extension: extension, FromFiles: fromFiles, Pack: Pack},
 	Place:    &format.Place{Takes: takes, Open: openName},
 	Archives: &format.Archives{Layer: openLayer, URL: openURL},
 	Losses: losses.Rules{Always: []losses.Loss{

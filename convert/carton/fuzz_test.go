@@ -25,7 +25,7 @@ func FuzzManifest(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, p []byte) {
-		entries, err := ParseManifest(p)
+		entries, err := parseManifest(p)
 		if err != nil {
 			return
 		}
@@ -60,7 +60,7 @@ func FuzzLinks(f *testing.F) {
 		if len(p) > maxFuzz {
 			return
 		}
-		links, err := ParseLinks(p)
+		links, err := parseLinks(p)
 		if err != nil {
 			return
 		}

@@ -22,10 +22,10 @@ const (
 // linksVersion is the supported version of LINKS.
 const linksVersion = 1
 
-// ParseLinks parses a LINKS file: the URLs of files by digest. It does not check whether a URL may
+// parseLinks parses a LINKS file: the URLs of files by digest. It does not check whether a URL may
 // be followed. It returns errdefs.ErrInvalidArgument, naming the digest, for an invalid file, and
 // errdefs.ErrNotImplemented for another version.
-func ParseLinks(p []byte) (map[digest.Digest][]string, error) {
+func parseLinks(p []byte) (map[digest.Digest][]string, error) {
 	t, err := parseTable(nameLinks, p, MaxLinksSize)
 	if err != nil {
 		return nil, err

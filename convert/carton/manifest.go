@@ -36,9 +36,9 @@ type Entry struct {
 	Digest digest.Digest
 }
 
-// ParseManifest parses a MANIFEST. Lines can end in CRLF; the last one needs no line end. It
+// parseManifest parses a MANIFEST. Lines can end in CRLF; the last one needs no line end. It
 // returns errdefs.ErrInvalidArgument, naming the line, for an invalid file.
-func ParseManifest(p []byte) ([]Entry, error) {
+func parseManifest(p []byte) ([]Entry, error) {
 	if len(p) > MaxManifestSize {
 		return nil, invalid("MANIFEST of %d bytes, more than %d", len(p), MaxManifestSize)
 	}

@@ -61,11 +61,11 @@ func encodeManifest(entries []Entry) []byte {
 	return []byte(b.String())
 }
 
-// FromFiles returns the carton of a model whose files are blobs: they are below model/. The carton
+// fromFiles returns the carton of a model whose files are blobs: they are below model/. The carton
 // has the same blobs, so a holder of the model's bytes has those of the carton. It returns
 // errdefs.ErrInvalidArgument for facts that are not valid in carton.toml, or a file that is not a
 // blob.
-func FromFiles(m *convert.Model, f format.Facts) (*convert.Model, error) {
+func fromFiles(m *convert.Model, f format.Facts) (*convert.Model, error) {
 	text, info, err := describe(m.Config, f)
 	if err != nil {
 		return nil, err
@@ -163,7 +163,7 @@ func listed(ctx context.Context, files []format.File) ([]format.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", nameManifest, err)
 	}
-	entries, err := ParseManifest(p)
+	entries, err := parseManifest(p)
 	if err != nil {
 		return nil, err
 	}

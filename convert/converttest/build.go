@@ -60,7 +60,7 @@ func All(files []File) []*Built {
 		ModelPackTarZstd(files),
 		CNAI(files),
 		CNAIWeightAlias(files),
-		CNAIManifestType(files),
+		cnaiManifestType(files),
 		CNAIEarly(files, EarlyConfigFull),
 		CNAIEarly(files, EarlyConfigCreated),
 		CNAIEarly(files, EarlyConfigEmpty),

@@ -112,9 +112,9 @@ var cnaiConfig = []byte(`{"descriptor":{"name":"a-model","createTime":"2025-01-0
 	`"config":{"architecture":"transformer","format":"gguf","parameterSize":8000000000,"puantization":"gptq"},` +
 	`"modelfs":{"type":"layers","diff_ids":null}}`)
 
-// CNAIManifestType makes an artifact of the CNAI of January 2025, where the manifest itself
+// cnaiManifestType makes an artifact of the CNAI of January 2025, where the manifest itself
 // had the type of the artifact.
-func CNAIManifestType(files []File) *Built {
+func cnaiManifestType(files []File) *Built {
 	b := newBuilder("cnai-manifest-type", mediatype.FormatCNAIEarly, mediatype.CNAIManifest)
 	for _, f := range files {
 		b.layer(mediatype.CNAIEarlyLayer, Tar(baseName(f)), map[string]string{mediatype.CNAIFilepath: f.Path})

@@ -64,7 +64,7 @@
 // # Lists
 //
 // A manifest list has a model for each runner. It is parsed (ParseList), a child is chosen
-// (Choose), its manifest is read as a blob of the same repository (ParseChosen), and the model is
+// (Choose), its manifest is read as a blob of the same repository (parseChosen), and the model is
 // parsed (ParseChild); Lists does all of this. The origin of the model is the list and the runner.
 // ollama/list.json is the list, ollama/manifest.json the manifest of the child; the revision of the
 // model is its digest.

@@ -78,7 +78,7 @@ func choose(manifest []byte, runner string) (*format.Choice, error) {
 		return nil, err
 	}
 	return &format.Choice{Origin: Origin(l, c), Parse: func(ctx context.Context, a convert.Artifact) (*convert.Model, error) {
-		return ParseChosen(ctx, a, l, c)
+		return parseChosen(ctx, a, l, c)
 	}}, nil
 }
 

@@ -245,10 +245,10 @@ func readChild(ctx context.Context, a convert.Artifact, c Child) ([]byte, error)
 	return r.ReadSmall(ctx, c.Digest, convert.MaxManifestSize)
 }
 
-// ParseChosen reads the manifest of a child and parses it; see ParseChild. If the list does not
+// parseChosen reads the manifest of a child and parses it; see ParseChild. If the list does not
 // have its size, a must have a method ReadSmall, like remote.Artifact; otherwise
 // errdefs.ErrNotImplemented is returned.
-func ParseChosen(ctx context.Context, a convert.Artifact, l *List, c Child) (*convert.Model, error) {
+func parseChosen(ctx context.Context, a convert.Artifact, l *List, c Child) (*convert.Model, error) {
 	p, err := readChild(ctx, a, c)
 	if err != nil {
 		return nil, fmt.Errorf("manifest list %s: %w", l.Digest, err)

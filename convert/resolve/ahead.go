@@ -37,8 +37,8 @@ type Preconverted struct {
 
 // Preconverted reads and checks the documents of a converted image (Origin.Ahead).
 func (o *Origin) Preconverted(ctx context.Context) (*Preconverted, error) {
-	i := slices.IndexFunc(o.Manifest.Layers, IsTable)
-	if slices.ContainsFunc(o.Manifest.Layers[i+1:], IsTable) {
+	i := slices.IndexFunc(o.Manifest.Layers, isTable)
+	if slices.ContainsFunc(o.Manifest.Layers[i+1:], isTable) {
 		return nil, o.about(fmt.Errorf("it has several file tables: %w", errdefs.ErrNotImplemented))
 	}
 	layer, config := o.Manifest.Layers[i], o.Manifest.Config
@@ -105,7 +105,7 @@ func checkConfig(config []byte, m *convert.Manifest, extends bool) error {
 		switch {
 		case d.MediaType == mediatype.BlobLayer:
 			want = filetable.BlobDiffID(d.Digest)
-		case !IsTable(d): // containerd compares it
+		case !isTable(d): // containerd compares it
 			continue
 		}
 		if digest.Digest(ids[i]) != want {

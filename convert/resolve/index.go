@@ -145,7 +145,7 @@ func (r *Resolver) Index(ctx context.Context, o *Origin) (*image.Image, error) {
 			return &p.Image, nil
 		case child.Format == mediatype.FormatIndex:
 			return nil, fmt.Errorf("%s: an index in an index: %w", child.Ref, errdefs.ErrNotImplemented)
-		case !child.IsModel():
+		case !child.isModel():
 			return nil, convert.ErrNotModel
 		}
 		m, err := r.Model(ctx, child)

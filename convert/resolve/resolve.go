@@ -122,19 +122,19 @@ func (o *Origin) Child(d digest.Digest) remote.Ref {
 	return remote.Ref{Host: o.Ref.Host, Repository: o.Ref.Repository, Digest: d}
 }
 
-// IsTable reports whether a layer is a file table.
-func IsTable(d convert.Descriptor) bool { return d.MediaType == mediatype.TableLayer }
+// isTable reports whether a layer is a file table.
+func isTable(d convert.Descriptor) bool { return d.MediaType == mediatype.TableLayer }
 
 // Extends reports whether an image with a file table has layers besides those of the model.
 func Extends(m *convert.Manifest) bool {
-	return slices.ContainsFunc(m.Layers, func(d convert.Descriptor) bool { return !IsTable(d) && d.MediaType != mediatype.BlobLayer })
+	return slices.ContainsFunc(m.Layers, func(d convert.Descriptor) bool { return !isTable(d) && d.MediaType != mediatype.BlobLayer })
 }
 
 // Ahead reports whether o is an image that was converted before it was pushed.
-func (o *Origin) Ahead() bool { return slices.ContainsFunc(o.Manifest.Layers, IsTable) }
+func (o *Origin) Ahead() bool { return slices.ContainsFunc(o.Manifest.Layers, isTable) }
 
-// IsModel reports whether o is a model that must be converted.
-func (o *Origin) IsModel() bool {
+// isModel reports whether o is a model that must be converted.
+func (o *Origin) isModel() bool {
 	return o.Format != mediatype.FormatImage && o.Format != mediatype.FormatIndex
 }
 

@@ -217,7 +217,7 @@ func (r *Resolver) open(ctx context.Context, s *Source, o *Origin, f transfer.Fe
 		if s.ahead, err = o.Preconverted(ctx); err == nil {
 			s.Model = s.ahead.Model
 		}
-	case !o.IsModel():
+	case !o.isModel():
 	case o.IsArchive():
 		err = r.openLayer(ctx, s, o, f)
 	default:

@@ -23,11 +23,11 @@ const (
 	ObjectSize = 4 << 10
 )
 
-// GrownTable returns the digest of a table of Grow. The name of its reference is GrownRef.
+// GrownTable returns the digest of a table of Grow. The name of its reference is grownRef.
 func GrownTable(i int) digest.Digest { return numbered("table", i) }
 
-// GrownRef returns the name of the reference to a table of Grow.
-func GrownRef(i int) string { return fmt.Sprintf("pin/grown-%06d", i) }
+// grownRef returns the name of the reference to a table of Grow.
+func grownRef(i int) string { return fmt.Sprintf("pin/grown-%06d", i) }
 
 func numbered(what string, i int) digest.Digest {
 	return digest.FromBytes(binary.BigEndian.AppendUint64([]byte(what), uint64(i)))
@@ -79,7 +79,7 @@ func grow(db *meta.DB, dir string, first, last int) error {
 		if _, err := db.CompleteTable(GrownTable(i), t); err != nil {
 			return err
 		}
-		if _, err := db.AddRef(GrownRef(i), GrownTable(i), time.Time{}); err != nil {
+		if _, err := db.AddRef(grownRef(i), GrownTable(i), time.Time{}); err != nil {
 			return err
 		}
 	}

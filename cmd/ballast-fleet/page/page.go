@@ -38,8 +38,8 @@ var source string
 
 var page = template.Must(template.New("page").Funcs(template.FuncMap{"size": func(n int64) string { return humanize.Bytes(uint64(max(n, 0))) }, "percent": percent}).Parse(source))
 
-// Write writes the page. The order of nodes and sets of c does not matter.
-func Write(w io.Writer, c Cluster, now time.Time) error {
+// write writes the page. The order of nodes and sets of c does not matter.
+func write(w io.Writer, c Cluster, now time.Time) error {
 	return page.Execute(w, viewOf(c, now))
 }
 
@@ -63,7 +63,7 @@ func Handler(look func(*http.Request) (Cluster, error), local bool) http.Handler
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("Cache-Control", "no-store")
-		_ = Write(w, c, time.Now()) // the client has gone
+		_ = write(w, c, time.Now()) // the client has gone
 	})
 	return mux
 }

@@ -32,7 +32,7 @@ func stateOf(name string, list ...v1alpha1.ModelState) v1alpha1.ModelNode {
 func text(t *testing.T, c Cluster) (page, seen string) {
 	t.Helper()
 	var b bytes.Buffer
-	if err := Write(&b, c, now); err != nil {
+	if err := write(&b, c, now); err != nil {
 		t.Fatal(err)
 	}
 	page = b.String()
@@ -137,7 +137,7 @@ func TestHandler(t *testing.T) {
 func BenchmarkLargePage(b *testing.B) {
 	c := Large(1000)
 	for b.Loop() {
-		if err := Write(&bytes.Buffer{}, c, now); err != nil {
+		if err := write(&bytes.Buffer{}, c, now); err != nil {
 			b.Fatal(err)
 		}
 	}

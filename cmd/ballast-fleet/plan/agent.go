@@ -77,8 +77,8 @@ func Selects(s *v1alpha1.ModelSet, node map[string]string) bool {
 	return s.DeletionTimestamp.IsZero() && labels.SelectorFromSet(s.Spec.NodeSelector).Matches(labels.Set(node))
 }
 
-// Complete reports whether a node has all models of a set.
-func Complete(s *v1alpha1.ModelSet, states []v1alpha1.ModelState) bool {
+// complete reports whether a node has all models of a set.
+func complete(s *v1alpha1.ModelSet, states []v1alpha1.ModelState) bool {
 	for _, ref := range s.Spec.Models {
 		if !slices.ContainsFunc(states, func(m v1alpha1.ModelState) bool { return m.Ref == ref && m.Phase == v1alpha1.PhaseReady }) {
 			return false
@@ -94,7 +94,7 @@ const SetLabel = "models.ballast.dev/"
 func Labels(sets []v1alpha1.ModelSet, node map[string]string, states []v1alpha1.ModelState) map[string]string {
 	out := map[string]string{}
 	for _, s := range sets {
-		if Selects(&s, node) && Complete(&s, states) {
+		if Selects(&s, node) && complete(&s, states) {
 			out[SetLabel+s.Name] = "ready"
 		}
 	}

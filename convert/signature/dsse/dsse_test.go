@@ -82,7 +82,7 @@ func TestSign(t *testing.T) {
 			t.Fatal(err)
 		}
 		s, who, err := (&Trust{Keys: public}).Verify(b)
-		if err != nil || s.PredicateType != statement.PredicateType || who != "key "+Fingerprint(key.Public()) {
+		if err != nil || s.PredicateType != statement.PredicateType || who != "key "+fingerprint(key.Public()) {
 			t.Errorf("%s: %+v by %q, %v", name, s, who, err)
 		}
 	}

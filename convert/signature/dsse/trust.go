@@ -102,7 +102,7 @@ func (t *Trust) Signer(b *Bundle) (string, error) {
 func (t *Trust) VerifyMessage(message, signature []byte, certificates [][]byte) (string, error) {
 	for _, k := range t.Keys {
 		if signed(k, message, signature) {
-			return "key " + Fingerprint(k), nil
+			return "key " + fingerprint(k), nil
 		}
 	}
 	if len(t.Roots) == 0 || len(certificates) == 0 {
@@ -115,7 +115,7 @@ func (t *Trust) VerifyMessage(message, signature []byte, certificates [][]byte) 
 	if !signed(leaf.PublicKey, message, signature) {
 		return "", fmt.Errorf("the signature was not made with the certificate of %.200q: %w", nameOf(leaf), errdefs.ErrPermissionDenied)
 	}
-	return fmt.Sprintf("certificate of %q (%s)", nameOf(leaf), Fingerprint(leaf.PublicKey)), nil
+	return fmt.Sprintf("certificate of %q (%s)", nameOf(leaf), fingerprint(leaf.PublicKey)), nil
 }
 
 // leaf returns the certificate of the signer if it is trusted.
@@ -178,8 +178,8 @@ func nameOf(c *x509.Certificate) string {
 	return all[0]
 }
 
-// Fingerprint returns the first 8 bytes of the sha256 of a public key in PKIX, in hexadecimal.
-func Fingerprint(k crypto.PublicKey) string {
+// fingerprint returns the first 8 bytes of the sha256 of a public key in PKIX, in hexadecimal.
+func fingerprint(k crypto.PublicKey) string {
 	der, err := x509.MarshalPKIXPublicKey(k)
 	if err != nil {
 		return "unknown"

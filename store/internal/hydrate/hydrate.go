@@ -239,7 +239,7 @@ func (e *Engine) run(ctx context.Context, h *hydration, t *filetable.Table) (lef
 		return nil, err
 	}
 	for _, i := range missing {
-		for _, dir := range h.targets[i].Dirs() {
+		for _, dir := range h.targets[i].dirs() {
 			e.Area.Hold(dir)
 			defer e.Area.Drop(dir)
 		}
@@ -346,7 +346,7 @@ func (e *Engine) need(h *hydration, missing []int, assemblies []*assembly) (need
 	for _, i := range missing {
 		t := &h.targets[i]
 		need += t.Blob.Size + t.unpacked()
-		for _, dir := range t.Dirs() {
+		for _, dir := range t.dirs() {
 			n, err := e.Area.Allocated(dir)
 			if err != nil {
 				return 0, err

@@ -52,8 +52,8 @@ func (t *Target) digests() []digest.Digest {
 	return out
 }
 
-// Dirs returns where a target is staged, see staging.Area. For an archive this requires pieces.
-func (t *Target) Dirs() []string {
+// dirs returns where a target is staged, see staging.Area. For an archive this requires pieces.
+func (t *Target) dirs() []string {
 	if len(t.Files) == 0 {
 		return []string{t.archiveDir()}
 	}
@@ -75,7 +75,7 @@ func (t *Target) archiveDir() string {
 // key identifies a fetch: targets with the same key share one.
 func (t *Target) key() string {
 	key := string(t.Blob.DiffID)
-	for _, d := range t.Dirs() {
+	for _, d := range t.dirs() {
 		key += " " + d
 	}
 	return key

@@ -58,8 +58,8 @@ type Pod struct {
 	names  int
 }
 
-// PodConfig returns the configuration of a new pod in the host's network.
-func (c *CRI) PodConfig() *cri.PodSandboxConfig {
+// podConfig returns the configuration of a new pod in the host's network.
+func (c *CRI) podConfig() *cri.PodSandboxConfig {
 	c.pods++
 	name := fmt.Sprintf("pod%d", c.pods)
 	return &cri.PodSandboxConfig{
@@ -89,7 +89,7 @@ func (c *CRI) PullAs(ref, handler string, auth *cri.AuthConfig) (string, error) 
 	resp, err := c.Images.PullImage(ctx, &cri.PullImageRequest{
 		Auth:          auth,
 		Image:         &cri.ImageSpec{Image: ref, UserSpecifiedImage: ref, RuntimeHandler: handler},
-		SandboxConfig: c.PodConfig(),
+		SandboxConfig: c.podConfig(),
 	})
 	if err != nil {
 		c.node.Collect()
@@ -100,7 +100,7 @@ func (c *CRI) PullAs(ref, handler string, auth *cri.AuthConfig) (string, error) 
 // RunPod starts a pod; the clean-up removes it.
 func (c *CRI) RunPod(t TB, handler string) *Pod {
 	t.Helper()
-	return c.runPod(t, c.PodConfig(), handler)
+	return c.runPod(t, c.podConfig(), handler)
 }
 
 func (c *CRI) runPod(t TB, config *cri.PodSandboxConfig, handler string) *Pod {

@@ -35,7 +35,7 @@ func (n *Node) writeNetwork(t TB) {
 // RunUserPod starts a pod in a user namespace with user 0 mapped to host; the clean-up removes it.
 func (c *CRI) RunUserPod(t TB, host uint32) *Pod {
 	t.Helper()
-	config := c.PodConfig()
+	config := c.podConfig()
 	ids := []*cri.IDMapping{{HostId: host, Length: usersLength}}
 	config.Linux.SecurityContext.NamespaceOptions = &cri.NamespaceOption{
 		Network: cri.NamespaceMode_POD, Pid: cri.NamespaceMode_CONTAINER,

@@ -61,7 +61,7 @@ func Main() {
 	if len(os.Args) < 3 || os.Args[1] != local && os.Args[1] != remote {
 		return
 	}
-	do := Run
+	do := run
 	if os.Args[1] == remote {
 		do = ask
 	}
@@ -107,7 +107,7 @@ func Serve() (stop func(), err error) {
 			}
 			var args []string
 			if err = json.NewDecoder(conn).Decode(&args); err == nil {
-				err = Run(args)
+				err = run(args)
 			}
 			if err != nil {
 				_, _ = io.WriteString(conn, err.Error()) // the caller then fails without a reason
@@ -138,8 +138,8 @@ func ask(args []string) error {
 	return err
 }
 
-// Run executes a command line.
-func Run(args []string) error {
+// run executes a command line.
+func run(args []string) error {
 	if err := logCall(args); err != nil {
 		return err
 	}

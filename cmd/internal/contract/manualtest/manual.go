@@ -48,8 +48,8 @@ func isText(paragraph string) bool {
 	})
 }
 
-// Markdown returns a section for each command below root, and for root itself.
-func Markdown(root *cobra.Command) string {
+// markdown returns a section for each command below root, and for root itself.
+func markdown(root *cobra.Command) string {
 	var b strings.Builder
 	for _, c := range commands(root) {
 		fmt.Fprintf(&b, "\n%s %s\n\n", strings.Repeat("#", 2+min(depth(c), 2)), c.CommandPath())
@@ -103,8 +103,8 @@ type Section struct {
 	Items [][2]string
 }
 
-// Table returns the first table after a line of a page as a section: the first two columns, as plain text.
-func Table(page, after, title string) (Section, error) {
+// table returns the first table after a line of a page as a section: the first two columns, as plain text.
+func table(page, after, title string) (Section, error) {
 	s := Section{Title: title}
 	p, err := os.ReadFile(page)
 	if err != nil {
@@ -142,7 +142,7 @@ func Sections(docs string, command bool, neighbour string) (all []Section, err e
 			all = append(all, Section{s.title, [][2]string{{"0", "ended by a signal"}, {"1", "any other error"}, {"2", "wrong usage, or a configuration that cannot be read"}}})
 			continue
 		}
-		t, err := Table(filepath.Join(docs, s.page), s.after, s.title)
+		t, err := table(filepath.Join(docs, s.page), s.after, s.title)
 		if err != nil {
 			return nil, err
 		}
@@ -158,8 +158,8 @@ func plain(cell string) string {
 	return strings.TrimSpace(strings.ReplaceAll(link.ReplaceAllString(cell, "$1"), "`", ""))
 }
 
-// Man returns a man page of a section, such as 8, with all commands of a program, and more sections.
-func Man(root *cobra.Command, section int, version string, more ...Section) string {
+// man returns a man page of a section, such as 8, with all commands of a program, and more sections.
+func man(root *cobra.Command, section int, version string, more ...Section) string {
 	var b strings.Builder
 	name := root.Name()
 	fmt.Fprintf(&b, ".TH %q %d \"\" %q\n.nh\n.ad l\n", strings.ToUpper(name), section, "ballast "+version)
@@ -227,10 +227,10 @@ func roff(s string) string {
 // Check is Update for the part of a page with the commands of root, under the name of root. If dir
 // is not empty, it also writes the man page of root there.
 func Check(page string, root *cobra.Command, write bool, dir, version string, more ...Section) error {
-	if err := Update(page, root.Name(), Markdown(root), write); err != nil || dir == "" {
+	if err := Update(page, root.Name(), markdown(root), write); err != nil || dir == "" {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, root.Name()+".8"), []byte(Man(root, 8, version, more...)), 0o644)
+	return os.WriteFile(filepath.Join(dir, root.Name()+".8"), []byte(man(root, 8, version, more...)), 0o644)
 }
 
 // Update compares the part of a page between the comments "begin name" and "end name" with want,

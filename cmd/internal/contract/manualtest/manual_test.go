@@ -60,14 +60,14 @@ tool get c
   -f, --form FORM   the FORM of it (default "x")
 '''
 `, "'''", "```")
-	if diff := cmp.Diff(Markdown(tree()), want); diff != "" {
+	if diff := cmp.Diff(markdown(tree()), want); diff != "" {
 		t.Errorf("(got, want):\n%s", diff)
 	}
 }
 
 // TestMan looks for text that roff would read as a request or an escape.
 func TestMan(t *testing.T) {
-	page := Man(tree(), 8, "v1.2.3")
+	page := man(tree(), 8, "v1.2.3")
 	for _, want := range []string{
 		".TH \"TOOL\" 8 \"\" \"ballast v1.2.3\"\n", ".SH NAME\ntool \\- do things\n", ".SS get NAME [flags]\n",
 		".P\n.nf\nNAME  any\n\\&.dot  a file\n.fi\n", "\n\\&.first a request\\e.\n",
@@ -113,14 +113,14 @@ func TestTable(t *testing.T) {
 	if err := os.WriteFile(page, []byte("# A\n\n| x | y |\n|---|---|\n\n# B\n\n| a | b | c |\n|---|---|---|\n| `A` | of [b](c.md#d) | e |\n| F | - | e |\n\n| G | h |\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got, err := Table(page, "# B\n", "B")
+	got, err := table(page, "# B\n", "B")
 	if diff := cmp.Diff(Section{"B", [][2]string{{"A", "of b"}, {"F", "-"}}}, got); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
-	if _, err := Table(page, "| G", "B"); err == nil {
+	if _, err := table(page, "| G", "B"); err == nil {
 		t.Error("no table: no error")
 	}
-	if man := Man(tree(), 8, "v1", got); !strings.HasSuffix(man, ".SH B\n.TP\n\\fBA\\fR\nof b\n.TP\n\\fBF\\fR\n\\-\n") {
+	if man := man(tree(), 8, "v1", got); !strings.HasSuffix(man, ".SH B\n.TP\n\\fBA\\fR\nof b\n.TP\n\\fBF\\fR\n\\-\n") {
 		t.Errorf("got %q", man)
 	}
 }

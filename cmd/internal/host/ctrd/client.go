@@ -68,8 +68,8 @@ func (c *Client) Version(ctx context.Context) (string, error) {
 	return about.GetVersion(), errgrpc.ToNative(err)
 }
 
-// Plugins returns the plugins that pass filters of containerd; all without any.
-func (c *Client) Plugins(ctx context.Context, filters ...string) ([]*introspection.Plugin, error) {
+// plugins returns the plugins that pass filters of containerd; all without any.
+func (c *Client) plugins(ctx context.Context, filters ...string) ([]*introspection.Plugin, error) {
 	res, err := introspection.NewIntrospectionClient(c.conn).Plugins(ctx, &introspection.PluginsRequest{Filters: filters})
 	return res.GetPlugins(), errgrpc.ToNative(err)
 }
@@ -96,7 +96,7 @@ func (c *Client) Features(ctx context.Context) (*features.Features, error) {
 
 // SnapshotterAt returns the name of the proxy snapshotter at a socket, or "" if containerd has none.
 func (c *Client) SnapshotterAt(ctx context.Context, socket string) (string, error) {
-	all, err := c.Plugins(ctx, "type==io.containerd.snapshotter.v1")
+	all, err := c.plugins(ctx, "type==io.containerd.snapshotter.v1")
 	if err != nil {
 		return "", fmt.Errorf("plugins of containerd: %w", err)
 	}

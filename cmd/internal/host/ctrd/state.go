@@ -33,7 +33,7 @@ type State struct {
 func (c *Client) State(ctx context.Context) (*State, error) {
 	ctx, cancel := context.WithTimeout(ctx, AskTimeout)
 	defer cancel()
-	plugins, err := c.Plugins(ctx)
+	plugins, err := c.plugins(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -19,15 +19,15 @@ import (
 // files of others, or can be changed by other users. It changes nothing.
 func Check(c *config.Config, host string) error {
 	for _, d := range All(c) {
-		if err := d.Check(host); err != nil {
+		if err := d.check(host); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// Check checks one directory, see the function Check.
-func (d Dir) Check(host string) error {
+// check checks one directory, see the function Check.
+func (d Dir) check(host string) error {
 	here, there, err := d.resolve(host)
 	if err != nil {
 		return fmt.Errorf("%s: %w", d.Key, err)

@@ -67,7 +67,7 @@ func (d Dir) Empty(host string) (e Emptied, err error) {
 		return e, err
 	}
 	defer root.Close()
-	mounted, err := d.Mounted(host)
+	mounted, err := d.mounted(host)
 	if err != nil {
 		return e, err
 	}
@@ -101,9 +101,9 @@ func (d Dir) Empty(host string) (e Emptied, err error) {
 	return e, err
 }
 
-// Mounted returns the mount points below the directory, as paths in this process. The directory
+// mounted returns the mount points below the directory, as paths in this process. The directory
 // itself is not one of them.
-func (d Dir) Mounted(host string) (at []string, err error) {
+func (d Dir) mounted(host string) (at []string, err error) {
 	here, _, err := d.resolve(host)
 	if err != nil {
 		return nil, err

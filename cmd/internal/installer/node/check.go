@@ -288,9 +288,9 @@ func (k *Checker) cri(snapshotter string) {
 	}
 	images, _ := k.tables()
 	switch {
-	case k.c.Snapshotter() == snapshotter:
+	case k.c.snapshotter() == snapshotter:
 		k.configPath()
-	case len(k.c.Handlers(snapshotter)) > 0:
+	case len(k.c.handlers(snapshotter)) > 0:
 		k.configPath()
 		k.runtimeHandlers(snapshotter)
 	default:
@@ -304,7 +304,7 @@ func (k *Checker) cri(snapshotter string) {
 // https://github.com/containerd/containerd/blob/v2.4.2/internal/cri/server/images/image_pull.go
 func (k *Checker) configPath() {
 	dirs := k.c.HostsDirs()
-	if k.Config.Facade.Listen == "" || len(dirs) == 1 || len(dirs) > 1 && k.c.PullsLocally() {
+	if k.Config.Facade.Listen == "" || len(dirs) == 1 || len(dirs) > 1 && k.c.pullsLocally() {
 		return
 	}
 	_, registry := k.tables()
@@ -320,7 +320,7 @@ func (k *Checker) configPath() {
 // runtimeHandlers checks that pulls for pods of a handler with our snapshotter use it.
 func (k *Checker) runtimeHandlers(snapshotter string) {
 	c := k.c
-	for _, h := range c.Handlers(snapshotter) {
+	for _, h := range c.handlers(snapshotter) {
 		if got, _ := c.Setting(containerdversion.PluginImages, "runtime_platforms", h, "snapshotter").(string); c.Version.RuntimePlatforms() && got != snapshotter {
 			k.Fail(CheckCRI, fmt.Sprintf("[plugins.%q.runtime_platforms.%q] platform = %q, snapshotter = %q", containerdversion.PluginImages, h, HostPlatform(), snapshotter),
 				"containerd %s needs the snapshotter of the handler %s for pulls too: without it, models are unpacked elsewhere and refused", c.Version, h)
@@ -332,10 +332,10 @@ func (k *Checker) runtimeHandlers(snapshotter string) {
 	}
 }
 
-// PullsLocally reports whether CRI pulls without the transfer service, because the version has no
+// pullsLocally reports whether CRI pulls without the transfer service, because the version has no
 // other way or a setting requires it.
 // https://github.com/containerd/containerd/blob/v2.4.2/internal/cri/config/config.go
-func (c *Containerd) PullsLocally() bool {
+func (c *Containerd) pullsLocally() bool {
 	if !c.Version.PullsByTransfer() {
 		return true
 	}

@@ -37,14 +37,14 @@ func (c *Containerd) From(plugin string, keys ...string) string {
 	return ""
 }
 
-// Snapshotter returns the snapshotter of pods whose runtime handler sets no other.
-func (c *Containerd) Snapshotter() string {
+// snapshotter returns the snapshotter of pods whose runtime handler sets no other.
+func (c *Containerd) snapshotter() string {
 	s, _ := c.Setting(containerdversion.PluginImages, "snapshotter").(string)
 	return s
 }
 
-// Runtimes returns the tables of the runtime handlers by name.
-func (c *Containerd) Runtimes() map[string]map[string]any {
+// runtimes returns the tables of the runtime handlers by name.
+func (c *Containerd) runtimes() map[string]map[string]any {
 	all := map[string]map[string]any{}
 	runtimes, _ := c.Setting(containerdversion.PluginRuntime, "containerd", "runtimes").(map[string]any)
 	for name, r := range runtimes {
@@ -53,8 +53,8 @@ func (c *Containerd) Runtimes() map[string]map[string]any {
 	return all
 }
 
-// DefaultRuntime returns the runtime handler of pods without a runtimeClass.
-func (c *Containerd) DefaultRuntime() string {
+// defaultRuntime returns the runtime handler of pods without a runtimeClass.
+func (c *Containerd) defaultRuntime() string {
 	s, _ := c.Setting(containerdversion.PluginRuntime, "containerd", "default_runtime_name").(string)
 	return cmp.Or(s, "runc")
 }
@@ -63,11 +63,11 @@ func (c *Containerd) DefaultRuntime() string {
 // the default handler; nil stands for runc without options. It returns errdefs.ErrFailedPrecondition if there
 // is no such handler, or if the handler of ballast has the name of another one.
 func (c *Containerd) HandlerLike(like, ours string) (map[string]any, error) {
-	all := c.Runtimes()
+	all := c.runtimes()
 	if t, ok := all[ours]; ok && t["snapshotter"] != snippet.Snapshotter {
 		return nil, fmt.Errorf("the runtime handler %s%s is not ballast's: choose another name: %w", ours, c.fromFile(containerdversion.PluginRuntime, "containerd", "runtimes", ours), errdefs.ErrFailedPrecondition)
 	}
-	name := cmp.Or(like, c.DefaultRuntime())
+	name := cmp.Or(like, c.defaultRuntime())
 	switch table, ok := all[name]; {
 	case ok && name != ours:
 		return table, nil
@@ -78,10 +78,10 @@ func (c *Containerd) HandlerLike(like, ours string) (map[string]any, error) {
 	return nil, fmt.Errorf("containerd has no runtime handler %s to be like, but %s: %w", name, strings.Join(slices.Sorted(maps.Keys(all)), ", "), errdefs.ErrFailedPrecondition)
 }
 
-// Handlers returns the runtime handlers with a snapshotter, sorted.
-func (c *Containerd) Handlers(snapshotter string) []string {
+// handlers returns the runtime handlers with a snapshotter, sorted.
+func (c *Containerd) handlers(snapshotter string) []string {
 	var names []string
-	for name, r := range c.Runtimes() {
+	for name, r := range c.runtimes() {
 		if r["snapshotter"] == snapshotter {
 			names = append(names, name)
 		}

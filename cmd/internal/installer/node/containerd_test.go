@@ -65,7 +65,7 @@ imports = ["conf.d/*.toml", "/opt/last.toml"]
 	if d := cmp.Diff(want, paths(c)); d != "" {
 		t.Errorf("files (-want +got):\n%s", d)
 	}
-	if got := []string{c.Snapshotter(), c.Sandbox(), c.DefaultRuntime(), c.Proxies["nydus"].Address, strings.Join(c.HostsDirs(), ":"), c.From(containerdversion.PluginImages, "snapshotter")}; !cmp.Equal(got,
+	if got := []string{c.snapshotter(), c.Sandbox(), c.defaultRuntime(), c.Proxies["nydus"].Address, strings.Join(c.HostsDirs(), ":"), c.From(containerdversion.PluginImages, "snapshotter")}; !cmp.Equal(got,
 		[]string{"nydus", "example.com/pause:1", "nvidia", "/run/nydus.sock", "/etc/certs", "/etc/containerd/conf.d/20-b.toml"}) {
 		t.Errorf("got %q", got)
 	}
@@ -105,8 +105,8 @@ func TestLoadOldContainerd(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, _ := c.Setting(containerdversion.PluginImages, "registry", "config_path").(string); got != want || c.Snapshotter() != "x" {
-			t.Errorf("%v: config_path %q, want %q; snapshotter %q", v, got, want, c.Snapshotter())
+		if got, _ := c.Setting(containerdversion.PluginImages, "registry", "config_path").(string); got != want || c.snapshotter() != "x" {
+			t.Errorf("%v: config_path %q, want %q; snapshotter %q", v, got, want, c.snapshotter())
 		}
 	}
 }

@@ -79,8 +79,8 @@ func distros() []Distro {
 	}
 }
 
-// Distro returns the distribution of a name, or with Auto the one that is detected.
-func (h Host) Distro(name string) (Distro, error) {
+// distro returns the distribution of a name, or with Auto the one that is detected.
+func (h Host) distro(name string) (Distro, error) {
 	for _, d := range distros() {
 		switch {
 		case name == d.Name:
@@ -131,8 +131,8 @@ func unitOf(cgroup string) string {
 // unitDirs are the directories of systemd's system units.
 var unitDirs = []string{"/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"}
 
-// Service returns the unit of containerd on the host, or the default one.
-func (d Distro) Service(h Host) string {
+// service returns the unit of containerd on the host, or the default one.
+func (d Distro) service(h Host) string {
 	for _, s := range d.Services {
 		for _, dir := range unitDirs {
 			if h.Exists(filepath.Join(dir, s+".service")) {

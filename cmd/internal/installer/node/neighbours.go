@@ -58,7 +58,7 @@ func (k *Checker) snapshotters(ours string) {
 		}
 	}
 	for _, s := range snapshotters {
-		if k.c.Snapshotter() == s.plugin || len(k.c.Handlers(s.plugin)) > 0 {
+		if k.c.snapshotter() == s.plugin || len(k.c.handlers(s.plugin)) > 0 {
 			found[s.plugin] = s.name
 		}
 	}
@@ -74,7 +74,7 @@ func (k *Checker) snapshotters(ours string) {
 // pods says which pods use a snapshotter.
 func (c *Containerd) pods(snapshotter string) string {
 	var own, others []string
-	for name, r := range c.Runtimes() {
+	for name, r := range c.runtimes() {
 		switch s, _ := r["snapshotter"].(string); s {
 		case "":
 		case snapshotter:
@@ -86,9 +86,9 @@ func (c *Containerd) pods(snapshotter string) string {
 	slices.Sort(own)
 	slices.Sort(others)
 	switch {
-	case c.Snapshotter() == snapshotter && len(others) == 0:
+	case c.snapshotter() == snapshotter && len(others) == 0:
 		return "all pods"
-	case c.Snapshotter() == snapshotter:
+	case c.snapshotter() == snapshotter:
 		return "all pods but those of the runtime handler " + strings.Join(others, ", ")
 	case len(own) > 0:
 		return "pods of the runtime handler " + strings.Join(own, ", ")
@@ -128,7 +128,7 @@ func (k *Checker) mirrors() {
 
 // nvidia says whether the pods that use ballast run with NVIDIA's runtime, where a handler has it.
 func (k *Checker) nvidia(ours string) {
-	runtimes := k.c.Runtimes()
+	runtimes := k.c.runtimes()
 	binary := func(handler string) string {
 		b, _ := containerdversion.Setting(runtimes[handler], "options", "BinaryName").(string)
 		return b
@@ -154,11 +154,11 @@ func (k *Checker) nvidia(ours string) {
 		k.Warn(CheckNeighbours, fix, "NVIDIA's runtime is that of the handler %s, but not of %s: pods of it see GPUs by CDI only", list, strings.Join(without, ", "))
 	case len(with) > 0:
 		k.OK(CheckNeighbours, "NVIDIA's runtime is that of the handler %s, and of %s: %s", list, strings.Join(with, ", "), binary(with[0]))
-	case k.c.Snapshotter() == ours:
+	case k.c.snapshotter() == ours:
 		k.OK(CheckNeighbours, "NVIDIA's runtime is that of the handler %s; its pods use ballast as all pods do", list)
 	default:
 		s, _ := runtimes[theirs[0]]["snapshotter"].(string)
-		s = cmp.Or(s, k.c.Snapshotter(), defaults.DefaultSnapshotter)
+		s = cmp.Or(s, k.c.snapshotter(), defaults.DefaultSnapshotter)
 		k.OK(CheckNeighbours, "NVIDIA's runtime is that of the handler %s; its pods use %s. For models on GPUs: %s", list, s, fix)
 	}
 }

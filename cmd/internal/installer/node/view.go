@@ -54,14 +54,14 @@ func Look(ctx context.Context, o Options) (*View, error) {
 		v.Config = config.Default()
 	}
 	var err error
-	if v.Distro, err = v.Host.Distro(o.Distro); err != nil {
+	if v.Distro, err = v.Host.distro(o.Distro); err != nil {
 		return nil, err
 	}
 	if a := v.Config.Containerd.Address; a != config.Default().Containerd.Address {
 		v.Distro.Socket = a // set by the operator, or written by setup
 	}
 	v.Systemd = v.IsDir("/run/systemd/system")
-	v.Unit = v.Distro.Service(v.Host)
+	v.Unit = v.Distro.service(v.Host)
 	v.State, v.Silent = v.ask(ctx)
 	if v.Silent == nil && v.Root == "/" {
 		v.process()

@@ -185,7 +185,7 @@ func bring(t *testing.T, mediaType string, blob []byte) (map[string]string, erro
 		t.Fatal(err)
 	}
 	s := storetest.Open(t, t.TempDir(), store.Options{})
-	d, err := s.PutTable(ctx, p)
+	d, err := s.PutTable(p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +193,7 @@ func bring(t *testing.T, mediaType string, blob []byte) (map[string]string, erro
 	if err := s.Hydrate(ctx, d, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 		return nil, err
 	}
-	files, err := s.Views.Files(ctx, d)
+	files, err := s.Views.Files(d)
 	if err != nil {
 		t.Fatal(err)
 	}

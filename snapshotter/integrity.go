@@ -291,10 +291,10 @@ func (s *Snapshotter) examine(ctx context.Context, table digest.Digest, compare 
 		f.checkMarker()
 		if t := digest.Digest(p.shows()); t.Validate() == nil {
 			if i == 0 || suspects[i-1].shows() != p.shows() {
-				files, ferr = s.store.Views.Listing(ctx, t)
+				files, ferr = s.store.Views.Listing(t)
 			}
 			if f.marker.Show == tree.Stubs && s.noStubs != nil {
-				s.checkStubs(ctx, &f, t)
+				s.checkStubs(&f, t)
 			} else {
 				s.checkFiles(&f, compare, files, ferr)
 			}
@@ -327,8 +327,8 @@ func (f *examined) checkMarker() {
 }
 
 // checkStubs marks a complete model that this kernel cannot mount, to be shown as links.
-func (s *Snapshotter) checkStubs(ctx context.Context, f *examined, table digest.Digest) {
-	if _, err := s.store.Views.Files(ctx, table); err == nil {
+func (s *Snapshotter) checkStubs(f *examined, table digest.Digest) {
+	if _, err := s.store.Views.Files(table); err == nil {
 		f.stale, f.marker.Show = true, tree.Links
 	}
 }

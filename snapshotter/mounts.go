@@ -211,7 +211,7 @@ func (s *Snapshotter) dataLayers(ctx context.Context, c chain, mapped bool) (lay
 		view, lazyDir := m.view(c.ParentIDs[i]), ""
 		if m.View {
 			lazyDir = c.ParentIDs[i]
-			if err := s.store.Views.Present(ctx, view); err != nil {
+			if err := s.store.Views.Present(view); err != nil {
 				s.log.WarnContext(ctx, "complete files of a model may be read through the daemon, or may be unreadable", "snapshot", lazyDir, "err", err)
 			}
 		}

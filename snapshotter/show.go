@@ -42,11 +42,11 @@ func (s *Snapshotter) show(ctx context.Context, id string, table digest.Digest) 
 		filesOf = view.Readable
 	}
 	if m.View {
-		if err := s.store.Views.Present(ctx, ViewName(id)); err != nil {
+		if err := s.store.Views.Present(ViewName(id)); err != nil {
 			return err
 		}
 	}
-	files, err := filesOf(ctx, table)
+	files, err := filesOf(table)
 	if err != nil {
 		return err
 	}

@@ -116,7 +116,7 @@ func TestFragmentsResume(t *testing.T) {
 	if !errdefs.IsNotFound(err) {
 		t.Fatalf("half of the blobs: %v", err)
 	}
-	if _, err := s.Views.Files(t.Context(), table); !errdefs.IsUnavailable(err) {
+	if _, err := s.Views.Files(table); !errdefs.IsUnavailable(err) {
 		t.Errorf("files: %v", err)
 	}
 	s.Close()
@@ -156,7 +156,7 @@ func TestFragmentWithWrongBytes(t *testing.T) {
 	if !errors.As(err, &wrong) || wrong.Want != digest.FromBytes(blobs[2]) {
 		t.Fatalf("got %v, want a verify.Error of the third blob", err)
 	}
-	if _, err := s.Views.Files(t.Context(), table); !errdefs.IsUnavailable(err) {
+	if _, err := s.Views.Files(table); !errdefs.IsUnavailable(err) {
 		t.Errorf("files: %v", err)
 	}
 	good := storetest.NewFetcher(blobs...)
@@ -185,7 +185,7 @@ func TestFileDiffersFromTable(t *testing.T) {
 		if good != (err == nil) || !good && !errdefs.IsDataLoss(err) {
 			t.Errorf("good %v: %v", good, err)
 		}
-		if _, err := s.Views.Files(t.Context(), table); good != (err == nil) {
+		if _, err := s.Views.Files(table); good != (err == nil) {
 			t.Errorf("good %v: files: %v", good, err)
 		}
 	}

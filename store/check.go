@@ -28,12 +28,12 @@ func (s *Store) Check(ctx context.Context, table digest.Digest, progress func(do
 	if err != nil {
 		return bad, err
 	}
-	return s.addMissing(ctx, table, bad)
+	return s.addMissing(table, bad)
 }
 
 // addMissing adds to damaged objects the tables that need them, and the results of Missing.
-func (s *Store) addMissing(ctx context.Context, table digest.Digest, bad []CheckResult) ([]CheckResult, error) {
-	missing, err := s.Missing(ctx, table)
+func (s *Store) addMissing(table digest.Digest, bad []CheckResult) ([]CheckResult, error) {
+	missing, err := s.Missing(table)
 	if err != nil {
 		return bad, err
 	}
@@ -50,7 +50,7 @@ func (s *Store) addMissing(ctx context.Context, table digest.Digest, bad []Check
 
 // Missing returns the missing and damaged objects of a table, or of all tables with a reference if
 // table is empty, and the table itself if a reference to it is unresolved. It reads no content.
-func (s *Store) Missing(ctx context.Context, table digest.Digest) ([]CheckResult, error) {
+func (s *Store) Missing(table digest.Digest) ([]CheckResult, error) {
 	var out []CheckResult
 	tables, unresolved := []digest.Digest{table}, s.db.UnresolvedOf(table)
 	if table == "" {

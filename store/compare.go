@@ -30,12 +30,12 @@ func (s *Store) compareFiles(ctx context.Context, damaged func(context.Context, 
 		s.log.Warn("files without a record must be hashed before they are objects", "files", found.Unrecorded)
 	}
 	s.announce(s.objects.RecoverAll(ctx)) // a file may be right, and its record wrong
-	s.completeRecovered(ctx)
+	s.completeRecovered()
 	bad := slices.DeleteFunc(found.Bad, func(b CheckResult) bool { return s.objects.Has(b.Digest) })
 	if len(bad) == 0 || ctx.Err() != nil {
 		return err
 	}
-	missing, merr := s.addMissing(ctx, "", bad)
+	missing, merr := s.addMissing("", bad)
 	if merr == nil {
 		damaged(ctx, missing[:len(bad)])
 	}

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"context"
 	"slices"
 
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -14,8 +13,8 @@ import (
 // HeadersVerified reports whether the headers of the uncompressed tars of a table (filetable.Blob.Index) are known to be
 // right: true without such tars, false until all of them have been here. It returns errdefs.ErrInvalidArgument if they
 // are wrong.
-func (s *Store) HeadersVerified(ctx context.Context, table digest.Digest) (bool, error) {
-	t, err := s.Table(ctx, table)
+func (s *Store) HeadersVerified(table digest.Digest) (bool, error) {
+	t, err := s.Table(table)
 	if err != nil {
 		return false, err
 	}

@@ -119,7 +119,7 @@ func crashStore(dir string) (s *store.Store, table digest.Digest, f *storetest.F
 		err = s.AddRef("snapshot/1", digest.FromBytes(p), time.Time{})
 	}
 	if err == nil || errdefs.IsNotFound(err) {
-		table, err = s.PutTable(context.Background(), p)
+		table, err = s.PutTable(p)
 	}
 	if err != nil {
 		return nil, "", nil, errors.Join(err, s.Close())
@@ -164,7 +164,7 @@ func init() { // a function literal, because crashChild and the operations refer
 				b, _, _ := crashModelOf(false)
 				p, err := b.Table().Encode()
 				if err == nil {
-					table, err = s.PutTable(context.Background(), p)
+					table, err = s.PutTable(p)
 				}
 				if err == nil {
 					err = s.AddRef("snapshot/2", table, time.Time{})
@@ -185,7 +185,7 @@ func init() { // a function literal, because crashChild and the operations refer
 			complete(t, dir)
 			if err := with(dir, func(s *store.Store, _ digest.Digest, _ store.HydrateOptions) error {
 				for i := range 10 {
-					if _, err := s.PutBytes(t.Context(), storetest.Random(uint64(100+i), 5000)); err != nil {
+					if _, err := s.PutBytes(storetest.Random(uint64(100+i), 5000)); err != nil {
 						return err
 					}
 				}
@@ -293,7 +293,7 @@ func afterCrash(t *testing.T, when, dir, before string) {
 	}
 	defer s.Close()
 	for name, p := range files {
-		got, err := s.ReadBytes(t.Context(), digest.FromBytes(p), 1<<20, transfer.Names(storetest.From(f)))
+		got, err := s.ReadBytes(digest.FromBytes(p), 1<<20, transfer.Names(storetest.From(f)))
 		if err == nil && !bytes.Equal(got, p) {
 			t.Errorf("%s: %s reads wrong", when, name)
 		}
@@ -311,7 +311,7 @@ func afterCrash(t *testing.T, when, dir, before string) {
 		return
 	}
 	for name, p := range files {
-		if got, err := s.ReadBytes(t.Context(), digest.FromBytes(p), 1<<20, transfer.Names(storetest.From(f))); err != nil || !bytes.Equal(got, p) {
+		if got, err := s.ReadBytes(digest.FromBytes(p), 1<<20, transfer.Names(storetest.From(f))); err != nil || !bytes.Equal(got, p) {
 			t.Errorf("%s: %s is not complete: %v", when, name, err)
 		}
 	}

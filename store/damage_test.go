@@ -368,11 +368,11 @@ func (n *node) survive(t *testing.T) {
 	}
 	n.look(t, s, "after the pull")
 	for name := range n.builders {
-		if _, err := s.Views.Files(t.Context(), n.table(t, name)); err != nil {
+		if _, err := s.Views.Files(n.table(t, name)); err != nil {
 			t.Errorf("after the pull: %s: %v", name, err)
 		}
 	}
-	d, err := s.Health(t.Context())
+	d, err := s.Health()
 	if err != nil || len(d.Unresolved)+len(d.Damaged) > 0 || d.Unrecorded > 0 {
 		t.Errorf("after the pull: %+v, %v", d, err)
 	}

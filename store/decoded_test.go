@@ -44,23 +44,23 @@ func TestDecodedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	d, err := s.PutTable(t.Context(), right)
+	d, err := s.PutTable(right)
 	if err != nil {
 		t.Fatal(err)
 	}
-	one, err := s.Table(t.Context(), d)
+	one, err := s.Table(d)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.PutTable(t.Context(), right); err != nil {
+	if _, err := s.PutTable(right); err != nil {
 		t.Fatal(err)
 	}
-	if two, err := s.Table(t.Context(), d); two != one || err != nil {
+	if two, err := s.Table(d); two != one || err != nil {
 		t.Errorf("decoded again, %v", err)
 	}
 	var errs []error
 	for range 2 {
-		_, err := s.PutTable(t.Context(), []byte("no table"))
+		_, err := s.PutTable([]byte("no table"))
 		errs = append(errs, err)
 	}
 	if errs[0] == nil || errs[0] != errs[1] {

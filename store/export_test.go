@@ -14,9 +14,9 @@ type reserving struct {
 	before func(table digest.Digest)
 }
 
-func (r reserving) Reserve(ctx context.Context, table digest.Digest, group string, need int64, left func() int64) (func(), error) {
+func (r reserving) Reserve(table digest.Digest, group string, need int64, left func() int64) (func(), error) {
 	r.before(table)
-	return r.host.Reserve(ctx, table, group, need, left)
+	return r.host.Reserve(table, group, need, left)
 }
 
 // BeforeFetching makes hydrations call before when they know what is missing.
@@ -26,7 +26,7 @@ func (s *Store) BeforeFetching(before func(table digest.Digest)) {
 
 // Use keeps the files of a table that are fetched by chunks in use, as readers do, until release.
 func (s *Store) Use(ctx context.Context, table digest.Digest, sources []transfer.Source) (release func(), err error) {
-	t, err := s.Table(ctx, table)
+	t, err := s.Table(table)
 	if err != nil {
 		return nil, err
 	}

@@ -61,7 +61,7 @@ func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 		r.Partials, err = s.area.Collect(o.DryRun)
 	}
 	if err == nil && o.DryRun && len(c.Gone) > 0 {
-		r.Models, err = s.using(ctx, c.Gone)
+		r.Models, err = s.using(c.Gone)
 	}
 	if err == nil && !o.DryRun && r.Objects+r.Images+r.Partials+r.Downloads > 0 {
 		s.log.Info("collected", "downloads", r.Downloads, "objects", r.Objects, "bytes", r.Bytes, "partials", r.Partials, "images", r.Images)
@@ -70,7 +70,7 @@ func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 }
 
 // using returns the references, or else the digests, of images that have one of the objects.
-func (s *Store) using(ctx context.Context, objects []digest.Digest) (names []string, err error) {
+func (s *Store) using(objects []digest.Digest) (names []string, err error) {
 	gone := map[digest.Digest]bool{}
 	for _, d := range objects {
 		gone[d] = true
@@ -79,7 +79,7 @@ func (s *Store) using(ctx context.Context, objects []digest.Digest) (names []str
 		if im.Table == "" {
 			continue
 		}
-		t, err := s.Table(ctx, im.Table)
+		t, err := s.Table(im.Table)
 		if errdefs.IsNotFound(err) {
 			continue // removed meanwhile
 		} else if err != nil {

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"context"
 	"fmt"
 	"path/filepath"
 	"time"
@@ -53,9 +52,9 @@ func (s *Store) announce(objects []digest.Digest) {
 
 // completeRecovered checks which referenced incomplete tables have become complete by hashing files
 // without a record.
-func (s *Store) completeRecovered(ctx context.Context) {
+func (s *Store) completeRecovered() {
 	for _, d := range s.db.Broken() {
-		t, err := s.Table(ctx, d)
+		t, err := s.Table(d)
 		if err == nil {
 			err = s.completePresent(d, t)
 		}
@@ -94,7 +93,7 @@ type Health struct {
 }
 
 // Health returns the known problems of the store.
-func (s *Store) Health(ctx context.Context) (d Health, err error) {
+func (s *Store) Health() (d Health, err error) {
 	if d.SetAside, err = boltfile.SetAside(s.dbPath()); err != nil {
 		return d, err
 	}

@@ -93,10 +93,10 @@ func (m *shown) gone(t *testing.T, s *store.Store, when string) {
 	if s.Has(m.digest()) {
 		t.Errorf("%s: it is an object", when)
 	}
-	if _, err := s.Views.Files(t.Context(), m.table); !errdefs.IsUnavailable(err) {
+	if _, err := s.Views.Files(m.table); !errdefs.IsUnavailable(err) {
 		t.Errorf("%s: files: %v", when, err)
 	}
-	if missing, err := s.Missing(t.Context(), ""); len(missing) != 1 || missing[0].Digest != m.digest() || err != nil {
+	if missing, err := s.Missing(""); len(missing) != 1 || missing[0].Digest != m.digest() || err != nil {
 		t.Errorf("%s: missing %+v, %v", when, missing, err)
 	}
 }
@@ -122,11 +122,11 @@ func TestDamagedObjectLeavesService(t *testing.T) {
 	if bad, err = s.Check(t.Context(), "", nil); len(bad) != 1 || err != nil {
 		t.Errorf("found the second time: %+v, %v", bad, err)
 	}
-	if d, err := s.Health(t.Context()); len(d.Damaged) != 1 || err != nil {
+	if d, err := s.Health(); len(d.Damaged) != 1 || err != nil {
 		t.Errorf("health: %+v, %v", d, err)
 	}
 	m.heal(t, s)
-	if d, err := s.Health(t.Context()); len(d.Damaged) != 0 || err != nil {
+	if d, err := s.Health(); len(d.Damaged) != 0 || err != nil {
 		t.Errorf("health after the repair: %+v, %v", d, err)
 	}
 }
@@ -224,7 +224,7 @@ func TestFileWithoutRecordIsHashed(t *testing.T) {
 		if s.Has(digest.FromBytes(wrong)) {
 			t.Errorf("%d bytes, wrong: it is an object", size)
 		}
-		if d, err := s.Health(t.Context()); d.Unrecorded != 0 || len(d.Damaged) != 1 || err != nil {
+		if d, err := s.Health(); d.Unrecorded != 0 || len(d.Damaged) != 1 || err != nil {
 			t.Errorf("%d bytes: health %+v, %v", size, d, err)
 		}
 	}
@@ -258,7 +258,7 @@ func TestRightAgainIsAnObjectAgain(t *testing.T) {
 	if bad, err := s.Check(t.Context(), "", nil); len(bad) != 1 || err != nil {
 		t.Fatalf("found %+v, %v", bad, err)
 	}
-	d, err := s.Health(t.Context())
+	d, err := s.Health()
 	if len(d.Damaged) != 1 || err != nil {
 		t.Fatalf("health: %+v, %v", d, err)
 	}
@@ -287,7 +287,7 @@ func TestLostDatabaseKeepsModels(t *testing.T) {
 	if p, err := os.ReadFile(m.path); err != nil || !bytes.Equal(p, m.weights) {
 		t.Fatalf("after the collection: %v, or wrong bytes", err)
 	}
-	if d, err := s.Health(t.Context()); d.Rebuilt.IsZero() || err != nil {
+	if d, err := s.Health(); d.Rebuilt.IsZero() || err != nil {
 		t.Errorf("health: %+v, %v", d, err)
 	}
 	m.healFromHere(t, s)
@@ -351,7 +351,7 @@ func TestLostDatabaseOfAnArchive(t *testing.T) {
 		t.Error(err)
 	}
 	for _, table := range []digest.Digest{"", m.table} {
-		if bad, err := s.Missing(t.Context(), table); len(bad) != 1 || bad[0].Digest != m.table || bad[0].Problem != store.ProblemPartly || err != nil {
+		if bad, err := s.Missing(table); len(bad) != 1 || bad[0].Digest != m.table || bad[0].Problem != store.ProblemPartly || err != nil {
 			t.Errorf("missing: %+v, %v", bad, err)
 		}
 	}
@@ -369,7 +369,7 @@ func TestReplacedDamageIsForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	s = m.reopen(t, s)
-	if d, err := s.Health(t.Context()); len(d.Damaged) > 0 || err != nil {
+	if d, err := s.Health(); len(d.Damaged) > 0 || err != nil {
 		t.Errorf("health: %+v, %v", d, err)
 	}
 	m.heal(t, s)
@@ -398,7 +398,7 @@ func TestUnresolvedReferenceKeepsAll(t *testing.T) {
 			if _, err := os.Stat(m.path); err != nil {
 				t.Error(err)
 			}
-			d, err := s.Health(t.Context())
+			d, err := s.Health()
 			if len(d.Unresolved) != 1 || d.Unresolved[0].Name != "snapshot/1" || err != nil {
 				t.Errorf("health: %+v, %v", d, err)
 			}
@@ -429,13 +429,13 @@ func TestDamagedTableHeals(t *testing.T) {
 		}
 		if restart {
 			s = m.reopen(t, s)
-			if _, err := s.Table(t.Context(), m.table); !errdefs.IsNotFound(err) {
+			if _, err := s.Table(m.table); !errdefs.IsNotFound(err) {
 				t.Errorf("after a restart: %v", err)
 			}
 			m.b.Put(t, s)
 		}
 		m.heal(t, s)
-		if missing, err := s.Missing(t.Context(), ""); len(missing) > 0 || err != nil {
+		if missing, err := s.Missing(""); len(missing) > 0 || err != nil {
 			t.Errorf("missing: %+v, %v", missing, err)
 		}
 		if p, err := os.ReadFile(path); err != nil || digest.FromBytes(p) != m.table {

@@ -83,13 +83,13 @@ func (h host) Ended(table digest.Digest, t *filetable.Table, group string, err e
 }
 
 // Reserve implements hydrate.Objects.
-func (h host) Reserve(ctx context.Context, table digest.Digest, group string, need int64, left func() int64) (release func(), err error) {
+func (h host) Reserve(table digest.Digest, group string, need int64, left func() int64) (release func(), err error) {
 	r := &reservation{reserved: reserved{table, group}, left: left}
 	return func() { h.ledger.remove(r) }, h.reserve(need, r)
 }
 
 // reserveExposed implements expose.Options.Reserve.
-func (h host) reserveExposed(ctx context.Context, table digest.Digest, group string, left func() int64) error {
+func (h host) reserveExposed(table digest.Digest, group string, left func() int64) error {
 	return h.reserve(left(), &reservation{reserved: reserved{table, group}, early: true, left: left})
 }
 

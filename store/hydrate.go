@@ -31,7 +31,7 @@ type (
 // It returns errdefs.ErrResourceExhausted if there is not enough space, *verify.Error if bytes are
 // wrong, and errdefs.ErrInvalidArgument if an archive is invalid.
 func (s *Store) Hydrate(ctx context.Context, table digest.Digest, o HydrateOptions) error {
-	t, err := s.Table(ctx, table)
+	t, err := s.Table(table)
 	if err != nil {
 		return err
 	}
@@ -43,7 +43,7 @@ func (s *Store) Hydrate(ctx context.Context, table digest.Digest, o HydrateOptio
 		if err != nil {
 			return err
 		}
-		if _, err := s.PutBytes(ctx, p); err != nil {
+		if _, err := s.PutBytes(p); err != nil {
 			return err
 		}
 	}

@@ -47,7 +47,7 @@ type Linked struct {
 // The digest is computed over the new file after it shares the bytes, so earlier content does not
 // count. Link returns a *verify.Error for a file with other bytes or another size than the blob.
 func (s *Store) Link(ctx context.Context, table digest.Digest, o LinkOptions) (Linked, error) {
-	t, err := s.Table(ctx, table)
+	t, err := s.Table(table)
 	if err != nil {
 		return Linked{}, err
 	}

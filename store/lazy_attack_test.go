@@ -207,7 +207,7 @@ func TestReadWhileCompletedOtherwise(t *testing.T) {
 	exposed(t, s, storetest.NewBuilder("x").RawChunks("w", p, 0o644, filetable.MaxChunk), store.ExposeOptions{Sources: storetest.From(slow)})
 	read := later(func() error { return readOne(s, p, 5<<20) })
 	<-asked
-	if _, err := s.PutBytes(t.Context(), p); err != nil {
+	if _, err := s.PutBytes(p); err != nil {
 		t.Fatal(err)
 	}
 	close(goOn)

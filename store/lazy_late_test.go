@@ -64,7 +64,7 @@ func TestLateRead(t *testing.T) {
 	if err := ends(t, "job", job); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.ReadBytes(t.Context(), d, 120<<20, nil); err != nil {
+	if _, err := s.ReadBytes(d, 120<<20, nil); err != nil {
 		t.Errorf("the object does not have the bytes of its name: %v", err)
 	}
 }

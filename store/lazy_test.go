@@ -102,7 +102,7 @@ func TestReadBeforeComplete(t *testing.T) {
 				t.Fatal(err)
 			}
 			for name, want := range tc.files {
-				got, err := s.ReadBytes(t.Context(), digest.FromBytes(want), int64(len(want)), nil)
+				got, err := s.ReadBytes(digest.FromBytes(want), int64(len(want)), nil)
 				if err != nil || !bytes.Equal(got, want) {
 					t.Errorf("%s: object: %v", name, err)
 				}
@@ -241,7 +241,7 @@ func TestTableThatLies(t *testing.T) {
 	if err := s.Hydrate(t.Context(), honest, store.HydrateOptions{Sources: o.Sources}); err != nil {
 		t.Error(err)
 	}
-	if got, err := s.ReadBytes(t.Context(), digest.FromBytes(p), 5<<20, nil); err != nil || !bytes.Equal(got, p) {
+	if got, err := s.ReadBytes(digest.FromBytes(p), 5<<20, nil); err != nil || !bytes.Equal(got, p) {
 		t.Errorf("object: %v", err)
 	}
 }
@@ -379,7 +379,7 @@ func TestChunksAreShared(t *testing.T) {
 	if c := s.Counts(); c.CopiedBytes != 39<<20 {
 		t.Errorf("%d bytes were copied", c.CopiedBytes)
 	}
-	if got, err := s.ReadBytes(t.Context(), digest.FromBytes(tuned), 40<<20, nil); err != nil || !bytes.Equal(got, tuned) {
+	if got, err := s.ReadBytes(digest.FromBytes(tuned), 40<<20, nil); err != nil || !bytes.Equal(got, tuned) {
 		t.Errorf("object: %v", err)
 	}
 }
@@ -460,7 +460,7 @@ func TestSmallFilesTogether(t *testing.T) {
 		t.Errorf("%d requests for 300 small files of 2 MiB together and one of 9 MiB", n)
 	}
 	for i, want := range contents {
-		if got, err := s.ReadBytes(t.Context(), digest.FromBytes(want), int64(len(want)), nil); err != nil || !bytes.Equal(got, want) {
+		if got, err := s.ReadBytes(digest.FromBytes(want), int64(len(want)), nil); err != nil || !bytes.Equal(got, want) {
 			t.Fatalf("%s: %v", headers[i].Name, err)
 		}
 	}
@@ -489,7 +489,7 @@ func TestChunksShareBlocks(t *testing.T) {
 		if err := s.AddRef(fmt.Sprint("pin/", i), table, time.Time{}); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := s.ReadBytes(t.Context(), digest.FromBytes(b), int64(len(b)), nil); err != nil || !bytes.Equal(got, b) {
+		if got, err := s.ReadBytes(digest.FromBytes(b), int64(len(b)), nil); err != nil || !bytes.Equal(got, b) {
 			t.Fatalf("object: %v", err)
 		}
 	}

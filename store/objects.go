@@ -1,7 +1,6 @@
 package store
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -31,7 +30,7 @@ func (s *Store) OpenObject(d digest.Digest, names []string) (*os.File, error) {
 }
 
 // ReadBytes is OpenObject for the bytes of an object of at most limit bytes, which it verifies.
-func (s *Store) ReadBytes(ctx context.Context, d digest.Digest, limit int64, names []string) ([]byte, error) {
+func (s *Store) ReadBytes(d digest.Digest, limit int64, names []string) ([]byte, error) {
 	if err := s.objects.Allow(d, names); err != nil {
 		return nil, err
 	}
@@ -48,7 +47,7 @@ func (s *Store) OpenDocument(im Image, d digest.Digest) (*os.File, error) {
 }
 
 // ReadDocument is OpenDocument for the bytes of a document of at most limit bytes, which it verifies.
-func (s *Store) ReadDocument(ctx context.Context, im Image, d digest.Digest, limit int64) ([]byte, error) {
+func (s *Store) ReadDocument(im Image, d digest.Digest, limit int64) ([]byte, error) {
 	if err := isDocument(im, d); err != nil {
 		return nil, err
 	}
@@ -93,7 +92,7 @@ func (s *Store) hasBlob(b filetable.Blob, from *transfer.Sources) (bool, error) 
 
 // PutBytes durably stores p as an object and returns its digest. It is for manifests, configs and
 // tables; an object without a reference is evictable.
-func (s *Store) PutBytes(ctx context.Context, p []byte) (digest.Digest, error) {
+func (s *Store) PutBytes(p []byte) (digest.Digest, error) {
 	d, err := s.objects.Put(p)
 	if err == nil {
 		s.exposed.Arrived(d, "")

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -46,11 +45,11 @@ func (s *Store) FirstRead(table digest.Digest, sources []transfer.Source) <-chan
 
 // PutOrder makes o the order in which a table is downloaded from sources. It returns errdefs.ErrInvalidArgument if the table has
 // nothing of it.
-func (s *Store) PutOrder(ctx context.Context, table digest.Digest, sources []transfer.Source, o filetable.Order) error {
+func (s *Store) PutOrder(table digest.Digest, sources []transfer.Source, o filetable.Order) error {
 	if err := o.Check(); err != nil {
 		return err
 	}
-	t, err := s.Table(ctx, table)
+	t, err := s.Table(table)
 	if err != nil {
 		return err
 	}

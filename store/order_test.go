@@ -165,7 +165,7 @@ func TestOrderOfWhatTheModelHas(t *testing.T) {
 	}
 	sources := storetest.FromRepository("own/model", storetest.NewFetcher(one, two))
 	put := func(ranges ...filetable.Range) error {
-		return s.PutOrder(t.Context(), table, sources, filetable.Order{Version: filetable.OrderVersion, Ranges: ranges})
+		return s.PutOrder(table, sources, filetable.Order{Version: filetable.OrderVersion, Ranges: ranges})
 	}
 	if err := put(filetable.Range{Path: "three", Size: chunk}, filetable.Range{Path: "one", Offset: 9 * chunk, Size: 1}); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("an order of another model: %v", err)
@@ -240,7 +240,7 @@ func TestHydrateInOrder(t *testing.T) {
 				f.NoRanges = noRanges
 				table, from := b.Put(t, s), storetest.From(f)
 				hold(t, s, table)
-				if err := s.PutOrder(t.Context(), table, from, order); err != nil {
+				if err := s.PutOrder(table, from, order); err != nil {
 					t.Fatal(err)
 				}
 				var progress []store.Progress
@@ -250,7 +250,7 @@ func TestHydrateInOrder(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if _, err := s.Views.Files(t.Context(), table); err != nil {
+				if _, err := s.Views.Files(table); err != nil {
 					t.Error(err)
 				}
 				if noRanges {
@@ -317,7 +317,7 @@ func TestOrderOfWholeFiles(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			table, err := s.PutTable(t.Context(), p)
+			table, err := s.PutTable(p)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -331,7 +331,7 @@ func TestOrderOfWholeFiles(t *testing.T) {
 			if err == nil {
 				t.Fatal("the model is complete")
 			}
-			if err := s.PutOrder(t.Context(), table, from, o); err != nil {
+			if err := s.PutOrder(table, from, o); err != nil {
 				t.Fatal(err)
 			}
 			n, err := allocated(func() error { return s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: from}) })

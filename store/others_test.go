@@ -58,7 +58,7 @@ func (n *neighbour) steps() []ownStep {
 	file := digest.FromBytes(own)
 	return []ownStep{
 		{"lookup", func(testing.TB) error { _, _, err := n.Views.View(ownView).LazyFile(file); return err }},
-		{"mount", func(t testing.TB) error { return n.Views.Present(t.Context(), ownView) }},
+		{"mount", func(t testing.TB) error { return n.Views.Present(ownView) }},
 		{"status", func(t testing.TB) error {
 			_, err := n.Usage()
 			_, serr := n.State(t.Context(), n.table)

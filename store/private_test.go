@@ -123,7 +123,7 @@ func TestPrivateObject(t *testing.T) {
 		if err == nil {
 			f.Close()
 		}
-		p, rerr := s.ReadBytes(t.Context(), d, int64(len(tt.p)), tt.names)
+		p, rerr := s.ReadBytes(d, int64(len(tt.p)), tt.names)
 		if tt.may && (err != nil || rerr != nil || !bytes.Equal(p, tt.p)) || !tt.may && (!errdefs.IsNotFound(err) || !errdefs.IsNotFound(rerr)) {
 			t.Errorf("%s for %q, may %v: opened: %v, read: %v", d, tt.names, tt.may, err, rerr)
 		}
@@ -131,7 +131,7 @@ func TestPrivateObject(t *testing.T) {
 	if _, err := s.OpenDocument(store.Image{Manifest: own, Table: own}, digest.FromBytes(secret)); !errdefs.IsNotFound(err) {
 		t.Errorf("a file of an image as its document: %v", err)
 	}
-	if p, err := s.ReadDocument(t.Context(), store.Image{Table: own}, own, 1<<20); err != nil || digest.FromBytes(p) != own {
+	if p, err := s.ReadDocument(store.Image{Table: own}, own, 1<<20); err != nil || digest.FromBytes(p) != own {
 		t.Errorf("a document: %v", err)
 	}
 }

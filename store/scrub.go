@@ -109,7 +109,7 @@ func (s *Store) scrub(ctx context.Context, at *meta.Scrub, limit *rate.Limiter, 
 		}
 		at.Last, at.Done = next.Digest, at.Done+next.Size
 		if bad != nil {
-			all, err := s.addMissing(ctx, "", []CheckResult{*bad})
+			all, err := s.addMissing("", []CheckResult{*bad})
 			if err != nil {
 				return err
 			}

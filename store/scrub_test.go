@@ -82,7 +82,7 @@ func TestScrub(t *testing.T) {
 			t.Errorf("%s: got %+v, %v", name, found, err)
 		}
 	}
-	if h, err := s.Health(t.Context()); err != nil || h.Scrubbed.IsZero() || len(h.Damaged) > 0 {
+	if h, err := s.Health(); err != nil || h.Scrubbed.IsZero() || len(h.Damaged) > 0 {
 		t.Errorf("health: %+v, %v", h, err)
 	}
 	if c := s.Counts(); c.Damaged != 2 {
@@ -95,7 +95,7 @@ func TestScrubGoesOn(t *testing.T) {
 	dir := t.TempDir()
 	s := storetest.Open(t, dir, store.Options{})
 	for i := range 8 {
-		if _, err := s.PutBytes(t.Context(), storetest.Random(uint64(i), 1000+i)); err != nil {
+		if _, err := s.PutBytes(storetest.Random(uint64(i), 1000+i)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -143,7 +143,7 @@ func TestScrubGoesOn(t *testing.T) {
 func TestScrubWaits(t *testing.T) {
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	for i := range 40 {
-		if _, err := s.PutBytes(t.Context(), storetest.Random(uint64(i), 1000)); err != nil {
+		if _, err := s.PutBytes(storetest.Random(uint64(i), 1000)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -180,7 +180,7 @@ func TestScrubWaits(t *testing.T) {
 func TestScrubGoesOnAfterAnError(t *testing.T) {
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	for i := range 8 {
-		d, err := s.PutBytes(t.Context(), storetest.Random(uint64(i), 1000))
+		d, err := s.PutBytes(storetest.Random(uint64(i), 1000))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -216,7 +216,7 @@ func TestScrubGoesOnAfterAnError(t *testing.T) {
 func TestScrubDoesNotWaitForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := storetest.Open(t, t.TempDir(), store.Options{})
-		if _, err := s.PutBytes(t.Context(), storetest.Random(0, 1000)); err != nil {
+		if _, err := s.PutBytes(storetest.Random(0, 1000)); err != nil {
 			t.Fatal(err)
 		}
 		ctx, stop := context.WithCancel(t.Context())

@@ -184,7 +184,7 @@ func descriptorsOpen() (list []string) {
 func soakStep(ctx context.Context, s *store.Store, r *rand.Rand, models, blobs [][]byte, files map[digest.Digest][]byte) error {
 	i := r.IntN(len(models))
 	name := fmt.Sprint("snapshot/", i)
-	table, err := s.PutTable(ctx, models[i])
+	table, err := s.PutTable(models[i])
 	if err != nil {
 		return nil // the disk is full
 	}
@@ -334,7 +334,7 @@ func soakLook(t *testing.T, dir string, files map[digest.Digest][]byte) {
 	if _, err := s.GC(t.Context(), store.GCOptions{}); err != nil {
 		t.Error(err)
 	}
-	missing, err := s.Missing(t.Context(), "")
+	missing, err := s.Missing("")
 	if err != nil || len(missing) > 0 {
 		t.Errorf("after a collection: %v, %v", missing, err)
 	}

@@ -34,10 +34,10 @@ func (s *State) Incomplete() bool { return s.Files == nil }
 // State returns the state of a table. It returns errdefs.ErrNotFound for an unknown table, and the error of Views.Files for one that
 // cannot be shown.
 func (s *Store) State(ctx context.Context, table digest.Digest) (st State, err error) {
-	if st.Files, err = s.Views.Files(ctx, table); err == nil || !errdefs.IsUnavailable(err) {
+	if st.Files, err = s.Views.Files(table); err == nil || !errdefs.IsUnavailable(err) {
 		return st, err
 	}
-	t, err := s.Table(ctx, table)
+	t, err := s.Table(table)
 	if err != nil {
 		return st, err
 	}
@@ -48,7 +48,7 @@ func (s *Store) State(ctx context.Context, table digest.Digest) (st State, err e
 	st.Blobs, st.Running = s.engine.Running(table)
 	st.Awaited, st.Early = s.engine.Awaited(table), s.Views.Early(table)
 	if !st.Running && len(st.Early) == 0 {
-		st.Lost, err = s.Missing(ctx, table)
+		st.Lost, err = s.Missing(table)
 	}
 	return st, err
 }
@@ -73,7 +73,7 @@ type ChunkUse struct {
 // ChunkUse looks for the chunks of a table in other objects. It returns errdefs.ErrNotFound for an
 // unknown table.
 func (s *Store) ChunkUse(ctx context.Context, table digest.Digest) (ChunkUse, error) {
-	t, err := s.Table(ctx, table)
+	t, err := s.Table(table)
 	if err != nil {
 		return ChunkUse{}, err
 	}
@@ -103,7 +103,7 @@ func (s *Store) ChunkUse(ctx context.Context, table digest.Digest) (ChunkUse, er
 		if err := ctx.Err(); err != nil {
 			return use, err
 		}
-		if other, err := s.Table(ctx, d); err == nil && d != table { // a missing table has no known chunks
+		if other, err := s.Table(d); err == nil && d != table { // a missing table has no known chunks
 			s.chunksOf(other, wanted, own, &use)
 		}
 	}

@@ -46,7 +46,7 @@ func TestLyingStates(t *testing.T) {
 			if !errdefs.IsDataLoss(err) {
 				t.Errorf("wrong bytes: %v", err)
 			}
-			if p, err := s.ReadBytes(t.Context(), d, int64(len(right)), nil); err == nil {
+			if p, err := s.ReadBytes(d, int64(len(right)), nil); err == nil {
 				t.Errorf("%d bytes have the name of the file", len(p))
 			}
 			f.Blobs[d] = right
@@ -57,7 +57,7 @@ func TestLyingStates(t *testing.T) {
 			if err := s.Hydrate(t.Context(), honest.Put(t, s), store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 				t.Errorf("honest table: %v", err)
 			}
-			if p, err := s.ReadBytes(t.Context(), d, int64(len(right)), nil); err != nil || !bytes.Equal(p, right) {
+			if p, err := s.ReadBytes(d, int64(len(right)), nil); err != nil || !bytes.Equal(p, right) {
 				t.Errorf("honest table: %v", err)
 			}
 		})
@@ -104,7 +104,7 @@ func TestStatesResume(t *testing.T) {
 	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := s.ReadBytes(t.Context(), d, int64(len(p)), nil); err != nil || !bytes.Equal(got, p) {
+	if got, err := s.ReadBytes(d, int64(len(p)), nil); err != nil || !bytes.Equal(got, p) {
 		t.Errorf("object: %v", err)
 	}
 }

@@ -206,7 +206,7 @@ func (s *Store) Dir() string { return s.dir }
 func (s *Store) ObjectsDir() string { return filepath.Join(s.dir, object.Dir) }
 
 // PutTable validates and stores an encoded table.
-func (s *Store) PutTable(ctx context.Context, p []byte) (digest.Digest, error) {
+func (s *Store) PutTable(p []byte) (digest.Digest, error) {
 	d := digest.FromBytes(p)
 	t, err := s.decoded.decode(d, p)
 	if err != nil {
@@ -224,7 +224,7 @@ func (s *Store) PutTable(ctx context.Context, p []byte) (digest.Digest, error) {
 }
 
 // Table returns a table stored by PutTable, or errdefs.ErrNotFound. The caller must not change it.
-func (s *Store) Table(ctx context.Context, d digest.Digest) (*filetable.Table, error) {
+func (s *Store) Table(d digest.Digest) (*filetable.Table, error) {
 	if t := s.decoded.table(d); t != nil {
 		return t, nil
 	}

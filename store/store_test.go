@@ -42,7 +42,7 @@ func modelTar(t *testing.T, weights []byte) []byte {
 // content reads all files of a complete table: path → content.
 func content(t *testing.T, s *store.Store, table digest.Digest) map[string]string {
 	t.Helper()
-	files, err := s.Views.Files(t.Context(), table)
+	files, err := s.Views.Files(table)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -350,7 +350,7 @@ func TestWrongBytesAreNeverReadable(t *testing.T) {
 			if !errors.As(err, &wrong) || !errors.Is(err, errdefs.ErrDataLoss) {
 				t.Fatalf("got %v, want a verify.Error", err)
 			}
-			if _, err := s.Views.Files(t.Context(), table); !errdefs.IsUnavailable(err) {
+			if _, err := s.Views.Files(table); !errdefs.IsUnavailable(err) {
 				t.Errorf("Files: %v, want unavailable", err)
 			}
 			if got := leftovers(t, s); len(got) > 0 {
@@ -547,7 +547,7 @@ func TestTwoLayersOnePath(t *testing.T) {
 			table := storetest.NewBuilder("x").Tar(t, a).Tar(t, tc.two).Put(t, s)
 			err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(storetest.NewFetcher(a, tc.two))})
 			if err == nil {
-				_, err = s.Views.Files(t.Context(), table)
+				_, err = s.Views.Files(table)
 			}
 			if tc.ok != (err == nil) || !tc.ok && !errdefs.IsInvalidArgument(err) {
 				t.Errorf("got %v", err)
@@ -566,7 +566,7 @@ func TestTarHeadersThatChangeAreCaught(t *testing.T) {
 	if !errdefs.IsInvalidArgument(err) {
 		t.Errorf("got %v, want invalid argument", err)
 	}
-	if _, err := s.Views.Files(t.Context(), table); err == nil {
+	if _, err := s.Views.Files(table); err == nil {
 		t.Error("files are shown")
 	}
 }
@@ -599,27 +599,27 @@ func TestTarNames(t *testing.T) {
 					}
 				}
 				table := b.Put(t, s)
-				if known, err := s.HeadersVerified(t.Context(), table); known || err != nil {
+				if known, err := s.HeadersVerified(table); known || err != nil {
 					t.Errorf("before: verified %v, %v", known, err)
 				}
-				if _, err := s.Views.Files(t.Context(), table); !errdefs.IsUnavailable(err) {
+				if _, err := s.Views.Files(table); !errdefs.IsUnavailable(err) {
 					t.Errorf("files before: %v", err)
 				}
 				from := store.HydrateOptions{Sources: storetest.From(storetest.NewFetcher(honest))}
 				if err := s.Hydrate(t.Context(), table, from); !errdefs.IsInvalidArgument(err) {
 					t.Errorf("got %v, want invalid argument", err)
 				}
-				if _, err := s.Views.Files(t.Context(), table); !errdefs.IsInvalidArgument(err) {
+				if _, err := s.Views.Files(table); !errdefs.IsInvalidArgument(err) {
 					t.Errorf("files: %v", err)
 				}
-				if _, err := s.HeadersVerified(t.Context(), table); !errdefs.IsInvalidArgument(err) {
+				if _, err := s.HeadersVerified(table); !errdefs.IsInvalidArgument(err) {
 					t.Errorf("after: %v", err)
 				}
 				right := storetest.NewBuilder("y").Tar(t, honest).Put(t, s)
 				if err := s.Hydrate(t.Context(), right, from); err != nil {
 					t.Error(err)
 				}
-				if known, err := s.HeadersVerified(t.Context(), right); !known || err != nil {
+				if known, err := s.HeadersVerified(right); !known || err != nil {
 					t.Errorf("the right table: verified %v, %v", known, err)
 				}
 			})
@@ -664,7 +664,7 @@ func TestCollect(t *testing.T) {
 	if r := gc(store.GCOptions{}); r.Bytes < int64(len(own)) {
 		t.Errorf("collected: %+v", r)
 	}
-	if _, err := s.Views.Files(t.Context(), b); err != nil {
+	if _, err := s.Views.Files(b); err != nil {
 		t.Errorf("the pinned one: %v", err)
 	}
 	if err := s.AddRef("pin/b", b, time.Now().Add(-time.Second)); err != nil {
@@ -735,7 +735,7 @@ func TestCheckFindsDamageAndHydrateRepairsIt(t *testing.T) {
 				if s.Has(d) {
 					t.Error("the damaged object is there")
 				}
-				if missing, err := s.Missing(t.Context(), ""); err != nil || len(missing) != 1 {
+				if missing, err := s.Missing(""); err != nil || len(missing) != 1 {
 					t.Errorf("missing: %+v, %v", missing, err)
 				}
 				if err := s.Hydrate(t.Context(), table, o); err != nil {
@@ -770,7 +770,7 @@ func TestOpenAdoptsRightFilesAndSetsOthersAside(t *testing.T) {
 		t.Fatal(err)
 	}
 	s = storetest.Open(t, dir, store.Options{})
-	if _, err := s.Views.Files(t.Context(), table); !errdefs.IsUnavailable(err) {
+	if _, err := s.Views.Files(table); !errdefs.IsUnavailable(err) {
 		t.Errorf("file is gone: %v", err)
 	}
 	s.Close()
@@ -778,7 +778,7 @@ func TestOpenAdoptsRightFilesAndSetsOthersAside(t *testing.T) {
 		t.Fatal(err)
 	}
 	s = storetest.Open(t, dir, store.Options{})
-	if _, err := s.Views.Files(t.Context(), table); err != nil {
+	if _, err := s.Views.Files(table); err != nil {
 		t.Errorf("file is back: %v", err)
 	}
 }

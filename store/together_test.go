@@ -292,7 +292,7 @@ func TestCollectBesideEverything(t *testing.T) {
 						return
 					default:
 					}
-					if _, err := s.PutTable(ctx, enc); err != nil {
+					if _, err := s.PutTable(enc); err != nil {
 						t.Error(err)
 						return
 					}
@@ -320,7 +320,7 @@ func TestCollectBesideEverything(t *testing.T) {
 		if _, err := s.GC(ctx, store.GCOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Views.Files(t.Context(), table); err != nil {
+		if _, err := s.Views.Files(table); err != nil {
 			t.Fatalf("round %d: a complete table with a snapshot was collected: %v", i, err)
 		}
 		if err := s.RemoveRef(name); err != nil {
@@ -357,7 +357,7 @@ func TestLinksThroughLinksDoNotLeave(t *testing.T) {
 		table := storetest.NewBuilder("archive").Unpack(archive, filetable.CodecGzip, "").Put(t, s)
 		err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(storetest.NewFetcher(archive))})
 		if err == nil {
-			_, err = s.Views.Files(t.Context(), table)
+			_, err = s.Views.Files(table)
 		}
 		if tc.ok != (err == nil) || !tc.ok && !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%s, in an archive: %v", name, err)
@@ -419,7 +419,7 @@ func hardLinks(t *testing.T, n int) time.Duration {
 	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(storetest.NewFetcher(buf.Bytes()))}); err != nil {
 		t.Fatal(err)
 	}
-	files, err := s.Views.Files(t.Context(), table)
+	files, err := s.Views.Files(table)
 	if err != nil || len(files) != n {
 		t.Fatalf("%d files, %v", len(files), err)
 	}

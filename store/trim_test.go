@@ -17,11 +17,10 @@ import (
 // are removed.
 func TestTrimImages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx := t.Context()
 		s := storetest.Open(t, t.TempDir(), store.Options{})
 		resolve := func(host, name string, size int) store.Image {
 			t.Helper()
-			d, err := s.PutBytes(ctx, storetest.Random(uint64(len(host)*1000+len(name)), size))
+			d, err := s.PutBytes(storetest.Random(uint64(len(host)*1000+len(name)), size))
 			if err != nil {
 				t.Fatal(err)
 			}

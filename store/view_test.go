@@ -107,7 +107,7 @@ func TestMountedBeforeItIsThere(t *testing.T) {
 	}
 	check("complete")
 	for range 2 {
-		if err := s.Views.Present(t.Context(), "snapshot/1"); err != nil {
+		if err := s.Views.Present("snapshot/1"); err != nil {
 			t.Fatal(err)
 		}
 		check("shown again")
@@ -117,7 +117,7 @@ func TestMountedBeforeItIsThere(t *testing.T) {
 		s = open()
 		stolen, own = s.Views.View("snapshot/1"), s.Views.View("snapshot/2")
 		check("after a restart")
-		if err := s.Views.Present(t.Context(), "snapshot/1"); err != nil {
+		if err := s.Views.Present("snapshot/1"); err != nil {
 			t.Fatal(err)
 		}
 		check("shown after a restart")
@@ -215,7 +215,7 @@ func TestDamageLeavesViews(t *testing.T) {
 	if err := os.RemoveAll(v.Dir()); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Views.Present(t.Context(), "snapshot/1"); err != nil || inView(t, v, d) == nil {
+	if err := s.Views.Present("snapshot/1"); err != nil || inView(t, v, d) == nil {
 		t.Errorf("after the view was lost: %v", err)
 	}
 	same("after the view was lost")
@@ -246,7 +246,7 @@ func TestPresentAgain(t *testing.T) {
 	bring()
 	for round := range 3 {
 		for range 2 {
-			if err := s.Views.Present(t.Context(), "snapshot/1"); err != nil {
+			if err := s.Views.Present("snapshot/1"); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -298,10 +298,10 @@ func TestLieBeforeCrash(t *testing.T) {
 	if s, err = store.Open(dir, store.Options{Reserve: 1}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.PutBytes(t.Context(), p); err != nil {
+	if _, err := s.PutBytes(p); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Views.Present(t.Context(), "snapshot/1"); err != nil {
+	if err := s.Views.Present("snapshot/1"); err != nil {
 		t.Fatal(err)
 	}
 	if _, after, err := s.Views.View("snapshot/1").LazyFile(d); after == before || err != nil {

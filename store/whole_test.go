@@ -82,7 +82,7 @@ func TestUnpackedWhole(t *testing.T) {
 				t.Fatal(err)
 			}
 			for name, want := range l.files {
-				if got, err := s.ReadBytes(t.Context(), digest.FromBytes(want), int64(len(want)), nil); err != nil || !bytes.Equal(got, want) {
+				if got, err := s.ReadBytes(digest.FromBytes(want), int64(len(want)), nil); err != nil || !bytes.Equal(got, want) {
 					t.Errorf("%s: %v", name, err)
 				}
 			}

@@ -114,7 +114,7 @@ func TestArchiveWindows(t *testing.T) {
 	sampler.Wait()
 	for i := range archives + 3 {
 		want := storetest.Random(uint64(i), 5<<20)
-		if got, err := s.ReadBytes(t.Context(), digest.FromBytes(want), int64(len(want)), nil); err != nil || !bytes.Equal(got, want) {
+		if got, err := s.ReadBytes(digest.FromBytes(want), int64(len(want)), nil); err != nil || !bytes.Equal(got, want) {
 			t.Errorf("archive %d: %v", i, err)
 		}
 	}
@@ -159,7 +159,7 @@ func TestSeekableArchive(t *testing.T) {
 	if err := s.Hydrate(t.Context(), d, store.HydrateOptions{Sources: storetest.From(storetest.NewFetcher(blob))}); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := s.ReadBytes(t.Context(), digest.FromBytes(want), int64(len(want)), nil); err != nil || !bytes.Equal(got, want) {
+	if got, err := s.ReadBytes(digest.FromBytes(want), int64(len(want)), nil); err != nil || !bytes.Equal(got, want) {
 		t.Error(err)
 	}
 }

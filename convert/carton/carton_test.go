@@ -47,7 +47,7 @@ func hydrate(t *testing.T, m *convert.Model, f transfer.Fetcher) (map[string]con
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := s.PutTable(ctx, p)
+	d, err := s.PutTable(p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func hydrate(t *testing.T, m *convert.Model, f transfer.Fetcher) (map[string]con
 	if err := s.Hydrate(ctx, d, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 		return nil, err
 	}
-	files, err := s.Views.Files(ctx, d)
+	files, err := s.Views.Files(d)
 	if err != nil {
 		t.Fatal(err)
 	}

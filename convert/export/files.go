@@ -170,7 +170,7 @@ func (j *job) unpack(ctx context.Context, t *filetable.Table) ([]file, error) {
 	if err != nil {
 		return nil, err
 	}
-	d, err := j.store.PutTable(ctx, p)
+	d, err := j.store.PutTable(p)
 	if err != nil {
 		return nil, err
 	}
@@ -181,7 +181,7 @@ func (j *job) unpack(ctx context.Context, t *filetable.Table) ([]file, error) {
 	if err != nil {
 		return nil, fmt.Errorf("unpack: %w", err)
 	}
-	files, err := j.store.Views.Files(ctx, d)
+	files, err := j.store.Views.Files(d)
 	if err != nil {
 		return nil, err
 	}

@@ -51,7 +51,7 @@ func TestFalseRangesAreDetected(t *testing.T) {
 				t.Fatal(err)
 			}
 			s := storetest.Open(t, t.TempDir(), store.Options{})
-			table, err := s.PutTable(ctx, im.Table)
+			table, err := s.PutTable(im.Table)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -48,7 +48,7 @@ func TestStoreAssemblesTensorModels(t *testing.T) {
 				t.Fatal(err)
 			}
 			s := storetest.Open(t, t.TempDir(), store.Options{})
-			table, err := s.PutTable(ctx, im.Table)
+			table, err := s.PutTable(im.Table)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -56,7 +56,7 @@ func TestStoreAssemblesTensorModels(t *testing.T) {
 			if err := s.Hydrate(ctx, table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 				t.Fatal(err)
 			}
-			files, err := s.Views.Files(ctx, table)
+			files, err := s.Views.Files(table)
 			if err != nil {
 				t.Fatal(err)
 			}

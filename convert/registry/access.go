@@ -225,7 +225,7 @@ func (h *Handler) tellHost(im store.Image, ref remote.Ref) error {
 		return nil
 	}
 	_, err := h.Upstream.Remind(ref, func() ([]byte, error) {
-		docs, err := h.documents(context.Background(), im)
+		docs, err := h.documents(im)
 		return docs.Manifest, err
 	})
 	return err
@@ -281,7 +281,7 @@ func (h *Handler) sites(refs []remote.Ref, viewers func(name) []viewer) []site {
 }
 
 // image returns the image whose manifest has digest d, or errdefs.ErrNotFound.
-func (h *Handler) image(ctx context.Context, d digest.Digest) (store.Image, error) {
+func (h *Handler) image(d digest.Digest) (store.Image, error) {
 	im, err := h.Store.Catalog.Image(d)
 	if err != nil {
 		return store.Image{}, err
@@ -299,8 +299,8 @@ func mayKnow(im store.Image, n name) bool {
 }
 
 // imageOf is image for the digest of ref, if the name of ref may know it.
-func (h *Handler) imageOf(ctx context.Context, ref remote.Ref) (store.Image, error) {
-	im, err := h.image(ctx, ref.Digest)
+func (h *Handler) imageOf(ref remote.Ref) (store.Image, error) {
+	im, err := h.image(ref.Digest)
 	if err == nil && !mayKnow(im, nameOf(ref)) {
 		return store.Image{}, errdefs.ErrNotFound
 	}

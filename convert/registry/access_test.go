@@ -136,7 +136,7 @@ func TestSameDocuments(t *testing.T) {
 			ahead := &converttest.Built{MediaType: mediatype.OCIManifest, Blobs: map[digest.Digest][]byte{}}
 			documents := []ocispec.Descriptor{m.Config, m.Layers[len(m.Layers)-1]}
 			for _, d := range documents {
-				p, err := f.h.Store.ReadBytes(t.Context(), d.Digest, d.Size, nil)
+				p, err := f.h.Store.ReadBytes(d.Digest, d.Size, nil)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -20,7 +20,7 @@ func (h *Handler) adopt(ctx context.Context, o *origin, as caller) (store.Image,
 	}
 	for _, im := range known {
 		if im.Table != "" && h.complete(im) && mayKnow(im, nameOf(o.Ref)) {
-			return h.used(ctx, im, o.source())
+			return h.used(im, o.source())
 		}
 	}
 	key := filetable.Origin{Format: "ahead", Digest: o.Served.Digest}
@@ -28,7 +28,7 @@ func (h *Handler) adopt(ctx context.Context, o *origin, as caller) (store.Image,
 	if err != nil {
 		return store.Image{}, err
 	}
-	return h.used(ctx, im, o.source())
+	return h.used(im, o.source())
 }
 
 // readPreconverted reads the documents of an image that was converted before it was pushed.
@@ -40,22 +40,22 @@ func (h *Handler) readPreconverted(ctx context.Context, o *origin) (store.Image,
 	if err != nil {
 		return store.Image{}, err
 	}
-	if im, err := h.image(ctx, p.Digest); err == nil { // others can have other bytes for it, and do not change what it is
-		return h.record(ctx, im, o.source())
+	if im, err := h.image(p.Digest); err == nil { // others can have other bytes for it, and do not change what it is
+		return h.record(im, o.source())
 	}
 	t := &p.Model.Table
 	im := store.Image{
 		Manifest: p.Digest, Size: tableSize(t), Ahead: true,
 		Origin: filetable.Origin{Format: t.Origin.Format, Digest: o.Served.Digest, Mapping: t.Origin.Mapping},
 	}
-	if im.Table, err = h.Store.PutTable(ctx, p.Table); err != nil {
+	if im.Table, err = h.Store.PutTable(p.Table); err != nil {
 		return store.Image{}, err
 	}
-	if im.Config, err = h.Store.PutBytes(ctx, p.Config); err != nil {
+	if im.Config, err = h.Store.PutBytes(p.Config); err != nil {
 		return store.Image{}, err
 	}
-	if err := h.putManifest(ctx, p.Manifest, p.Digest); err != nil {
+	if err := h.putManifest(p.Manifest, p.Digest); err != nil {
 		return store.Image{}, err
 	}
-	return h.record(ctx, im, o.source())
+	return h.record(im, o.source())
 }

@@ -20,7 +20,7 @@ func (u *upstream) ahead(t *testing.T, repository, tag string) (ocispec.Manifest
 	answer := g.get(t, u, repository, tag)
 	m := decode[ocispec.Manifest](t, answer)
 	for _, d := range []ocispec.Descriptor{m.Config, m.Layers[len(m.Layers)-1]} {
-		p, err := g.h.Store.ReadBytes(t.Context(), d.Digest, d.Size, nil)
+		p, err := g.h.Store.ReadBytes(d.Digest, d.Size, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

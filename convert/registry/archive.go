@@ -58,7 +58,7 @@ func (h *Handler) convertArchive(ctx context.Context, f *format.Format, address 
 			return store.Image{}, err
 		}
 		defer h.archives.release(c)
-		if im, err := h.image(ctx, c.converted); err == nil {
+		if im, err := h.image(c.converted); err == nil {
 			return im, nil
 		}
 		// The image is not looked up by its origin: the sizes are those of this archive, which may
@@ -67,7 +67,7 @@ func (h *Handler) convertArchive(ctx context.Context, f *format.Format, address 
 		if err != nil {
 			return store.Image{}, err
 		}
-		im, err := h.makeImage(ctx, model, src)
+		im, err := h.makeImage(model, src)
 		c.converted = im.Manifest
 		return im, err
 	})
@@ -75,7 +75,7 @@ func (h *Handler) convertArchive(ctx context.Context, f *format.Format, address 
 		name, _, _ := strings.Cut(src.ref, "?")
 		return store.Image{}, fmt.Errorf("%s: %w", name, err)
 	}
-	return h.used(ctx, im, src)
+	return h.used(im, src)
 }
 
 // urlOpener returns a function that opens the archive at a URL. The archive must have the hash,
@@ -202,11 +202,11 @@ func hasMembers(im store.Image) bool {
 }
 
 // member returns the blob of im with digest d if it is a file of an archive, which no registry has.
-func (h *Handler) member(ctx context.Context, im store.Image, d digest.Digest) (filetable.Blob, bool) {
+func (h *Handler) member(im store.Image, d digest.Digest) (filetable.Blob, bool) {
 	if !hasMembers(im) {
 		return filetable.Blob{}, false
 	}
-	t, err := h.Store.Table(ctx, im.Table)
+	t, err := h.Store.Table(im.Table)
 	if err != nil {
 		return filetable.Blob{}, false // reported when the table itself is requested
 	}

@@ -86,7 +86,7 @@ func (h *Handler) converted(ctx context.Context, ref remote.Ref, im store.Image,
 		_, err = h.admit(ctx, ref, im, viewers)
 	}
 	if err == nil {
-		im, err = h.ForHere(ctx, im)
+		im, err = h.ForHere(im)
 	}
 	if h.count(err); err != nil {
 		return store.Image{}, err
@@ -113,7 +113,7 @@ func (h *Handler) convertAs(ctx context.Context, ref remote.Ref, as caller) (sto
 		return store.Image{}, err
 	}
 	defer done()
-	if im, err := h.imageOf(ctx, ref); err == nil {
+	if im, err := h.imageOf(ref); err == nil {
 		return im, h.authorize(ctx, im, ref, as)
 	}
 	if f, address := h.Archive(ref); f != nil {
@@ -149,11 +149,11 @@ func (h *Handler) convertAny(ctx context.Context, o *origin, as caller) (store.I
 
 // ForHere returns im or, if im is an index, the image that containerd takes on this machine. It returns
 // errdefs.ErrNotFound if that is not a model.
-func (h *Handler) ForHere(ctx context.Context, im store.Image) (store.Image, error) {
+func (h *Handler) ForHere(im store.Image) (store.Image, error) {
 	if im.Table != "" {
 		return im, nil
 	}
-	p, err := h.manifest(ctx, im)
+	p, err := h.manifest(im)
 	if err != nil {
 		return store.Image{}, err
 	}
@@ -167,7 +167,7 @@ func (h *Handler) ForHere(ctx context.Context, im store.Image) (store.Image, err
 	}
 	err = errdefs.ErrNotFound
 	if len(here) > 0 {
-		im, err = h.image(ctx, here[0].Digest)
+		im, err = h.image(here[0].Digest)
 	}
 	if errdefs.IsNotFound(err) { // the entry is not a model
 		err = fmt.Errorf("index %s has no model for linux/%s: %w", index.Digest, runtime.GOARCH, errdefs.ErrNotFound)
@@ -196,7 +196,7 @@ func (h *Handler) resolve(ctx context.Context, ref remote.Ref, as caller) (*orig
 	if !o.private && !o.Served.Unconfirmed {
 		h.secrets().Forget(nameOf(ref).String()) // credentials that are not needed can expire unnoticed
 	}
-	if h.wantsTitled(ctx, &o, as) {
+	if h.wantsTitled(&o, as) {
 		o.AsFiles()
 	}
 	return &o, nil
@@ -222,7 +222,7 @@ func errUnconfirmed(ref remote.Ref) error {
 // wantsTitled reports whether to convert an artifact as the model that it may be: if the node
 // itself requests it, as for a prefetch, if it was converted before for that reason, or if there is
 // a rule for its repository.
-func (h *Handler) wantsTitled(ctx context.Context, o *origin, as caller) bool {
+func (h *Handler) wantsTitled(o *origin, as caller) bool {
 	f := o.Wanted()
 	switch {
 	case f == "":
@@ -249,7 +249,7 @@ func (o *origin) flight(key filetable.Origin, as caller) flightKey {
 // convert returns the image of a model, converting it if needed. A conversion continues if the
 // caller goes away.
 func (h *Handler) convert(ctx context.Context, o *origin, as caller) (store.Image, error) {
-	im, key, err := h.known(ctx, o)
+	im, key, err := h.known(o)
 	if err == nil || !errdefs.IsNotFound(err) {
 		return im, err
 	}
@@ -258,12 +258,12 @@ func (h *Handler) convert(ctx context.Context, o *origin, as caller) (store.Imag
 		if err != nil {
 			return store.Image{}, err
 		}
-		return h.makeImage(ctx, model, o.source())
+		return h.makeImage(model, o.source())
 	})
 	if err != nil {
 		return store.Image{}, err
 	}
-	return h.used(ctx, im, o.source())
+	return h.used(im, o.source())
 }
 
 // madeFrom returns the images that were converted from an origin: several if a registry lied about the headers of a tar.
@@ -274,7 +274,7 @@ func (h *Handler) madeFrom(key filetable.Origin) []store.Image {
 // known returns the image to which a model was converted before, or errdefs.ErrNotFound. Headers of tars that are not
 // verified count only for the name that they were read by: another registry can have lied. So do private images: another
 // repository must have the documents, and not only the manifest.
-func (h *Handler) known(ctx context.Context, o *origin) (store.Image, filetable.Origin, error) {
+func (h *Handler) known(o *origin) (store.Image, filetable.Origin, error) {
 	key, err := h.Key(o.Origin)
 	if err != nil {
 		return store.Image{}, key, err
@@ -283,9 +283,9 @@ func (h *Handler) known(ctx context.Context, o *origin) (store.Image, filetable.
 		if !h.complete(im) {
 			continue
 		}
-		verified, err := h.Store.HeadersVerified(ctx, im.Table)
+		verified, err := h.Store.HeadersVerified(im.Table)
 		if err == nil && (verified && mayKnow(im, nameOf(o.Ref)) || resolvedFrom(im, nameOf(o.Ref))) {
-			im, err = h.used(ctx, im, o.source())
+			im, err = h.used(im, o.source())
 			return im, key, err
 		}
 	}
@@ -351,7 +351,7 @@ func (h *Handler) alone(ctx context.Context, key flightKey, forget func(), f fun
 }
 
 // makeImage converts a model to an image and records it.
-func (h *Handler) makeImage(ctx context.Context, model *convert.Model, src source) (store.Image, error) {
+func (h *Handler) makeImage(model *convert.Model, src source) (store.Image, error) {
 	start := time.Now()
 	host, _, _ := strings.Cut(src.ref, "/")
 	if err := h.Store.TrimImages(host); err != nil {
@@ -361,16 +361,16 @@ func (h *Handler) makeImage(ctx context.Context, model *convert.Model, src sourc
 	if err != nil {
 		return store.Image{}, err
 	}
-	if _, err := h.Store.PutBytes(ctx, built.Config); err != nil {
+	if _, err := h.Store.PutBytes(built.Config); err != nil {
 		return store.Image{}, err
 	}
-	if _, err := h.Store.PutTable(ctx, built.Table); err != nil {
+	if _, err := h.Store.PutTable(built.Table); err != nil {
 		return store.Image{}, err
 	}
-	if err := h.putManifest(ctx, built.Manifest, built.Digest); err != nil {
+	if err := h.putManifest(built.Manifest, built.Digest); err != nil {
 		return store.Image{}, err
 	}
-	im, err := h.record(ctx, store.Image{
+	im, err := h.record(store.Image{
 		Manifest: built.Digest,
 		Config:   built.ConfigDigest,
 		Table:    built.TableDigest,
@@ -387,8 +387,8 @@ func (h *Handler) makeImage(ctx context.Context, model *convert.Model, src sourc
 }
 
 // putManifest stores a manifest and caches it: containerd requests it next.
-func (h *Handler) putManifest(ctx context.Context, p []byte, d digest.Digest) error {
-	if _, err := h.Store.PutBytes(ctx, p); err != nil {
+func (h *Handler) putManifest(p []byte, d digest.Digest) error {
+	if _, err := h.Store.PutBytes(p); err != nil {
 		return err
 	}
 	if len(p) <= maxRecent {
@@ -398,11 +398,11 @@ func (h *Handler) putManifest(ctx context.Context, p []byte, d digest.Digest) er
 }
 
 // manifest returns the manifest of an image.
-func (h *Handler) manifest(ctx context.Context, im store.Image) ([]byte, error) {
+func (h *Handler) manifest(im store.Image) ([]byte, error) {
 	if p, ok := h.built.get(im.Manifest); ok {
 		return p, nil
 	}
-	p, err := h.Store.ReadDocument(ctx, im, im.Manifest, convert.MaxManifestSize)
+	p, err := h.Store.ReadDocument(im, im.Manifest, convert.MaxManifestSize)
 	if err != nil {
 		return nil, fmt.Errorf("image %s: %w", im.Manifest, err)
 	}
@@ -410,18 +410,18 @@ func (h *Handler) manifest(ctx context.Context, im store.Image) ([]byte, error) 
 }
 
 // used records that im was resolved from src.
-func (h *Handler) used(ctx context.Context, im store.Image, src source) (store.Image, error) {
+func (h *Handler) used(im store.Image, src source) (store.Image, error) {
 	private := slices.Contains(im.PrivateNames, src.name)
 	read := !src.given || time.Since(im.Read[src.name]) < usedTime
 	if slices.Contains(im.Refs, src.ref) && private == src.private && read && time.Since(im.Used) < usedTime {
 		return im, nil
 	}
-	return h.record(ctx, im, src)
+	return h.record(im, src)
 }
 
 // record stores that im was resolved from src, and whether and with whose credentials. Other names do
 // not change.
-func (h *Handler) record(ctx context.Context, im store.Image, src source) (store.Image, error) {
+func (h *Handler) record(im store.Image, src source) (store.Image, error) {
 	im.Refs, im.PrivateNames, im.Read = []string{src.ref}, nil, nil
 	if src.private {
 		im.PrivateNames = []string{src.name}

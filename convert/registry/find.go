@@ -49,7 +49,7 @@ func (h *Handler) find(ctx context.Context, ref remote.Ref, as caller) (store.Im
 	if err := h.search(ctx, ref, as); err != nil {
 		return store.Image{}, err
 	}
-	im, err := h.imageOf(ctx, ref)
+	im, err := h.imageOf(ref)
 	if errdefs.IsNotFound(err) {
 		h.missing.put(key, true)
 		return store.Image{}, none

@@ -106,7 +106,7 @@ func hydrate(t *testing.T, f *facade, u *upstream, repository string, table dige
 	if err := f.h.Store.Hydrate(t.Context(), table, store.HydrateOptions{Sources: f.h.Sources(im, registry.Names(im)...)}); err != nil {
 		t.Fatal(err)
 	}
-	files, err := f.h.Store.Views.Files(t.Context(), table)
+	files, err := f.h.Store.Views.Files(table)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -499,7 +499,7 @@ func TestLyingHeaders(t *testing.T) {
 	if err := f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.Sources(im, good.host()+"/org/model")}); err != nil {
 		t.Fatal(err)
 	}
-	list, err := f.h.Store.Views.Files(t.Context(), im.Table)
+	list, err := f.h.Store.Views.Files(im.Table)
 	if err != nil || !slices.ContainsFunc(list, func(f filetable.File) bool { return f.Path == "model.gguf" }) {
 		t.Errorf("files: %v, %v", list, err)
 	}
@@ -510,7 +510,7 @@ func TestLyingHeaders(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.h.Store.Views.Files(t.Context(), im.Table); !errdefs.IsInvalidArgument(err) {
+	if _, err := f.h.Store.Views.Files(im.Table); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("the model with names that are not in the tar: %v", err)
 	}
 }

@@ -65,7 +65,7 @@ func TestHub(t *testing.T) {
 	for name, f := range files {
 		want[name] = digest.FromBytes(f.Data)
 	}
-	there, err := f.h.Store.Views.Files(t.Context(), im.Table)
+	there, err := f.h.Store.Views.Files(im.Table)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -165,7 +165,7 @@ func (i *Import) admit(ctx context.Context, p *importPart) error {
 	if i.h.Signatures == nil {
 		return nil
 	}
-	if _, err := i.h.Store.PutBytes(ctx, p.image.Config); err != nil { // it has the licence
+	if _, err := i.h.Store.PutBytes(p.image.Config); err != nil { // it has the licence
 		return err
 	}
 	s := signature.Subject{
@@ -197,7 +197,7 @@ func (i *Import) Fetch(ctx context.Context, progress func(table digest.Digest, p
 func (i *Import) fetch(ctx context.Context, p *importPart, progress func([]store.Progress)) (store.Linked, error) {
 	s, table := i.h.Store, p.record.Table
 	p.keep = ImportPrefix + rand.Text()
-	if _, err := s.PutTable(ctx, p.image.Table); err != nil {
+	if _, err := s.PutTable(p.image.Table); err != nil {
 		return store.Linked{}, err
 	}
 	if err := s.AddRef(p.keep, table, time.Now().Add(importTime)); err != nil {
@@ -248,7 +248,7 @@ func (f *importFetcher) Fetch(ctx context.Context, d digest.Digest, size, off, n
 
 // Commit records the image, and calls pin for each model, whose reference is that of the Import or, in an
 // index, has its digest. It returns the image.
-func (i *Import) Commit(ctx context.Context, pin func(im store.Image, ref remote.Ref) error) (im store.Image, err error) {
+func (i *Import) Commit(pin func(im store.Image, ref remote.Ref) error) (im store.Image, err error) {
 	var undo []func() error
 	defer func() {
 		for _, f := range undo {
@@ -258,10 +258,10 @@ func (i *Import) Commit(ctx context.Context, pin func(im store.Image, ref remote
 		}
 	}()
 	for _, p := range i.parts {
-		if _, err := i.h.Store.PutBytes(ctx, p.image.Config); err != nil {
+		if _, err := i.h.Store.PutBytes(p.image.Config); err != nil {
 			return store.Image{}, err
 		}
-		if im, err = i.record(ctx, p.record, p.image.Manifest, p.ref); err != nil {
+		if im, err = i.record(p.record, p.image.Manifest, p.ref); err != nil {
 			return store.Image{}, err
 		}
 		undo = append(undo, func() error { return i.h.Store.Catalog.RemoveRefs(p.record.Manifest, p.ref.Recorded()) })
@@ -270,18 +270,18 @@ func (i *Import) Commit(ctx context.Context, pin func(im store.Image, ref remote
 		}
 	}
 	if i.index != nil {
-		im, err = i.record(ctx, *i.index, i.built, i.ref)
+		im, err = i.record(*i.index, i.built, i.ref)
 	}
 	i.done = err == nil
 	return im, err
 }
 
-func (i *Import) record(ctx context.Context, im store.Image, manifest []byte, ref remote.Ref) (store.Image, error) {
-	if err := i.h.putManifest(ctx, manifest, im.Manifest); err != nil {
+func (i *Import) record(im store.Image, manifest []byte, ref remote.Ref) (store.Image, error) {
+	if err := i.h.putManifest(manifest, im.Manifest); err != nil {
 		return store.Image{}, err
 	}
 	im.Imported = []string{ref.Recorded()}
-	return i.h.record(ctx, im, source{ref: ref.Recorded(), name: nameOf(ref).String(), private: i.o.Private})
+	return i.h.record(im, source{ref: ref.Recorded(), name: nameOf(ref).String(), private: i.o.Private})
 }
 
 // Close is CloseImports for one.

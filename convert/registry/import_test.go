@@ -66,7 +66,7 @@ func (f *facade) take(t *testing.T, ref remote.Ref, b registry.Blobs, desc ocisp
 		return im, err
 	}
 	if _, err = i.Fetch(t.Context(), func(digest.Digest, []store.Progress) {}); err == nil {
-		im, err = i.Commit(t.Context(), noPin)
+		im, err = i.Commit(noPin)
 	}
 	return im, errors.Join(err, i.Close())
 }
@@ -107,7 +107,7 @@ func TestImportPrivate(t *testing.T) {
 		if n := f.ask(t, http.MethodGet, "/v2/team/own/manifests/"+im.Manifest.String(), u.host()).status; n != 200 {
 			t.Errorf("own model by digest: status %d", n)
 		}
-		table, err := f.h.Store.Table(t.Context(), im.Table)
+		table, err := f.h.Store.Table(im.Table)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -117,7 +117,7 @@ func TestImportPrivate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		d, err := f.h.Store.PutTable(t.Context(), p)
+		d, err := f.h.Store.PutTable(p)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -251,7 +251,7 @@ func TestImportFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	full := errors.New("full")
-	if _, err := i.Commit(t.Context(), func(store.Image, remote.Ref) error { return full }); !errors.Is(err, full) {
+	if _, err := i.Commit(func(store.Image, remote.Ref) error { return full }); !errors.Is(err, full) {
 		t.Errorf("got %v, want %v", err, full)
 	}
 	if err := i.Close(); err != nil {

@@ -29,7 +29,7 @@ const LimitIndex = "index_documents"
 //
 // The index is recorded as an image without config and table, so that it can be served by digest.
 func (h *Handler) convertIndex(ctx context.Context, o *origin, as caller) (store.Image, error) {
-	im, key, err := h.knownIndex(ctx, o)
+	im, key, err := h.knownIndex(o)
 	if err == nil || !errdefs.IsNotFound(err) {
 		return im, err
 	}
@@ -41,21 +41,21 @@ func (h *Handler) convertIndex(ctx context.Context, o *origin, as caller) (store
 		if err != nil {
 			return store.Image{}, err
 		}
-		if err := h.putManifest(ctx, index.Manifest, index.Digest); err != nil {
+		if err := h.putManifest(index.Manifest, index.Digest); err != nil {
 			return store.Image{}, err
 		}
-		return h.record(ctx, store.Image{Manifest: index.Digest, Origin: key, Ahead: index.Digest == key.Digest}, o.source())
+		return h.record(store.Image{Manifest: index.Digest, Origin: key, Ahead: index.Digest == key.Digest}, o.source())
 	})
 	if err != nil {
 		return store.Image{}, err
 	}
-	return h.used(ctx, im, o.source())
+	return h.used(im, o.source())
 }
 
 // knownIndex returns the index to which an index was converted before. It returns
 // errdefs.ErrNotFound unless all its models are here and were read by the same name: an index that
 // names a model does not prove that the model can be read there.
-func (h *Handler) knownIndex(ctx context.Context, o *origin) (store.Image, filetable.Origin, error) {
+func (h *Handler) knownIndex(o *origin) (store.Image, filetable.Origin, error) {
 	key, err := h.Key(o.Origin)
 	if err != nil {
 		return store.Image{}, key, err
@@ -64,7 +64,7 @@ func (h *Handler) knownIndex(ctx context.Context, o *origin) (store.Image, filet
 	if err != nil {
 		return store.Image{}, key, err
 	}
-	p, err := h.manifest(ctx, im)
+	p, err := h.manifest(im)
 	if err != nil {
 		return store.Image{}, key, fmt.Errorf("%w: %w", err, errdefs.ErrNotFound) // damaged; it is made again
 	}
@@ -79,21 +79,21 @@ func (h *Handler) knownIndex(ctx context.Context, o *origin) (store.Image, filet
 			continue
 		}
 		checked[d.Digest] = true
-		if err := h.knownChild(ctx, o, d.Digest); err != nil {
+		if err := h.knownChild(o, d.Digest); err != nil {
 			return store.Image{}, key, err
 		}
 	}
 	if len(checked) == 0 {
 		return store.Image{}, key, errdefs.ErrNotFound
 	}
-	im, err = h.used(ctx, im, o.source())
+	im, err = h.used(im, o.source())
 	return im, key, err
 }
 
 // knownChild records the use of an image in an index. It returns errdefs.ErrNotFound if the image
 // is missing or was not read by the name of the index.
-func (h *Handler) knownChild(ctx context.Context, o *origin, d digest.Digest) error {
-	child, err := h.image(ctx, d)
+func (h *Handler) knownChild(o *origin, d digest.Digest) error {
+	child, err := h.image(d)
 	n := nameOf(o.Ref)
 	if err == nil && !resolvedFrom(child, n) {
 		err = errdefs.ErrNotFound
@@ -101,7 +101,7 @@ func (h *Handler) knownChild(ctx context.Context, o *origin, d digest.Digest) er
 	if err != nil {
 		return err
 	}
-	_, err = h.used(ctx, child, source{
+	_, err = h.used(child, source{
 		ref: o.Child(child.Origin.Digest).Recorded(), name: n.String(), private: slices.Contains(child.PrivateNames, n.String()),
 	})
 	return err
@@ -130,6 +130,6 @@ func (h *Handler) convertChild(ctx context.Context, o *origin, d convert.Descrip
 	if err != nil {
 		return nil, err
 	}
-	p, err := h.manifest(ctx, im)
+	p, err := h.manifest(im)
 	return &image.Image{Manifest: p, Digest: im.Manifest}, err
 }

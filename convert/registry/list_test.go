@@ -132,7 +132,7 @@ func files(t *testing.T, f *facade, im store.Image) map[string]digest.Digest {
 	if err := f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.Sources(im, registry.Names(im)...)}); err != nil {
 		t.Fatal(err)
 	}
-	all, err := f.h.Store.Views.Files(t.Context(), im.Table)
+	all, err := f.h.Store.Views.Files(im.Table)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -88,7 +88,7 @@ func (h *Handler) byTag(ctx context.Context, ref remote.Ref, as caller) (answer,
 // byDigest answers a digest: a manifest converted here, or an upstream manifest that is not a model
 // or can be mounted in its original form.
 func (h *Handler) byDigest(ctx context.Context, ref remote.Ref, as caller) (answer, error) {
-	im, err := h.imageOf(ctx, ref)
+	im, err := h.imageOf(ref)
 	if err == nil {
 		if err := h.authorize(ctx, im, ref, as); err != nil {
 			return answer{}, err
@@ -161,14 +161,14 @@ func (h *Handler) ours(ctx context.Context, ref remote.Ref, im store.Image) (ans
 		return answer{}, err
 	}
 	if h.Pulled != nil {
-		if model, err := h.ForHere(ctx, im); err == nil { // an index may have no model for this machine
+		if model, err := h.ForHere(im); err == nil { // an index may have no model for this machine
 			h.Pulled(ctx, model)
 		}
 	}
 	if err := h.notShown(ctx, pending); err != nil {
 		return answer{}, err
 	}
-	p, err := h.manifest(ctx, im)
+	p, err := h.manifest(im)
 	if err != nil {
 		return answer{}, err
 	}
@@ -221,7 +221,7 @@ func (h *Handler) serveBlob(w http.ResponseWriter, r *http.Request, ref remote.R
 		if tries--; tries < 0 {
 			break
 		}
-		member, isMember := h.member(ctx, im, ref.Digest)
+		member, isMember := h.member(im, ref.Digest)
 		if !ours && !isMember {
 			continue
 		}

@@ -84,7 +84,7 @@ func (h *Handler) subjects(ctx context.Context, ref remote.Ref, im store.Image, 
 	}
 	model = im
 	if im.Table == "" {
-		model, err = h.ForHere(ctx, im)
+		model, err = h.ForHere(im)
 		if err != nil && !errdefs.IsNotFound(err) { // containerd pulls none of its models
 			return store.Image{}, nil, err
 		}
@@ -114,7 +114,7 @@ func (h *Handler) onlyModels(ctx context.Context, im store.Image) (bool, error) 
 	if im.Table != "" && !im.Ahead {
 		return true, nil
 	}
-	p, err := h.manifest(ctx, im)
+	p, err := h.manifest(im)
 	if err != nil {
 		return false, err
 	}
@@ -126,7 +126,7 @@ func (h *Handler) onlyModels(ctx context.Context, im store.Image) (bool, error) 
 		if resolve.OtherSystem(d) {
 			continue
 		}
-		child, err := h.image(ctx, d.Digest)
+		child, err := h.image(d.Digest)
 		if errdefs.IsNotFound(err) {
 			return false, nil
 		}
@@ -244,7 +244,7 @@ func (h *Handler) Checked(ctx context.Context, ref remote.Ref) (model store.Imag
 	}
 	c := cmp.Or(h.Signatures, &signature.Checker{Store: h.Store})
 	for i, s := range all {
-		_, err = h.Store.Views.Files(ctx, s.Image.Table)
+		_, err = h.Store.Views.Files(s.Image.Table)
 		all[i].Complete, all[i].Again = err == nil, true
 		results = append(results, c.Check(ctx, all[i])...)
 	}

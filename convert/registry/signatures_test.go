@@ -319,7 +319,7 @@ func TestSignedChunks(t *testing.T) {
 				}
 				u.Close()
 			}
-			if whole, err := f.h.Signatures.Whole(t.Context(), im.Table); err != nil || whole != tt.pending {
+			if whole, err := f.h.Signatures.Whole(im.Table); err != nil || whole != tt.pending {
 				t.Errorf("no byte before the whole file: %v, %v", whole, err)
 			}
 		})

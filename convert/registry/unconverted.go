@@ -80,7 +80,7 @@ func (h *Handler) unconverted(ctx context.Context, o *origin, im store.Image, as
 	if err != nil {
 		return refuse(err.Error())
 	}
-	docs, err := h.documents(ctx, model)
+	docs, err := h.documents(model)
 	if err != nil {
 		return refuse(err.Error())
 	}
@@ -138,7 +138,7 @@ func (h *Handler) entryForHere(ctx context.Context, o *origin, im store.Image, a
 	case len(here) != 1:
 		return store.Image{}, fmt.Errorf("it is an index with %d entries for this machine, not one", len(here))
 	}
-	model, err := h.made(ctx, here[0].Digest)
+	model, err := h.made(here[0].Digest)
 	if err == nil && model.Manifest == "" {
 		err = errors.New("it is an index whose entry for this machine is not a model")
 	}
@@ -146,12 +146,12 @@ func (h *Handler) entryForHere(ctx context.Context, o *origin, im store.Image, a
 }
 
 // documents returns the documents of the origin of an image that was converted here.
-func (h *Handler) documents(ctx context.Context, im store.Image) (convert.Documents, error) {
-	config, err := h.Store.ReadDocument(ctx, im, im.Config, resolve.MaxImageConfig)
+func (h *Handler) documents(im store.Image) (convert.Documents, error) {
+	config, err := h.Store.ReadDocument(im, im.Config, resolve.MaxImageConfig)
 	if err != nil {
 		return convert.Documents{}, err
 	}
-	t, err := h.Store.Table(ctx, im.Table)
+	t, err := h.Store.Table(im.Table)
 	if err != nil {
 		return convert.Documents{}, err
 	}
@@ -163,8 +163,8 @@ const nameTime = 15 * time.Second
 
 // Made returns the image, or the index of images, that the origin with digest d was converted to on this
 // node; the zero value if it was not.
-func (h *Handler) Made(ctx context.Context, d digest.Digest) (store.Image, error) {
-	im, err := h.made(ctx, d)
+func (h *Handler) Made(d digest.Digest) (store.Image, error) {
+	im, err := h.made(d)
 	if err != nil || im.Manifest != "" {
 		return im, err
 	}
@@ -225,14 +225,14 @@ func (h *Handler) asAnybody(ctx context.Context, name string, d digest.Digest) (
 }
 
 // made returns the image of an origin made with the current mapping version, or the zero value.
-func (h *Handler) made(ctx context.Context, d digest.Digest) (store.Image, error) {
+func (h *Handler) made(d digest.Digest) (store.Image, error) {
 	all := h.Store.Catalog.ImagesByOrigin(d)
 	for _, im := range all {
 		is := filetable.Origin{Format: im.Origin.Format, Digest: d, Mapping: convert.MappingVersion}
 		if im.Origin != is || im.Table == "" || im.Ahead || !h.complete(im) {
 			continue
 		}
-		if _, err := h.Store.HeadersVerified(ctx, im.Table); err == nil {
+		if _, err := h.Store.HeadersVerified(im.Table); err == nil {
 			return im, nil
 		}
 	}

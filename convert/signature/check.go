@@ -181,7 +181,7 @@ func (c *Checker) Found(ctx context.Context, s Subject) (found []string, err err
 	}
 	defer sl.done()
 	ctx = sl.ctx
-	m, err := c.model(ctx, s)
+	m, err := c.model(s)
 	if err != nil {
 		return nil, err
 	}
@@ -258,7 +258,7 @@ func (c *Checker) Known(s Subject) ([]Result, error) {
 
 // Whole reports whether a signature that satisfied a rule for a table covers no byte of a file before
 // the whole file.
-func (c *Checker) Whole(ctx context.Context, table digest.Digest) (bool, error) {
+func (c *Checker) Whole(table digest.Digest) (bool, error) {
 	if c == nil {
 		return false, nil
 	}
@@ -313,11 +313,11 @@ func (c *Checker) by(ctx context.Context, r *Rule, s Subject, ev *evidence) Resu
 			ctx = sl.ctx
 		}
 	}
-	m, err := c.model(ctx, s)
+	m, err := c.model(s)
 	if err != nil {
 		return fail(err)
 	}
-	why, err := c.content(ctx, r, s, m)
+	why, err := c.content(r, s, m)
 	switch {
 	case err != nil:
 		return fail(err)
@@ -366,15 +366,15 @@ func (m *model) unread() bool {
 }
 
 // model returns the known files of a subject.
-func (c *Checker) model(ctx context.Context, s Subject) (m model, err error) {
+func (c *Checker) model(s Subject) (m model, err error) {
 	if s.Image.Table == "" {
 		return model{}, nil
 	}
 	m.all = s.Complete
-	if m.table, err = c.Store.Table(ctx, s.Image.Table); err != nil {
+	if m.table, err = c.Store.Table(s.Image.Table); err != nil {
 		return m, err
 	}
-	m.files, err = c.Store.Views.Listing(ctx, s.Image.Table)
+	m.files, err = c.Store.Views.Listing(s.Image.Table)
 	switch {
 	case err == nil:
 		m.known = true

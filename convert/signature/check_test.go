@@ -83,14 +83,14 @@ func large(t testing.TB) func() []Result {
 	}
 	add(oms.SignatureFile, digest.FromBytes(bundle), int64(len(bundle)))
 	s := storetest.Open(t, t.TempDir(), store.Options{Reserve: 1})
-	if _, err := s.PutBytes(t.Context(), bundle); err != nil {
+	if _, err := s.PutBytes(bundle); err != nil {
 		t.Fatal(err)
 	}
 	p, err := table.Encode()
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := s.PutTable(t.Context(), p)
+	d, err := s.PutTable(p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func TestLicenceOfConfig(t *testing.T) {
 	}
 	c := &Checker{Rules: []*Rule{rule}, Store: s}
 	of := func(licence string) Subject {
-		config, err := s.PutBytes(t.Context(), fmt.Appendf(nil, `{"descriptor":{"licenses":[%q]},"config":{},"modelfs":{"type":"layers","diffIds":[]}}`, licence))
+		config, err := s.PutBytes(fmt.Appendf(nil, `{"descriptor":{"licenses":[%q]},"config":{},"modelfs":{"type":"layers","diffIds":[]}}`, licence))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,7 +1,6 @@
 package signature
 
 import (
-	"context"
 	"fmt"
 	"path"
 	"slices"
@@ -47,7 +46,7 @@ func code(files []filetable.File) string {
 }
 
 // content returns why the content of a model violates a rule, or "".
-func (c *Checker) content(ctx context.Context, r *Rule, s Subject, m model) (string, error) {
+func (c *Checker) content(r *Rule, s Subject, m model) (string, error) {
 	if m.table == nil {
 		return "", nil // not a model
 	}
@@ -62,7 +61,7 @@ func (c *Checker) content(ctx context.Context, r *Rule, s Subject, m model) (str
 	if s.Image.Config == "" {
 		return "it has no licence", nil
 	}
-	p, err := c.Store.ReadDocument(ctx, s.Image, s.Image.Config, maxConfig)
+	p, err := c.Store.ReadDocument(s.Image, s.Image.Config, maxConfig)
 	if err != nil {
 		return "", err
 	}

@@ -322,7 +322,7 @@ func (e *evidence) file(ctx context.Context, m model) ([]byte, error) {
 		if f.Digest == "" {
 			return nil, errdefs.ErrUnavailable
 		}
-		if p, err := e.c.Store.ReadBytes(ctx, f.Digest, dsse.MaxSize, e.s.Names); err == nil {
+		if p, err := e.c.Store.ReadBytes(f.Digest, dsse.MaxSize, e.s.Names); err == nil {
 			return p, nil
 		}
 		if p, err := e.fetch(ctx, m, f); err == nil {

@@ -39,7 +39,7 @@ func TestCheck(t *testing.T) {
 				if diff := cmp.Diff(from, []Repository{{"registry.example", "team/m"}}); diff != "" || table != desc.Digest {
 					t.Errorf("asked about %s, from (-got +want):\n%s", table, diff)
 				}
-				if _, err := n.store.Views.Files(ctx, table); complete != (err == nil) {
+				if _, err := n.store.Views.Files(table); complete != (err == nil) {
 					t.Errorf("complete %v, but %v", complete, err)
 				}
 				if complete {

@@ -148,9 +148,9 @@ func (d *Differ) contentSources(ns string, table digest.Digest, from []Repositor
 		case d.o.Known == nil:
 			name = r.String()
 		default:
-			name, _ = d.o.Known(context.Background(), table, r)
+			name, _ = d.o.Known(table, r)
 			f.Ports = func(ctx context.Context) bool {
-				_, ports := d.o.Known(ctx, table, r)
+				_, ports := d.o.Known(table, r)
 				return ports
 			}
 		}

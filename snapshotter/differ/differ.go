@@ -41,12 +41,12 @@ type Options struct {
 
 	// Upstream returns the sources of the blobs of a table pulled from repositories, in order. The
 	// result may be empty. The names are recorded for the snapshot.
-	Upstream func(ctx context.Context, table digest.Digest, from []Repository) []transfer.Source
+	Upstream func(table digest.Digest, from []Repository) []transfer.Source
 
 	// Known returns the name of a repository that a table is pulled from, in the form that is recorded and compared
 	// everywhere, and whether repositories are known that differ from it only in the port of their host. Nil means that
 	// the repository has its own name, and that there are none.
-	Known func(ctx context.Context, table digest.Digest, r Repository) (name string, ports bool)
+	Known func(table digest.Digest, r Repository) (name string, ports bool)
 
 	// Check returns an error if the model of a table, pulled from repositories, must not be shown;
 	// there are no repositories if they are unknown. If the answer is pending, Check is called
@@ -170,7 +170,7 @@ func (d *Differ) applyTable(ctx context.Context, desc ocispec.Descriptor, mounts
 		return "", fmt.Errorf("apply table layer %s: %w", desc.Digest, err)
 	}
 	ns, _ := namespaces.Namespace(ctx)
-	first, upstream := d.contentSources(ns, table, from), d.o.Upstream(ctx, table, from)
+	first, upstream := d.contentSources(ns, table, from), d.o.Upstream(table, from)
 	err = d.show(ctx, id, table, names(upstream, from), func() (bool, error) {
 		return d.ensure(ctx, snapshotter.ViewName(id), table, from, append(first, upstream...))
 	})
@@ -203,7 +203,7 @@ func (d *Differ) ShowReady(ctx context.Context, id string, table digest.Digest, 
 				return early, err
 			}
 		}
-		if _, err := d.o.Store.Views.Files(ctx, table); errdefs.IsUnavailable(err) {
+		if _, err := d.o.Store.Views.Files(table); errdefs.IsUnavailable(err) {
 			return false, fmt.Errorf("%s is not complete, and cannot be read before that: %w", nameOf(table, from), errdefs.ErrFailedPrecondition)
 		} else if err != nil {
 			return false, err
@@ -347,7 +347,7 @@ func (d *Differ) expose(ctx context.Context, view string, table digest.Digest, f
 
 // logComplete logs that a model is complete. Show has just looked for each of its files, of which there can be thousands.
 func (d *Differ) logComplete(ctx context.Context, table digest.Digest, dur time.Duration) {
-	files, err := d.o.Store.Views.Listing(ctx, table)
+	files, err := d.o.Store.Views.Listing(table)
 	if err != nil {
 		d.o.Log.WarnContext(ctx, "model is complete, its size is not known", "table", table, "err", err)
 		return
@@ -375,5 +375,5 @@ func (d *Differ) readTable(ctx context.Context, desc ocispec.Descriptor) (digest
 			return "", err
 		}
 	}
-	return d.o.Store.PutTable(ctx, p)
+	return d.o.Store.PutTable(p)
 }

@@ -54,7 +54,7 @@ func TestApplyTable(t *testing.T) {
 	if len(refs) != 1 || refs[0].Table != desc.Digest {
 		t.Fatalf("got references %v, want one to the table", refs)
 	}
-	if diff := cmp.Diff(refs[0].Sources, []string{n.fetchers(n.ctx, "", nil)[0].Name}); diff != "" {
+	if diff := cmp.Diff(refs[0].Sources, []string{n.fetchers("", nil)[0].Name}); diff != "" {
 		t.Errorf("what it was got from (-got +want):\n%s", diff)
 	}
 	if !n.snap.Shows(refs[0]) {

@@ -175,7 +175,7 @@ func serve(t *testing.T, socket string, register func(*grpc.Server), o ...grpc.S
 	return socket
 }
 
-func (n *node) fetchers(_ context.Context, _ digest.Digest, sources []Repository) []transfer.Source {
+func (n *node) fetchers(_ digest.Digest, sources []Repository) []transfer.Source {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.asked = sources

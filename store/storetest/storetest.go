@@ -264,7 +264,7 @@ func (b *Builder) Put(t testing.TB, s *store.Store) digest.Digest {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := s.PutTable(t.Context(), p)
+	d, err := s.PutTable(p)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -142,7 +142,7 @@ func look(t *testing.T, name string) seen {
 	if err := f.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.Sources(im, registry.Names(im)...)}); err != nil {
 		t.Fatal(err)
 	}
-	files, err := f.Store.Views.Files(t.Context(), im.Table)
+	files, err := f.Store.Views.Files(im.Table)
 	if err != nil {
 		t.Fatal(err)
 	}

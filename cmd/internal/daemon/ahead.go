@@ -41,7 +41,7 @@ func (d *Daemon) mounted(name string, table digest.Digest, view string) {
 	}
 	d.ahead.Mounted(table.String(),
 		func(ctx context.Context) ahead.Mode { return d.aheadMode(ctx, name) },
-		func(ctx context.Context) ([]*os.File, error) { return d.largeFiles(ctx, table, view) })
+		func(ctx context.Context) ([]*os.File, error) { return d.largeFiles(table, view) })
 }
 
 // aheadMode returns whether the user of a snapshot wants its files to be read ahead. The node decides for users
@@ -101,8 +101,8 @@ func (d *Daemon) userLabel(ctx context.Context, key string) (string, error) {
 }
 
 // largeFiles opens the large files of a complete model, in the order of their paths.
-func (d *Daemon) largeFiles(ctx context.Context, table digest.Digest, view string) (open []*os.File, err error) {
-	files, err := d.store.Views.Files(ctx, table)
+func (d *Daemon) largeFiles(table digest.Digest, view string) (open []*os.File, err error) {
+	files, err := d.store.Views.Files(table)
 	if err != nil {
 		return nil, err
 	}

@@ -155,7 +155,7 @@ func (d *Daemon) buildSnapshotter() (err error) {
 		Background: &jobs.Background{
 			Store: d.store, Sources: sources.Shown, Shows: d.snapshotter.Shows, View: d.snapshotter.ViewOf, Log: log,
 			Whole: d.facade.Signatures.Whole, Order: sources.Order,
-			Ended: func() { sources.SettleSecrets(context.Background()) },
+			Ended: func() { sources.SettleSecrets() },
 		},
 	}
 	d.differ = differ.New(differ.Options{
@@ -170,7 +170,7 @@ func (d *Daemon) buildSnapshotter() (err error) {
 	d.care = &care.Care{
 		Store: d.store, Jobs: d.jobs, Sources: sources, Snapshots: d.snapshots, Held: []care.Settler{d.origins, d.mounts}, Log: log,
 		Swept: func(ctx context.Context) {
-			sources.SettleSecrets(ctx)
+			sources.SettleSecrets()
 			limitMemory(d.store.Memory()) // the number of objects may have grown
 		},
 	}
@@ -212,7 +212,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 
 // serve starts all parts in g. It returns an error if one cannot be started.
 func (d *Daemon) serve(ctx context.Context, g *errgroup.Group) error {
-	d.jobs.Sources.SettleSecrets(ctx)
+	d.jobs.Sources.SettleSecrets()
 	if err := d.startLazy(ctx); err != nil {
 		return err
 	}

@@ -108,7 +108,7 @@ func (d facts) Health(ctx context.Context) (wire.Health, error) {
 		return h, err
 	}
 	h.Usage = wire.Usage(usage)
-	known, err := d.store.Health(ctx)
+	known, err := d.store.Health()
 	if err != nil {
 		return h, err
 	}

@@ -20,7 +20,7 @@ func (d *Daemon) watchSignatures() error {
 		Rules: rules, Store: d.store, Log: d.log, Count: d.metrics.Checked,
 	}
 	d.facade.ShownEarly = func(ctx context.Context, table digest.Digest) (bool, error) {
-		return d.jobs.Background.ShowsEarly(ctx, table), nil
+		return d.jobs.Background.ShowsEarly(table), nil
 	}
 	return nil
 }
@@ -31,5 +31,5 @@ func (d *Daemon) signed(ctx context.Context, table digest.Digest, from []differ.
 	if d.facade.Signatures == nil {
 		return false, nil
 	}
-	return d.facade.Admit(ctx, registry.Candidate{Table: table, Names: d.jobs.Sources.PulledNames(ctx, table, from), Complete: complete})
+	return d.facade.Admit(ctx, registry.Candidate{Table: table, Names: d.jobs.Sources.PulledNames(table, from), Complete: complete})
 }

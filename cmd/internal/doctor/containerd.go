@@ -19,7 +19,7 @@ func (d *Doctor) containerd(ctx context.Context) {
 		return
 	}
 	k := d.checker()
-	snapshotter, differ := k.Check(ctx, c)
+	snapshotter, differ := k.Check(c)
 	d.Findings = append(d.Findings, k.Findings...)
 	d.loaded(ctx, snapshotter, differ)
 }

@@ -88,7 +88,7 @@ type missingFile struct {
 // complete, and the error of the sources if none has the bytes.
 func (v Views) Expose(ctx context.Context, table digest.Digest, o Request) error {
 	s := v.set
-	t, err := s.Table(ctx, table)
+	t, err := s.Table(table)
 	if err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ func (v Views) Expose(ctx context.Context, table digest.Digest, o Request) error
 	if err != nil {
 		return err
 	}
-	if err := s.Engine.PutInline(ctx, t); err != nil {
+	if err := s.Engine.PutInline(t); err != nil {
 		return err
 	}
 	_, before := v.Early(table)[o.View]
@@ -240,8 +240,8 @@ func (x *exposure) comesAs(l *chunkfile.Layout) bool {
 
 // reserve reserves space for the exposed files of a table from a group of sources, until they are
 // complete, no longer exposed, or hydrated.
-func (s *Set) reserve(ctx context.Context, table digest.Digest, group string) error {
-	return s.Reserve(ctx, table, group, func() (left int64) {
+func (s *Set) reserve(table digest.Digest, group string) error {
+	return s.Reserve(table, group, func() (left int64) {
 		files := map[digest.Digest]*exposure{}
 		s.mu.Lock()
 		for _, x := range s.index.of(table) {

@@ -18,7 +18,7 @@ const parallelProbes = 8
 
 // probe makes the checks of Request.Probe.
 func (s *Set) probe(ctx context.Context, table digest.Digest, files []missingFile, o Request) error {
-	if err := s.reserve(ctx, table, transfer.GroupKey(o.Sources)); err != nil {
+	if err := s.reserve(table, transfer.GroupKey(o.Sources)); err != nil {
 		return err
 	}
 	var largest *missingFile

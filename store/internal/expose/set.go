@@ -1,7 +1,6 @@
 package expose
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -28,11 +27,11 @@ type Options struct {
 	Log     *slog.Logger
 
 	// Table returns a stored table, or errdefs.ErrNotFound.
-	Table func(ctx context.Context, table digest.Digest) (*filetable.Table, error)
+	Table func(table digest.Digest) (*filetable.Table, error)
 
 	// Reserve reserves space for exposed files of a table from a group of sources, until left, which returns how
 	// many bytes are still to be written, returns 0.
-	Reserve func(ctx context.Context, table digest.Digest, group string, left func() int64) error
+	Reserve func(table digest.Digest, group string, left func() int64) error
 }
 
 // Views are the views of a Set, for the users of the store. All methods are safe for concurrent use.

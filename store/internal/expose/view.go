@@ -98,8 +98,8 @@ func (v View) LazyFile(d digest.Digest) (size int64, identity digest.Digest, err
 // Files returns the files of a table as shown: sorted by path, without duplicates, every regular
 // file with its digest. It returns errdefs.ErrUnavailable if a file is not complete, and
 // errdefs.ErrInvalidArgument if layers have different content for one path.
-func (v Views) Files(ctx context.Context, table digest.Digest) ([]filetable.File, error) {
-	return v.set.filesOf(ctx, table, func(f filetable.File) error {
+func (v Views) Files(table digest.Digest) ([]filetable.File, error) {
+	return v.set.filesOf(table, func(f filetable.File) error {
 		if v.set.Objects.Has(f.Digest) {
 			return nil
 		}
@@ -110,13 +110,13 @@ func (v Views) Files(ctx context.Context, table digest.Digest) ([]filetable.File
 // Listing is Files without checking that the files are present. It returns errdefs.ErrNotFound for
 // an unknown table, and errdefs.ErrUnavailable if some files are unknown because an archive was
 // never unpacked.
-func (v Views) Listing(ctx context.Context, table digest.Digest) ([]filetable.File, error) {
-	return v.set.filesOf(ctx, table, func(filetable.File) error { return nil })
+func (v Views) Listing(table digest.Digest) ([]filetable.File, error) {
+	return v.set.filesOf(table, func(filetable.File) error { return nil })
 }
 
 // Readable is Files for files that can be read in the view, complete or not.
-func (v View) Readable(ctx context.Context, table digest.Digest) ([]filetable.File, error) {
-	return v.s.filesOf(ctx, table, func(f filetable.File) error {
+func (v View) Readable(table digest.Digest) ([]filetable.File, error) {
+	return v.s.filesOf(table, func(f filetable.File) error {
 		if f.Size == 0 {
 			return nil
 		}
@@ -128,8 +128,8 @@ func (v View) Readable(ctx context.Context, table digest.Digest) ([]filetable.Fi
 }
 
 // filesOf returns the files of a table after check has accepted every regular file.
-func (s *Set) filesOf(ctx context.Context, table digest.Digest, check func(filetable.File) error) ([]filetable.File, error) {
-	t, err := s.Table(ctx, table)
+func (s *Set) filesOf(table digest.Digest, check func(filetable.File) error) ([]filetable.File, error) {
+	t, err := s.Table(table)
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +157,7 @@ type presented struct {
 // Present adds to the view of a reference the complete files of its table that its sources may
 // have. It creates the directory even if it returns errdefs.ErrNotFound, for an unknown reference
 // or table.
-func (v Views) Present(ctx context.Context, view string) error {
+func (v Views) Present(view string) error {
 	s := v.set
 	there, err := s.Objects.MakeView(view)
 	if err != nil {
@@ -174,7 +174,7 @@ func (v Views) Present(ctx context.Context, view string) error {
 	if whole { // called for each mount, and a model can have many files
 		return nil
 	}
-	t, err := s.Table(ctx, ref.Table)
+	t, err := s.Table(ref.Table)
 	if err != nil {
 		return err
 	}

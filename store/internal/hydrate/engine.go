@@ -36,7 +36,7 @@ type Objects interface {
 	Publish(a meta.Arrival) error
 
 	// PutBytes makes p an object.
-	PutBytes(ctx context.Context, p []byte) (digest.Digest, error)
+	PutBytes(p []byte) (digest.Digest, error)
 
 	// Began is called when Live includes the hydration of a table from a group of sources, before looking
 	// for present objects.
@@ -48,7 +48,7 @@ type Objects interface {
 
 	// Reserve reserves disk space for need bytes of a table from a group of sources, beside other
 	// reservations, until release. left returns how many of them are still to be written.
-	Reserve(ctx context.Context, table digest.Digest, group string, need int64, left func() int64) (release func(), err error)
+	Reserve(table digest.Digest, group string, need int64, left func() int64) (release func(), err error)
 
 	// Order returns the order in which a table is expected to be read by those who use a group of sources; nil
 	// if it is unknown.

@@ -97,7 +97,7 @@ func (h *host) Publish(a meta.Arrival) error {
 	return nil
 }
 
-func (h *host) PutBytes(_ context.Context, p []byte) (digest.Digest, error) {
+func (h *host) PutBytes(p []byte) (digest.Digest, error) {
 	d := digest.FromBytes(p)
 	return d, h.Root.WriteFile(object(d), p, 0o600)
 }
@@ -115,7 +115,7 @@ func (h *host) Ended(_ digest.Digest, _ *filetable.Table, _ string, err error) e
 	return err
 }
 
-func (h *host) Reserve(context.Context, digest.Digest, string, int64, func() int64) (func(), error) {
+func (h *host) Reserve(digest.Digest, string, int64, func() int64) (func(), error) {
 	return func() {}, nil
 }
 
@@ -347,7 +347,7 @@ func TestArrivedFromElsewhere(t *testing.T) {
 		if !runs(done) {
 			t.Fatal("it ended, although its sources may not have the file")
 		}
-		if _, err := h.PutBytes(t.Context(), p); err != nil {
+		if _, err := h.PutBytes(p); err != nil {
 			t.Fatal(err)
 		}
 		h.Arrived(digest.FromBytes(p), func(*transfer.Sources) bool { return true })

@@ -222,7 +222,7 @@ func (e *Engine) leave(h *hydration) {
 // run executes a hydration. left are directories of the area that it no longer needs.
 func (e *Engine) run(ctx context.Context, h *hydration, t *filetable.Table) (left []string, err error) {
 	e.Objects.Began(h.table, h.group)
-	if err := e.PutInline(ctx, t); err != nil {
+	if err := e.PutInline(t); err != nil {
 		return nil, err
 	}
 	assemblies, places, err := e.ownAssemblies(ctx, h, t)
@@ -248,7 +248,7 @@ func (e *Engine) run(ctx context.Context, h *hydration, t *filetable.Table) (lef
 	if err != nil {
 		return nil, err
 	}
-	release, err := e.Objects.Reserve(ctx, h.table, h.group, need, h.left)
+	release, err := e.Objects.Reserve(h.table, h.group, need, h.left)
 	if err != nil {
 		return nil, err
 	}
@@ -280,7 +280,7 @@ func (e *Engine) run(ctx context.Context, h *hydration, t *filetable.Table) (lef
 }
 
 // PutInline makes the inline and the empty files of a table objects.
-func (e *Engine) PutInline(ctx context.Context, t *filetable.Table) error {
+func (e *Engine) PutInline(t *filetable.Table) error {
 	var files []filetable.File
 	for _, f := range t.Files {
 		if src := f.Source; src != nil && len(src.Parts) == 0 && (src.Blob == "" || f.Size == 0) {
@@ -288,7 +288,7 @@ func (e *Engine) PutInline(ctx context.Context, t *filetable.Table) error {
 		}
 	}
 	return together(files, func(f filetable.File) error {
-		if _, err := e.Objects.PutBytes(ctx, f.Source.Inline); err != nil {
+		if _, err := e.Objects.PutBytes(f.Source.Inline); err != nil {
 			return fmt.Errorf("file %q: %w", f.Path, err)
 		}
 		return nil

@@ -6,7 +6,7 @@ var access = []Mutant{
 		`return s.named(images, pulledNames(from, images), s.Facade.Sources)`, `return s.named(images, append(registry.Names(images[0]), pulledNames(from, images)...), s.Facade.Sources)`,
 		"cmd/internal/daemon/jobs", "TestSourceOrder"},
 	{7, "what strangers show early gives the rest of what others show", "cmd/internal/daemon/jobs/sources.go",
-		`case !pin && !s.had(ctx, r):`, `case false:`,
+		`case !pin && !s.had(r):`, `case false:`,
 		"cmd/internal/daemon/jobs", "TestSourcesOfStrangers"},
 	{8, "callers without a certificate are answered", "cmd/internal/door/facadetls/keys.go",
 		`ClientAuth: tls.RequireAndVerifyClientCert,`, `ClientAuth: tls.VerifyClientCertIfGiven,`,
@@ -122,13 +122,13 @@ var access = []Mutant{
 	if !public {
 		return wire.Resolved{}, none
 	}
-	im, err := h.findOne(ctx, name)
+	im, err := h.findOne(name)
 	if err != nil || slices.Contains(im.PrivateNames, name.Ref.Name()) {`, `return true
 	})
 	if !public {
 		return wire.Resolved{}, none
 	}
-	im, err := h.findOne(ctx, name)
+	im, err := h.findOne(name)
 	if err != nil {`,
 		"test/e2e", "TestResolve"},
 	{14, "users see mounts that only root can enter", "cmd/internal/daemon/admin/public.go",

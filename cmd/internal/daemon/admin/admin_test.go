@@ -197,17 +197,16 @@ func serve(t *testing.T, h http.Handler) *wire.Client {
 // add records a model that is not downloaded yet.
 func (r *rig) add(t *testing.T, ref string) store.Image {
 	t.Helper()
-	ctx := t.Context()
 	table := storetest.NewBuilder("model").Raw("weights.bin", r.weights, 0o640).Inline("config.json", []byte("{}"), 0o644).Put(t, r.store)
-	manifest, err := r.store.PutBytes(ctx, []byte(`{"a":"manifest"}`))
+	manifest, err := r.store.PutBytes([]byte(`{"a":"manifest"}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	config, err := r.store.PutBytes(ctx, []byte(`{"config":{"paramSize":"1B"}}`))
+	config, err := r.store.PutBytes([]byte(`{"config":{"paramSize":"1B"}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	tab, err := r.store.Table(ctx, table)
+	tab, err := r.store.Table(table)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -396,7 +395,7 @@ func TestUnpinLeavesOtherPin(t *testing.T) {
 	ctx := t.Context()
 	r.hydrate(t)
 	const other = "registry.example/other:v1"
-	if err := jobs.AddPin(ctx, r.store, modelname.Pin(other), r.image.Table, time.Time{}, remote.Ref{}); err != nil {
+	if err := jobs.AddPin(r.store, modelname.Pin(other), r.image.Table, time.Time{}, remote.Ref{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.client.Pin(ctx, wire.PinRequest{Name: testRef}); err != nil {
@@ -515,7 +514,7 @@ func TestIndexTagNamesItsModel(t *testing.T) {
 	const ref = "reg.example/team/list:v1"
 	entry := fmt.Sprintf(`{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":%q,"size":16,"platform":{"os":"linux","architecture":%%q}}`, r.image.Manifest)
 	index := `{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[` + fmt.Sprintf(entry, "amd64") + "," + fmt.Sprintf(entry, "arm64") + `]}`
-	d, err := r.store.PutBytes(ctx, []byte(index))
+	d, err := r.store.PutBytes([]byte(index))
 	if err != nil {
 		t.Fatal(err)
 	}

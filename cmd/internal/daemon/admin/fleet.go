@@ -65,9 +65,9 @@ func (h *Handler) fleetPull(ctx context.Context, r wire.FleetPullRequest, out *l
 	if err := h.Containerd.Pull(ctx, r.Ref, r.Handler, auth); err != nil { // after ErrNodeOnly too: the configuration of containerd may have credentials
 		return cmp.Or(refused, err)
 	}
-	im, err := h.findOne(ctx, modelname.Name{Ref: ref}) // another one if the tag has moved meanwhile
+	im, err := h.findOne(modelname.Name{Ref: ref}) // another one if the tag has moved meanwhile
 	if err == nil {
-		if _, lacking := h.Store.Views.Files(ctx, im.Table); lacking != nil {
+		if _, lacking := h.Store.Views.Files(im.Table); lacking != nil {
 			im, err = h.Jobs.Rest(ctx, im, ref, jobs.Request{PrefetchRequest: wire.PrefetchRequest{NoPin: true}}, out.events)
 		}
 	}
@@ -102,7 +102,7 @@ func checkRate(rate int64) error {
 }
 
 // setFleetPins replaces the pins of the cluster. Those of others stay.
-func (h *Handler) setFleetPins(ctx context.Context, req wire.FleetPins) (wire.FleetPins, error) {
+func (h *Handler) setFleetPins(_ context.Context, req wire.FleetPins) (wire.FleetPins, error) {
 	if len(req.Pins) > maxFleetPins {
 		return wire.FleetPins{}, fmt.Errorf("%d pins are more than %d: %w", len(req.Pins), maxFleetPins, errdefs.ErrInvalidArgument)
 	}
@@ -116,7 +116,7 @@ func (h *Handler) setFleetPins(ctx context.Context, req wire.FleetPins) (wire.Fl
 		if err != nil {
 			return set, err
 		}
-		im, err := h.findOne(ctx, id)
+		im, err := h.findOne(id)
 		if errdefs.IsNotFound(err) {
 			continue
 		}
@@ -124,7 +124,7 @@ func (h *Handler) setFleetPins(ctx context.Context, req wire.FleetPins) (wire.Fl
 			return set, err
 		}
 		name := fleetPin + ref.Recorded() + "@" + p.Digest.String()
-		if err := jobs.AddPin(ctx, h.Store, name, im.Table, time.Time{}, ref); err != nil {
+		if err := jobs.AddPin(h.Store, name, im.Table, time.Time{}, ref); err != nil {
 			return set, err
 		}
 		wanted[name] = true

@@ -41,7 +41,7 @@ func (h *Handler) images(ctx context.Context, sized bool) ([]wire.Image, error) 
 		out = append(out, v)
 	}
 	work := h.Jobs.Status(ctx).Jobs
-	rest, err := h.unnamed(ctx, all, refs, work)
+	rest, err := h.unnamed(all, refs, work)
 	for _, m := range rest {
 		v, _ := h.state(ctx, m.im, refs)
 		v.Sources = m.sources
@@ -89,7 +89,7 @@ func (h *Handler) state(ctx context.Context, im store.Image, refs []store.Ref) (
 	v := wire.Image{Record: translate.Image(im), State: wire.StateComplete}
 	if isIndex(im) {
 		v.State = wire.StateIndex
-		if _, err := h.children(ctx, im); err != nil {
+		if _, err := h.children(im); err != nil {
 			invalid(&v, err)
 		}
 		return v, nil
@@ -144,7 +144,7 @@ func (h *Handler) image(ctx context.Context, name modelname.Name) (*wire.Detail,
 	im, err := h.findShown(ctx, name)
 	if err != nil {
 		// An index that cannot be read is shown as far as it is known.
-		found, findErr := h.find(ctx, name)
+		found, findErr := h.find(name)
 		if findErr != nil || len(found) != 1 || !isIndex(found[0]) {
 			return nil, err
 		}
@@ -158,7 +158,7 @@ func (h *Handler) image(ctx context.Context, name modelname.Name) (*wire.Detail,
 	if d.Signatures, err = h.signers(im); err != nil {
 		return nil, err
 	}
-	t, err := h.Store.Table(ctx, im.Table)
+	t, err := h.Store.Table(im.Table)
 	if err != nil {
 		invalid(&d.Image, err)
 	} else {
@@ -194,7 +194,7 @@ func (h *Handler) planRemoval(ctx context.Context, name modelname.Name) (*wire.R
 }
 
 func (h *Handler) removal(ctx context.Context, name modelname.Name, dryRun bool) (*wire.Removed, error) {
-	found, err := h.find(ctx, name)
+	found, err := h.find(name)
 	if errdefs.IsNotFound(err) && !dryRun {
 		return h.stopUnnamed(ctx, name, err)
 	}
@@ -209,7 +209,7 @@ func (h *Handler) removal(ctx context.Context, name modelname.Name, dryRun bool)
 			if dryRun {
 				continue
 			}
-			if err := h.untag(ctx, im, ref); err != nil {
+			if err := h.untag(im, ref); err != nil {
 				return nil, err
 			}
 			if err := h.stop(ctx, out, "", ref); err != nil {
@@ -217,7 +217,7 @@ func (h *Handler) removal(ctx context.Context, name modelname.Name, dryRun bool)
 			}
 			continue
 		}
-		entries, err := h.children(ctx, im)
+		entries, err := h.children(im)
 		if err != nil {
 			h.Log.Warn("index cannot be read, it is removed without its models", "digest", im.Manifest, "err", err)
 		}
@@ -229,7 +229,7 @@ func (h *Handler) removal(ctx context.Context, name modelname.Name, dryRun bool)
 		for _, im := range append(entries, im) {
 			out.Manifests = append(out.Manifests, im.Manifest)
 			if !dryRun {
-				if err := h.forget(ctx, im); err != nil {
+				if err := h.forget(im); err != nil {
 					return nil, err
 				}
 				if err := h.stop(ctx, out, im.Table, im.Refs...); err != nil {
@@ -281,7 +281,7 @@ func (h *Handler) stopUnnamed(ctx context.Context, name modelname.Name, notFound
 }
 
 // untag removes a reference of im, and its pin.
-func (h *Handler) untag(ctx context.Context, im store.Image, ref string) error {
+func (h *Handler) untag(im store.Image, ref string) error {
 	if err := h.Store.RemoveRef(modelname.Pin(ref)); err != nil {
 		return err
 	}
@@ -293,8 +293,8 @@ func (h *Handler) untag(ctx context.Context, im store.Image, ref string) error {
 }
 
 // forget removes im and its pins.
-func (h *Handler) forget(ctx context.Context, im store.Image) error {
-	pins, err := h.pinsOf(ctx, im)
+func (h *Handler) forget(im store.Image) error {
+	pins, err := h.pinsOf(im)
 	if err != nil {
 		return err
 	}
@@ -325,7 +325,7 @@ func invalid(v *wire.Image, err error) {
 
 // explain adds facts from the documents of an image and its files to d. What cannot be read is left out.
 func (h *Handler) explain(ctx context.Context, d *wire.Detail, im store.Image, t *filetable.Table, files []filetable.File) {
-	p, err := h.Store.ReadDocument(ctx, im, im.Config, maxConfig)
+	p, err := h.Store.ReadDocument(im, im.Config, maxConfig)
 	if err != nil || !json.Valid(p) {
 		return
 	}
@@ -336,7 +336,7 @@ func (h *Handler) explain(ctx context.Context, d *wire.Detail, im store.Image, t
 	}
 	var contextLength int64
 	var runner convert.Runner
-	if p, err := h.Store.ReadDocument(ctx, im, im.Manifest, convert.MaxManifestSize); err == nil {
+	if p, err := h.Store.ReadDocument(im, im.Manifest, convert.MaxManifestSize); err == nil {
 		if m, err := convert.ParseManifest(p); err == nil {
 			contextLength, runner = image.ContextLength(m.Annotations), image.RunnerOf(m.Annotations)
 		}

@@ -12,8 +12,8 @@ import (
 )
 
 // order returns the order in which a model is first read, by those who pulled it from the repository of a reference.
-func (h *Handler) order(ctx context.Context, name modelname.Name) (r wire.Recorded, err error) {
-	im, err := h.findOne(ctx, name)
+func (h *Handler) order(_ context.Context, name modelname.Name) (r wire.Recorded, err error) {
+	im, err := h.findOne(name)
 	if err != nil {
 		return r, err
 	}
@@ -22,7 +22,7 @@ func (h *Handler) order(ctx context.Context, name modelname.Name) (r wire.Record
 		return r, fmt.Errorf("%s: %w", name, err)
 	}
 	r.Order = translate.Order(o)
-	p, err := h.Store.ReadDocument(ctx, im, im.Manifest, convert.MaxManifestSize)
+	p, err := h.Store.ReadDocument(im, im.Manifest, convert.MaxManifestSize)
 	r.Image = ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: im.Manifest, Size: int64(len(p))}
 	return r, err
 }

@@ -14,19 +14,19 @@ import (
 )
 
 // pinsOf returns the pins that protect the model of im.
-func (h *Handler) pinsOf(ctx context.Context, im store.Image) ([]store.Ref, error) {
+func (h *Handler) pinsOf(im store.Image) ([]store.Ref, error) {
 	pins := h.Store.Catalog.Refs(modelname.PinPrefix)
 	return slices.DeleteFunc(pins, func(p store.Ref) bool { return isIndex(im) || p.Table != im.Table }), nil
 }
 
 // pins lists all pins.
-func (h *Handler) pins(ctx context.Context) ([]wire.Pin, error) {
+func (h *Handler) pins(_ context.Context) ([]wire.Pin, error) {
 	pins := h.Store.Catalog.Refs(modelname.PinPrefix)
-	return h.sized(ctx, pins)
+	return h.sized(pins)
 }
 
 // sized returns pins with the sizes of their models.
-func (h *Handler) sized(ctx context.Context, pins []store.Ref) ([]wire.Pin, error) {
+func (h *Handler) sized(pins []store.Ref) ([]wire.Pin, error) {
 	images := h.Store.Catalog.Images()
 	byTable, byRef := map[digest.Digest]store.Image{}, map[string]store.Image{}
 	for _, im := range images {
@@ -54,7 +54,7 @@ func (h *Handler) sized(ctx context.Context, pins []store.Ref) ([]wire.Pin, erro
 }
 
 // pin pins the model that the name refers to now.
-func (h *Handler) pin(ctx context.Context, req wire.PinRequest) ([]wire.Pin, error) {
+func (h *Handler) pin(_ context.Context, req wire.PinRequest) ([]wire.Pin, error) {
 	if err := checkTTL(req.TTL); err != nil {
 		return nil, err
 	}
@@ -62,28 +62,28 @@ func (h *Handler) pin(ctx context.Context, req wire.PinRequest) ([]wire.Pin, err
 	if err != nil {
 		return nil, err
 	}
-	im, err := h.findOne(ctx, name)
+	im, err := h.findOne(name)
 	if err != nil {
 		return nil, err
 	}
 	pin := modelname.Pin(modelname.Label(im, name.Ref))
-	if err := jobs.AddPin(ctx, h.Store, pin, im.Table, expiry(req.TTL), name.Ref); err != nil {
+	if err := jobs.AddPin(h.Store, pin, im.Table, expiry(req.TTL), name.Ref); err != nil {
 		return nil, err
 	}
 	p, err := h.Store.Catalog.Ref(pin)
 	if err != nil {
 		return nil, err
 	}
-	return h.sized(ctx, []store.Ref{p})
+	return h.sized([]store.Ref{p})
 }
 
 // unpin removes the pin of a reference, or all pins of the models of a digest. A pin of the same
 // model by another reference stays.
-func (h *Handler) unpin(ctx context.Context, name modelname.Name) ([]wire.Pin, error) {
+func (h *Handler) unpin(_ context.Context, name modelname.Name) ([]wire.Pin, error) {
 	if name.IsRef() {
-		return h.unpinRef(ctx, name)
+		return h.unpinRef(name)
 	}
-	found, err := h.find(ctx, name)
+	found, err := h.find(name)
 	pins := slices.DeleteFunc(h.Store.Catalog.Refs(modelname.PinPrefix), func(p store.Ref) bool {
 		isOf := func(im store.Image) bool { return !isIndex(im) && im.Table == p.Table }
 		return !slices.ContainsFunc(found, isOf) && !name.Matches(p.Table) // which can be all that is known of a model
@@ -96,21 +96,21 @@ func (h *Handler) unpin(ctx context.Context, name modelname.Name) ([]wire.Pin, e
 			return nil, err
 		}
 	}
-	return h.sized(ctx, pins)
+	return h.sized(pins)
 }
 
 // unpinRef removes the pin of a reference, if there is one. It returns an error if no model has the
 // name.
-func (h *Handler) unpinRef(ctx context.Context, name modelname.Name) ([]wire.Pin, error) {
+func (h *Handler) unpinRef(name modelname.Name) ([]wire.Pin, error) {
 	p, err := h.Store.Catalog.Ref(modelname.Pin(name.Ref.Recorded()))
 	if errdefs.IsNotFound(err) {
-		_, err = h.find(ctx, name)
+		_, err = h.find(name)
 		return []wire.Pin{}, err
 	}
 	if err != nil {
 		return nil, err
 	}
-	pins, err := h.sized(ctx, []store.Ref{p})
+	pins, err := h.sized([]store.Ref{p})
 	if err != nil {
 		return nil, err
 	}

@@ -81,7 +81,7 @@ func (h *Handler) resolved(ctx context.Context, name modelname.Name) (wire.Resol
 	if !public {
 		return wire.Resolved{}, none
 	}
-	im, err := h.findOne(ctx, name)
+	im, err := h.findOne(name)
 	if err != nil || slices.Contains(im.PrivateNames, name.Ref.Name()) {
 		return wire.Resolved{}, none
 	}
@@ -98,10 +98,10 @@ func (h *Handler) resolved(ctx context.Context, name modelname.Name) (wire.Resol
 		return wire.Resolved{}, none
 	}
 	out := wire.Resolved{Ref: name.Ref.Recorded(), Digest: im.Manifest, Origin: im.Origin.Digest, Format: im.Origin.Format, Path: mounts[at].Dir, Files: []wire.ResolvedFile{}}
-	files, err := h.Store.Views.Files(ctx, im.Table)
+	files, err := h.Store.Views.Files(im.Table)
 	out.Complete = err == nil
 	if err != nil {
-		t, err := h.Store.Table(ctx, im.Table)
+		t, err := h.Store.Table(im.Table)
 		if err != nil {
 			return wire.Resolved{}, none
 		}

@@ -19,7 +19,7 @@ import (
 // find returns the images that a name refers to: several if it is the digest of an index, or of an
 // origin that was converted by different rules. The digest is that of a converted manifest, an
 // origin or a table.
-func (h *Handler) find(ctx context.Context, name modelname.Name) (found []store.Image, err error) {
+func (h *Handler) find(name modelname.Name) (found []store.Image, err error) {
 	if name.IsRef() {
 		found = h.Store.Catalog.ImagesByRef(name.Ref.Recorded())
 	} else { // the store has no index by prefixes of digests
@@ -36,14 +36,14 @@ func (h *Handler) find(ctx context.Context, name modelname.Name) (found []store.
 
 // findOne returns the one model that a name refers to. For an index with one model it is that
 // model.
-func (h *Handler) findOne(ctx context.Context, name modelname.Name) (store.Image, error) {
-	found, err := h.find(ctx, name)
+func (h *Handler) findOne(name modelname.Name) (store.Image, error) {
+	found, err := h.find(name)
 	if err != nil {
 		return store.Image{}, err
 	}
 	models := map[digest.Digest]store.Image{}
 	for _, im := range found {
-		entries, err := h.children(ctx, im)
+		entries, err := h.children(im)
 		if err != nil {
 			return store.Image{}, err
 		}
@@ -68,11 +68,11 @@ func isIndex(im store.Image) bool { return im.Table == "" }
 
 // children returns the models of an index that are on the node, without duplicates; none if im is
 // not an index.
-func (h *Handler) children(ctx context.Context, im store.Image) ([]store.Image, error) {
+func (h *Handler) children(im store.Image) ([]store.Image, error) {
 	if !isIndex(im) {
 		return nil, nil
 	}
-	p, err := h.Store.ReadDocument(ctx, im, im.Manifest, convert.MaxManifestSize)
+	p, err := h.Store.ReadDocument(im, im.Manifest, convert.MaxManifestSize)
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +106,7 @@ type unnamedModel struct {
 // unnamed returns the models without an image that snapshots show or that are being downloaded. They
 // were converted before they were pushed, so containerd did not need the facade to pull them, or
 // their image was removed. Their name is the digest of their table.
-func (h *Handler) unnamed(ctx context.Context, images []store.Image, refs []store.Ref, work []wire.Job) ([]unnamedModel, error) {
+func (h *Handler) unnamed(images []store.Image, refs []store.Ref, work []wire.Job) ([]unnamedModel, error) {
 	known := map[digest.Digest]bool{"": true}
 	for _, im := range images {
 		known[im.Table] = true
@@ -124,7 +124,7 @@ func (h *Handler) unnamed(ctx context.Context, images []store.Image, refs []stor
 			return nil
 		}
 		known[table] = true
-		t, err := h.Store.Table(ctx, table)
+		t, err := h.Store.Table(table)
 		if errdefs.IsNotFound(err) {
 			return nil // its snapshot is about to be removed
 		} else if err != nil {
@@ -157,13 +157,13 @@ func (h *Handler) unnamed(ctx context.Context, images []store.Image, refs []stor
 
 // findShown is findOne, but name can also be the digest of the table of a model of unnamed.
 func (h *Handler) findShown(ctx context.Context, name modelname.Name) (store.Image, error) {
-	im, err := h.findOne(ctx, name)
+	im, err := h.findOne(name)
 	if name.IsRef() || !errdefs.IsNotFound(err) {
 		return im, err
 	}
 	refs := slices.DeleteFunc(h.Store.Catalog.Refs(modelname.SnapshotPrefix), func(r store.Ref) bool { return !name.Matches(r.Table) })
 	work := slices.DeleteFunc(h.Jobs.Status(ctx).Jobs, func(j wire.Job) bool { return !name.Matches(j.Table) })
-	shown, rerr := h.unnamed(ctx, nil, refs, work)
+	shown, rerr := h.unnamed(nil, refs, work)
 	switch {
 	case rerr != nil:
 		return im, rerr

@@ -28,7 +28,7 @@ import (
 // put records an image of a table.
 func (r *rig) put(t *testing.T, ref string, table digest.Digest) store.Image {
 	t.Helper()
-	manifest, err := r.store.PutBytes(t.Context(), []byte("{\"manifest of\":\""+ref+"\"}"))
+	manifest, err := r.store.PutBytes([]byte("{\"manifest of\":\"" + ref + "\"}"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +171,7 @@ func TestRemoveIndexPin(t *testing.T) {
 	r := newRig(t)
 	ctx := t.Context()
 	const ref = "reg.example/team/list:v1"
-	d, err := r.store.PutBytes(ctx, fmt.Appendf(nil, `{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[`+
+	d, err := r.store.PutBytes(fmt.Appendf(nil, `{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[`+
 		`{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":%q,"size":16,"platform":{"os":"linux","architecture":"amd64"}}]}`, r.image.Manifest))
 	if err != nil {
 		t.Fatal(err)
@@ -296,7 +296,7 @@ func TestRepairDocuments(t *testing.T) {
 		if err != nil || len(res.Bad) != 0 {
 			t.Errorf("restart %v: after it: %+v, %v", restart, res, err)
 		}
-		if _, err := r.store.Table(t.Context(), r.image.Table); err != nil {
+		if _, err := r.store.Table(r.image.Table); err != nil {
 			t.Errorf("restart %v: %v", restart, err)
 		}
 	}

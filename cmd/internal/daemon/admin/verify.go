@@ -21,7 +21,7 @@ func (h *Handler) verify(ctx context.Context, req wire.VerifyRequest, out *lines
 		if name, err = modelname.Parse(req.Name); err != nil {
 			return err
 		}
-		if im, err = h.findOne(ctx, name); err != nil {
+		if im, err = h.findOne(name); err != nil {
 			return err
 		}
 	}

@@ -71,7 +71,7 @@ func (c *Care) Verify(ctx context.Context, table digest.Digest, ref remote.Ref, 
 
 // repairDamaged downloads what tables lack that need damaged or missing objects.
 func (c *Care) repairDamaged(ctx context.Context, bad []store.CheckResult) {
-	tables, err := c.needing(ctx, bad)
+	tables, err := c.needing(bad)
 	_, end := c.Jobs.Verifying(wire.KindScrub, c.namesOf(tables))
 	res := &wire.VerifyResult{Bad: translate.Bad(bad)}
 	if err == nil {
@@ -87,7 +87,7 @@ func (c *Care) repairDamaged(ctx context.Context, bad []store.CheckResult) {
 
 // needing returns the tables that need damaged or missing objects: those with a reference, and those of images. That of
 // an index is empty.
-func (c *Care) needing(ctx context.Context, bad []store.CheckResult) (tables []digest.Digest, err error) {
+func (c *Care) needing(bad []store.CheckResult) (tables []digest.Digest, err error) {
 	is := map[digest.Digest]bool{}
 	for _, b := range bad {
 		is[b.Digest] = true
@@ -96,7 +96,7 @@ func (c *Care) needing(ctx context.Context, bad []store.CheckResult) (tables []d
 	for _, im := range c.Store.Catalog.Images() {
 		needs := is[im.Manifest] || is[im.Config]
 		if !needs && im.Table != "" {
-			missing, err := c.Store.Missing(ctx, im.Table)
+			missing, err := c.Store.Missing(im.Table)
 			if err != nil {
 				return nil, err
 			}
@@ -131,7 +131,7 @@ func (c *Care) repair(ctx context.Context, ref remote.Ref, in func(table digest.
 		return err
 	}
 	if len(res.Bad) > 0 {
-		lacking, err := c.lacking(ctx, in, res.Bad)
+		lacking, err := c.lacking(in, res.Bad)
 		if err != nil {
 			return err
 		}
@@ -205,7 +205,7 @@ func (c *Care) showAgain(ctx context.Context, res *wire.VerifyResult) (lacking [
 
 // lacking returns the tables of a set that lack something: those with a reference that need an object of bad, and those of
 // images. Objects of an evicted model are not missing.
-func (c *Care) lacking(ctx context.Context, in func(table digest.Digest) bool, bad []wire.BadObject) ([]digest.Digest, error) {
+func (c *Care) lacking(in func(table digest.Digest) bool, bad []wire.BadObject) ([]digest.Digest, error) {
 	var tables []digest.Digest
 	for _, b := range bad {
 		tables = append(tables, b.Tables...)
@@ -216,7 +216,7 @@ func (c *Care) lacking(ctx context.Context, in func(table digest.Digest) bool, b
 		if im.Table == "" || !in(im.Table) {
 			continue
 		}
-		missing, err := c.Store.Missing(ctx, im.Table)
+		missing, err := c.Store.Missing(im.Table)
 		if err != nil {
 			return nil, err
 		}

@@ -75,7 +75,7 @@ func (h *Mounts) Prepare(ctx context.Context, im store.Image, ref remote.Ref, r 
 		return wire.Mount{}, err
 	}
 	m, made, err := h.Snapshotter.PrepareHost(ctx, snapshotter.HostMount{Dir: r.Dir, Name: r.Name, Table: im.Table}, func(ctx context.Context, id string) error {
-		return h.advise(ctx, im, ref, h.Differ.ShowReady(ctx, id, im.Table, jobs.Repositories(names), sources, pending))
+		return h.advise(im, ref, h.Differ.ShowReady(ctx, id, im.Table, jobs.Repositories(names), sources, pending))
 	})
 	if err != nil {
 		return wire.Mount{}, err
@@ -88,11 +88,11 @@ func (h *Mounts) Prepare(ctx context.Context, im store.Image, ref remote.Ref, r 
 }
 
 // advise adds to the refusal of a model that is not complete how to download it.
-func (h *Mounts) advise(ctx context.Context, im store.Image, ref remote.Ref, err error) error {
+func (h *Mounts) advise(im store.Image, ref remote.Ref, err error) error {
 	if !errdefs.IsFailedPrecondition(err) {
 		return err
 	}
-	if _, ferr := h.Store.Views.Files(ctx, im.Table); !errdefs.IsUnavailable(ferr) {
+	if _, ferr := h.Store.Views.Files(im.Table); !errdefs.IsUnavailable(ferr) {
 		return err
 	}
 	return fmt.Errorf("%s; download it first: ballast prefetch %s: %w", wire.Text(err), modelname.Label(im, ref), errdefs.ErrFailedPrecondition)
@@ -105,7 +105,7 @@ func (h *Mounts) admit(ctx context.Context, im store.Image, names []string) (pen
 	if pending, err = h.Facade.Admit(ctx, c); err != nil || !pending {
 		return pending, err
 	}
-	if _, err := h.Store.Views.Files(ctx, im.Table); err != nil {
+	if _, err := h.Store.Views.Files(im.Table); err != nil {
 		return true, fmt.Errorf("its signatures can be checked only when it is complete: %w", errdefs.ErrFailedPrecondition)
 	}
 	c.Complete = true

@@ -44,7 +44,7 @@ type Background struct {
 
 	// Whole reports whether no byte of a table may be read before its whole file; nil means of no table.
 	// It is for models that were shown complete and have lost files since.
-	Whole func(ctx context.Context, table digest.Digest) (bool, error)
+	Whole func(table digest.Digest) (bool, error)
 
 	// Order looks for the order in which a table is read, where its sources are; nil: nowhere.
 	Order func(ctx context.Context, table digest.Digest, sources []transfer.Source) (filetable.Order, error)
@@ -197,7 +197,7 @@ func (b *Background) settle(ctx context.Context, table digest.Digest, sources []
 	if b.Order != nil && !b.Store.HasOrder(table, sources) {
 		o, err := b.Order(settled, table, sources)
 		if err == nil {
-			err = b.Store.PutOrder(ctx, table, sources, o)
+			err = b.Store.PutOrder(table, sources, o)
 		}
 		if err != nil {
 			b.Log.Debug("no order of the model is known", "table", table, "err", err)
@@ -251,7 +251,7 @@ func (b *Background) expose(ctx context.Context, t Shown, sources []transfer.Sou
 	o := store.ExposeOptions{View: t.view, Sources: sources, Wait: true}
 	if t.view == "" && b.Whole != nil {
 		var err error
-		if o.Whole, err = b.Whole(ctx, t.table); err != nil {
+		if o.Whole, err = b.Whole(t.table); err != nil {
 			return err
 		}
 	}
@@ -276,7 +276,7 @@ func (b *Background) Resume(ctx context.Context) (tables []Shown, err error) {
 			continue
 		}
 		done[t] = true
-		if complete(ctx, b.Store, t) {
+		if complete(b.Store, t) {
 			continue
 		}
 		sources, err := b.Sources(ctx, t.view, t.table)
@@ -316,16 +316,16 @@ func (b *Background) note(change func()) {
 }
 
 // complete reports whether a view has all files of a table.
-func complete(ctx context.Context, s *store.Store, t Shown) bool {
+func complete(s *store.Store, t Shown) bool {
 	if t.view == "" {
-		_, err := s.Views.Files(ctx, t.table)
+		_, err := s.Views.Files(t.table)
 		return err == nil
 	}
 	_, early := s.Views.Early(t.table)[t.view]
-	if early || s.Views.Present(ctx, t.view) != nil {
+	if early || s.Views.Present(t.view) != nil {
 		return false
 	}
-	_, err := s.Views.View(t.view).Readable(ctx, t.table)
+	_, err := s.Views.View(t.view).Readable(t.table)
 	return err == nil
 }
 
@@ -340,6 +340,6 @@ func (b *Background) shownIn(table digest.Digest) (shown []Shown) {
 }
 
 // ShowsEarly reports whether a snapshot shows a table that is not complete.
-func (b *Background) ShowsEarly(ctx context.Context, table digest.Digest) bool {
-	return slices.ContainsFunc(b.shownIn(table), func(t Shown) bool { return !complete(ctx, b.Store, t) })
+func (b *Background) ShowsEarly(table digest.Digest) bool {
+	return slices.ContainsFunc(b.shownIn(table), func(t Shown) bool { return !complete(b.Store, t) })
 }

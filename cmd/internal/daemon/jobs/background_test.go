@@ -103,7 +103,7 @@ func TestRestartReadsWholeFiles(t *testing.T) {
 	t.Parallel()
 	for _, whole := range []bool{false, true} {
 		r := newRestart(t)
-		r.Whole = func(context.Context, digest.Digest) (bool, error) { return whole, nil }
+		r.Whole = func(digest.Digest) (bool, error) { return whole, nil }
 		table := r.add(t, "snapshot/1", 1<<20, true)
 		if _, err := r.Resume(t.Context()); err != nil {
 			t.Fatal(err)
@@ -121,7 +121,7 @@ func TestShowsEarly(t *testing.T) {
 	table := r.add(t, "snapshot/1", 1<<20, false)
 	want := func(want bool) {
 		t.Helper()
-		if got := r.ShowsEarly(t.Context(), table); got != want {
+		if got := r.ShowsEarly(table); got != want {
 			t.Errorf("got %v, want %v", got, want)
 		}
 	}
@@ -185,7 +185,7 @@ func TestRestartCompletesWhatIsNotReadable(t *testing.T) {
 	go func() {
 		defer close(done)
 		for ctx.Err() == nil {
-			if _, err := r.Store.Views.Files(ctx, second); err == nil {
+			if _, err := r.Store.Views.Files(second); err == nil {
 				return
 			}
 			time.Sleep(time.Millisecond)
@@ -239,7 +239,7 @@ func TestRestWaitsForTheFirstRead(t *testing.T) {
 		sources := storetest.From(r.sources[table])
 		if known {
 			o := filetable.Order{Version: filetable.OrderVersion, Ranges: []filetable.Range{{Path: "model.bin", Size: 1}}}
-			if err := r.Store.PutOrder(t.Context(), table, sources, o); err != nil {
+			if err := r.Store.PutOrder(table, sources, o); err != nil {
 				t.Fatal(err)
 			}
 		}

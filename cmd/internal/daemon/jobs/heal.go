@@ -18,7 +18,7 @@ import (
 // Heal starts to download what a complete model has lost. It is called when containerd requests a
 // manifest: containerd already has the snapshots and requests nothing else.
 func (js *Jobs) Heal(ctx context.Context, im store.Image) {
-	missing, err := js.Store.Missing(ctx, im.Table)
+	missing, err := js.Store.Missing(im.Table)
 	if err != nil {
 		js.Log.Error("look for missing files of a model", "table", im.Table, "err", err)
 		return

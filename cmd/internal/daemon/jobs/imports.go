@@ -148,7 +148,7 @@ func (js *Jobs) importAll(ctx context.Context, j *job, from string, blobs regist
 	}
 	var first store.Image
 	for n, i := range imports {
-		im, err := i.Commit(ctx, func(im store.Image, ref remote.Ref) error { return js.finish(ctx, j, im, ref) })
+		im, err := i.Commit(func(im store.Image, ref remote.Ref) error { return js.finish(ctx, j, im, ref) })
 		if err != nil {
 			return store.Image{}, err
 		}

@@ -221,7 +221,7 @@ func (js *Jobs) finish(ctx context.Context, j *job, im store.Image, ref remote.R
 			return err
 		}
 	}
-	return js.pin(ctx, j, im, ref)
+	return js.pin(j, im, ref)
 }
 
 // Convert returns the converted image of a reference, without downloading its model.
@@ -232,7 +232,7 @@ func (js *Jobs) Convert(ctx context.Context, ref remote.Ref) (store.Image, error
 
 // pin creates the pin that the clients of j request, unless an existing one lasts longer. A client
 // that joins from here on starts a new job, for which all files are present.
-func (js *Jobs) pin(ctx context.Context, j *job, im store.Image, ref remote.Ref) error {
+func (js *Jobs) pin(j *job, im store.Image, ref remote.Ref) error {
 	js.mu.Lock()
 	delete(js.running, j.key)
 	pin := j.pin
@@ -248,12 +248,12 @@ func (js *Jobs) pin(ctx context.Context, j *job, im store.Image, ref remote.Ref)
 	case err == nil && old.Table == im.Table && (old.Expires.IsZero() || !pin.expires.IsZero() && old.Expires.After(pin.expires)):
 		return nil
 	}
-	return AddPin(ctx, js.Store, name, im.Table, pin.expires, ref)
+	return AddPin(js.Store, name, im.Table, pin.expires, ref)
 }
 
 // AddPin pins a table that was requested by a reference, which becomes its source for later
 // downloads. With the zero reference, its sources stay as they are.
-func AddPin(ctx context.Context, s *store.Store, name string, table digest.Digest, expires time.Time, ref remote.Ref) error {
+func AddPin(s *store.Store, name string, table digest.Digest, expires time.Time, ref remote.Ref) error {
 	if ref == (remote.Ref{}) {
 		return s.AddRef(name, table, expires)
 	}

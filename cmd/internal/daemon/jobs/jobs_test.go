@@ -191,7 +191,7 @@ func TestJobOutlivesAllClients(t *testing.T) {
 	close(r.gate)
 	deadline := time.Now().Add(2 * time.Minute)
 	for {
-		if _, err := r.Store.Views.Files(t.Context(), r.table); err == nil {
+		if _, err := r.Store.Views.Files(r.table); err == nil {
 			return
 		}
 		if time.Now().After(deadline) {

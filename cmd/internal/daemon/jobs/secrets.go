@@ -1,7 +1,6 @@
 package jobs
 
 import (
-	"context"
 	"log/slog"
 	"path/filepath"
 	"slices"
@@ -25,7 +24,7 @@ func OpenSecrets(c *config.Config, log *slog.Logger) (*pullsecret.Secrets, error
 
 // SettleSecrets keeps the pull secrets of the repositories that snapshots are pulled from and
 // forgets all others. Secrets of models that are shown and incomplete are also kept on disk.
-func (s *Sources) SettleSecrets(ctx context.Context) {
+func (s *Sources) SettleSecrets() {
 	s.settling.Lock()
 	defer s.settling.Unlock()
 	refs := s.Store.Catalog.Refs(modelname.SnapshotPrefix)
@@ -36,7 +35,7 @@ func (s *Sources) SettleSecrets(ctx context.Context) {
 	slices.Sort(held)
 	err := s.Secrets.Need(slices.Compact(held), func(name string) bool {
 		return slices.ContainsFunc(refs, func(r store.Ref) bool {
-			return slices.Contains(r.Sources, name) && s.Snapshotter.Shows(r) && !s.had(ctx, r)
+			return slices.Contains(r.Sources, name) && s.Snapshotter.Shows(r) && !s.had(r)
 		})
 	})
 	if err != nil {

@@ -39,14 +39,14 @@ type Sources struct {
 }
 
 // Pulled returns the sources of a table pulled from repositories.
-func (s *Sources) Pulled(ctx context.Context, table digest.Digest, from []differ.Repository) []transfer.Source {
-	images := s.images(ctx, table)
+func (s *Sources) Pulled(table digest.Digest, from []differ.Repository) []transfer.Source {
+	images := s.images(table)
 	return s.named(images, pulledNames(from, images), s.Facade.Sources)
 }
 
 // PulledNames returns the names of the repositories that a table is pulled from.
-func (s *Sources) PulledNames(ctx context.Context, table digest.Digest, from []differ.Repository) []string {
-	return pulledNames(from, s.images(ctx, table))
+func (s *Sources) PulledNames(table digest.Digest, from []differ.Repository) []string {
+	return pulledNames(from, s.images(table))
 }
 
 func pulledNames(from []differ.Repository, images []store.Image) (names []string) {
@@ -58,8 +58,8 @@ func pulledNames(from []differ.Repository, images []store.Image) (names []string
 }
 
 // Known implements differ.Options.Known. The facade knows the ports of the images that it has resolved.
-func (s *Sources) Known(ctx context.Context, table digest.Digest, r differ.Repository) (name string, several bool) {
-	name = pulledNames([]differ.Repository{r}, s.images(ctx, table))[0]
+func (s *Sources) Known(table digest.Digest, r differ.Repository) (name string, several bool) {
+	name = pulledNames([]differ.Repository{r}, s.images(table))[0]
 	host, path, _ := strings.Cut(name, "/")
 	host, port := remote.SplitHost(host)
 	for _, im := range s.Store.Catalog.Images() {
@@ -110,7 +110,7 @@ func (s *Sources) Wanted(ctx context.Context, table digest.Digest, ref remote.Re
 	if ref == (remote.Ref{}) {
 		return s.recorded(ctx, table, true)
 	}
-	images, names := s.images(ctx, table), []string{ref.Name()}
+	images, names := s.images(table), []string{ref.Name()}
 	return distinct(append(s.named(images, names, s.Facade.Sources), s.named(images, names, s.Facade.NodeSources)...)), nil
 }
 
@@ -124,7 +124,7 @@ func (s *Sources) Wanted(ctx context.Context, table digest.Digest, ref remote.Re
 // for all of these, not only for pins and mounts on the host.
 func (s *Sources) recorded(ctx context.Context, table digest.Digest, asNode bool) ([]transfer.Source, error) {
 	refs := s.Store.Catalog.RefsOf(table)
-	images := s.images(ctx, table)
+	images := s.images(table)
 	host, err := s.Snapshotter.HostRefs(ctx)
 	if err != nil {
 		return nil, err
@@ -150,7 +150,7 @@ func (s *Sources) recorded(ctx context.Context, table digest.Digest, asNode bool
 			out = append(out, from(r.Sources, false)...)
 		case !pin && !s.Snapshotter.Shows(r):
 			pending = true
-		case !pin && !s.had(ctx, r):
+		case !pin && !s.had(r):
 			if len(partly) == 0 {
 				partly = r.Sources
 			}
@@ -175,7 +175,7 @@ func (s *Sources) recorded(ctx context.Context, table digest.Digest, asNode bool
 // the images that were resolved from them only.
 func (s *Sources) Order(ctx context.Context, table digest.Digest, sources []transfer.Source) (filetable.Order, error) {
 	err := fmt.Errorf("no image of table %s was resolved from its sources: %w", table, errdefs.ErrNotFound)
-	for _, im := range s.images(ctx, table) {
+	for _, im := range s.images(table) {
 		for _, src := range sources {
 			repository, ok := src.Fetcher.(*remote.Repository)
 			if !ok || !slices.Contains(registry.Names(im), src.Name) {
@@ -201,9 +201,9 @@ func distinct(l []transfer.Source) []transfer.Source {
 }
 
 // had reports whether the snapshot of a reference shows a table of which it had all files.
-func (s *Sources) had(ctx context.Context, r store.Ref) bool {
+func (s *Sources) had(r store.Ref) bool {
 	view := s.Snapshotter.ViewOf(r)
-	return view == "" || complete(ctx, s.Store, Shown{view, r.Table})
+	return view == "" || complete(s.Store, Shown{view, r.Table})
 }
 
 // Shown returns the sources of a table that is shown in a view: only those of its snapshot. If
@@ -217,7 +217,7 @@ func (s *Sources) Shown(ctx context.Context, view string, table digest.Digest) (
 	case err != nil || !s.Snapshotter.Shows(r):
 		return nil, err
 	}
-	images := s.images(ctx, table)
+	images := s.images(table)
 	l := s.named(images, r.Sources, s.Facade.Sources)
 	if host, err := s.Snapshotter.HostRefs(ctx); err != nil {
 		return nil, err
@@ -228,7 +228,7 @@ func (s *Sources) Shown(ctx context.Context, view string, table digest.Digest) (
 }
 
 // images returns the images of a table. There are none if the facade did not resolve it.
-func (s *Sources) images(ctx context.Context, table digest.Digest) []store.Image {
+func (s *Sources) images(table digest.Digest) []store.Image {
 	images := s.Store.Catalog.ImagesByTable(table)
 	return images
 }

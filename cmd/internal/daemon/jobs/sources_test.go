@@ -70,7 +70,7 @@ func TestPulledNames(t *testing.T) {
 	t.Parallel()
 	d, table := newSources(t, tree.Links)
 	d.resolved(t, table, "127.0.0.1:5000/team/m:1", "hf.co/Qwen/m:1")
-	got := d.PulledNames(t.Context(), table, []differ.Repository{{Host: "index.docker.io", Name: "ai/m"}, {Host: "huggingface.co", Name: "Qwen/m"}, {Host: "127.0.0.1", Name: "team/m"}})
+	got := d.PulledNames(table, []differ.Repository{{Host: "index.docker.io", Name: "ai/m"}, {Host: "huggingface.co", Name: "Qwen/m"}, {Host: "127.0.0.1", Name: "team/m"}})
 	if diff := cmp.Diff(got, []string{"docker.io/ai/m", "hf.co/Qwen/m", "127.0.0.1:5000/team/m"}); diff != "" {
 		t.Errorf("names (-got +want):\n%s", diff)
 	}
@@ -97,7 +97,7 @@ func TestKnownPorts(t *testing.T) {
 		{"::1", "team/m", "[::1]:5000/team/m", false},
 		{"[0::1]:6000", "team/m", "[::1]:6000/team/m", true},
 	} {
-		name, several := d.Known(t.Context(), table, differ.Repository{Host: tt.host, Name: tt.repository})
+		name, several := d.Known(table, differ.Repository{Host: tt.host, Name: tt.repository})
 		if name != tt.name || several != tt.several {
 			t.Errorf("%s/%s: %s, %t, want %s, %t", tt.host, tt.repository, name, several, tt.name, tt.several)
 		}
@@ -147,10 +147,10 @@ func sameNames(t *testing.T, what string, got []transfer.Source, want ...string)
 func TestSourceOrder(t *testing.T) {
 	d, table := newSources(t, tree.Links)
 	d.resolved(t, table, "aaa.evil/x:1", "good.example:5000/team/m:1")
-	sameNames(t, "pulled", d.Pulled(t.Context(), table, []differ.Repository{{Host: "good.example:5000", Name: "team/m"}}), "good.example:5000/team/m")
-	sameNames(t, "pulled, port not known", d.Pulled(t.Context(), table, []differ.Repository{{Host: "good.example", Name: "team/m"}}), "good.example:5000/team/m")
-	sameNames(t, "pulled from elsewhere", d.Pulled(t.Context(), table, []differ.Repository{{Host: "good.example", Name: "team/other"}}), "good.example/team/other")
-	sameNames(t, "pulled by the stranger", d.Pulled(t.Context(), table, []differ.Repository{{Host: "aaa.evil", Name: "x"}}), "aaa.evil/x")
+	sameNames(t, "pulled", d.Pulled(table, []differ.Repository{{Host: "good.example:5000", Name: "team/m"}}), "good.example:5000/team/m")
+	sameNames(t, "pulled, port not known", d.Pulled(table, []differ.Repository{{Host: "good.example", Name: "team/m"}}), "good.example:5000/team/m")
+	sameNames(t, "pulled from elsewhere", d.Pulled(table, []differ.Repository{{Host: "good.example", Name: "team/other"}}), "good.example/team/other")
+	sameNames(t, "pulled by the stranger", d.Pulled(table, []differ.Repository{{Host: "aaa.evil", Name: "x"}}), "aaa.evil/x")
 
 	wanted := func(ref remote.Ref) []transfer.Source {
 		t.Helper()
@@ -198,9 +198,9 @@ func TestSourceIdentity(t *testing.T) {
 		t.Fatal(err)
 	}
 	from := []differ.Repository{{Host: "good.example", Name: "team/m"}}
-	sameKeys(t, "pulled without a secret", d.Pulled(t.Context(), table, from), name+" ")
+	sameKeys(t, "pulled without a secret", d.Pulled(table, from), name+" ")
 	d.Secrets.Keep(name, remote.Credentials{Username: "alice", Secret: "s3cr3t"})
-	sameKeys(t, "pulled", d.Pulled(t.Context(), table, from), name+" pull secret 1", name+" ")
+	sameKeys(t, "pulled", d.Pulled(table, from), name+" pull secret 1", name+" ")
 
 	recorded := func(asNode bool) []transfer.Source {
 		t.Helper()
@@ -253,7 +253,7 @@ func TestSecretsOnDisk(t *testing.T) {
 	const name = "good.example/team/m"
 	d.Secrets.Keep(name, remote.Credentials{Username: "alice", Secret: "s3cr3t"})
 	d.pull(t, table, true, name)
-	d.SettleSecrets(t.Context())
+	d.SettleSecrets()
 	if d := cmp.Diff(left(), []string{"key"}); d != "" {
 		t.Errorf("files (-got +want):\n%s", d)
 	}
@@ -263,7 +263,7 @@ func TestSecretsOnDisk(t *testing.T) {
 		t.Errorf("keep_secrets = false: %v, want nothing", got)
 	}
 	d.Secrets.Keep(name, remote.Credentials{Username: "alice", Secret: "s3cr3t"})
-	d.SettleSecrets(t.Context())
+	d.SettleSecrets()
 	if l := d.Secrets.Of(name); len(l) != 1 {
 		t.Errorf("in memory: %v", l)
 	}
@@ -338,7 +338,7 @@ func TestSourcesOfStrangers(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("one had all of it", "good.example/m")
-	d.SettleSecrets(t.Context())
+	d.SettleSecrets()
 	files, err := os.ReadDir(filepath.Join(c.Root, dirs.Secrets))
 	if err != nil {
 		t.Fatal(err)

@@ -26,7 +26,7 @@ type watched struct {
 
 // containerd lists a pull that waits for a table, until end is called.
 func (js *Jobs) containerd(ctx context.Context, table digest.Digest) (end func(error)) {
-	w := &watched{Job: wire.Job{Kind: wire.KindContainerd, Ref: js.nameOf(ctx, table), Table: table, Waiting: 1}}
+	w := &watched{Job: wire.Job{Kind: wire.KindContainerd, Ref: js.nameOf(table), Table: table, Waiting: 1}}
 	ended, counted := js.watch(w), js.Metrics.Pull(wire.KindContainerd)
 	return func(err error) {
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
@@ -40,7 +40,7 @@ func (js *Jobs) containerd(ctx context.Context, table digest.Digest) (end func(e
 			js.mu.Unlock()
 		}
 		format := ""
-		if t, terr := js.Store.Table(context.WithoutCancel(ctx), table); terr == nil {
+		if t, terr := js.Store.Table(table); terr == nil {
 			format = t.Origin.Format
 		}
 		counted(format, err)
@@ -157,7 +157,7 @@ func (js *Jobs) Status(ctx context.Context) wire.Status {
 	s := wire.Status{Jobs: append(append([]wire.Job{}, running...), ended...), Paused: js.Store.Paused()}
 	for i, j := range s.Jobs {
 		if j.Ref == "" && j.Table != "" {
-			s.Jobs[i].Ref = js.nameOf(ctx, j.Table)
+			s.Jobs[i].Ref = js.nameOf(j.Table)
 		}
 	}
 	js.forget(s.Jobs)
@@ -188,8 +188,8 @@ func measure(j *wire.Job, work []store.Work) {
 
 // nameOf returns a reference of the images of a table or, if they were removed, one that they had.
 // Otherwise it returns the digest of the table.
-func (js *Jobs) nameOf(ctx context.Context, table digest.Digest) string {
-	images := js.Sources.images(ctx, table)
+func (js *Jobs) nameOf(table digest.Digest) string {
+	images := js.Sources.images(table)
 	js.mu.Lock()
 	defer js.mu.Unlock()
 	name := ""
@@ -235,7 +235,7 @@ func (js *Jobs) Stop(ctx context.Context, table digest.Digest, refs ...string) (
 		n++
 	}
 	for _, w := range js.Store.Work() {
-		if w.Waiting > 0 || w.Table != table && (len(js.Sources.images(ctx, w.Table)) > 0 || !slices.Contains(refs, js.nameOf(ctx, w.Table))) {
+		if w.Waiting > 0 || w.Table != table && (len(js.Sources.images(w.Table)) > 0 || !slices.Contains(refs, js.nameOf(w.Table))) {
 			continue
 		}
 		m, err := js.Store.Abandon(ctx, w.Table)

@@ -32,7 +32,7 @@ func (r *pullRig) abandon(t *testing.T) {
 // put records the image of the model.
 func (r *pullRig) put(t *testing.T) store.Image {
 	t.Helper()
-	d, err := r.Store.PutBytes(t.Context(), []byte("{}"))
+	d, err := r.Store.PutBytes([]byte("{}"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -103,11 +103,11 @@ func (o *Origins) Volume(ctx context.Context, d digest.Digest, id string) error 
 		return err
 	}
 	names := namesOf(all, d)
-	made, err := o.Facade.Made(ctx, d)
+	made, err := o.Facade.Made(d)
 	if err != nil {
 		return err
 	}
-	refuse := func(why string) error { return o.refuse(ctx, d, names, made, why) }
+	refuse := func(why string) error { return o.refuse(d, names, made, why) }
 	switch {
 	case o.Off:
 		return refuse("facade.origin_digests is off")
@@ -134,7 +134,7 @@ func (o *Origins) Volume(ctx context.Context, d digest.Digest, id string) error 
 	case o.Facade.Signatures != nil && len(public) != len(names):
 		return refuse("there are rules for signatures, and it was pulled from several repositories, not all of which give it to everybody")
 	}
-	model, err := o.Facade.ForHere(ctx, im)
+	model, err := o.Facade.ForHere(im)
 	if err != nil {
 		return refuse(err.Error())
 	}
@@ -144,7 +144,7 @@ func (o *Origins) Volume(ctx context.Context, d digest.Digest, id string) error 
 		}
 		return fmt.Errorf("model %s: %w", pinned(names[0], d), err)
 	}
-	return o.keep(ctx, d, model, public)
+	return o.keep(d, model, public)
 }
 
 // readByAll reports whether callers have read the origin with digest d, with credentials of their own,
@@ -173,21 +173,21 @@ func isID(name string) bool { return strings.HasPrefix(name, digest.SHA256.Strin
 // showPrivate shows a model that callers have read by all names with their credentials. containerd does
 // not say by which of them the pod named it, so each repository must have given all of its files.
 func (o *Origins) showPrivate(ctx context.Context, id string, d digest.Digest, made store.Image, names []string) error {
-	model, err := o.Facade.ForHere(ctx, made)
+	model, err := o.Facade.ForHere(made)
 	if err != nil {
-		return o.refuse(ctx, d, names, made, err.Error())
+		return o.refuse(d, names, made, err.Error())
 	}
 	for _, n := range names[1:] {
 		if err := o.Fetch(ctx, model, n); err != nil {
-			return o.refuse(ctx, d, names, made, fmt.Sprintf("containerd has it also by the name %s, which must give it too: %v", n, err))
+			return o.refuse(d, names, made, fmt.Sprintf("containerd has it also by the name %s, which must give it too: %v", n, err))
 		}
 	}
 	err = o.Show(ctx, id, model, names, true)
 	switch {
 	case err == nil:
-		return o.keep(ctx, d, model, names[:1])
+		return o.keep(d, model, names[:1])
 	case len(names) > 1:
-		return o.refuse(ctx, d, names[1:], made, fmt.Sprintf("containerd has it also by the name %s, which must give it too: %v", names[0], err))
+		return o.refuse(d, names[1:], made, fmt.Sprintf("containerd has it also by the name %s, which must give it too: %v", names[0], err))
 	}
 	return fmt.Errorf("model %s: %w", pinned(names[0], d), err)
 }
@@ -210,7 +210,7 @@ func namesOf(all []images.Image, d digest.Digest) (names []string) {
 func pinned(name string, d digest.Digest) string { return name + "@" + d.String() }
 
 // refuse returns why the model of an image is not shown, with the digest to use instead, if known.
-func (o *Origins) refuse(ctx context.Context, d digest.Digest, names []string, im store.Image, why string) error {
+func (o *Origins) refuse(d digest.Digest, names []string, im store.Image, why string) error {
 	name := "image"
 	if len(names) > 0 {
 		name = names[0]
@@ -309,7 +309,7 @@ func (o *Origins) isBare(ctx context.Context, m ctrd.Manifest) (bool, error) {
 
 // keep adds a reference that protects a model, shown from repositories with these names, for as long as
 // containerd has its image.
-func (o *Origins) keep(ctx context.Context, d digest.Digest, im store.Image, from []string) error {
+func (o *Origins) keep(d digest.Digest, im store.Image, from []string) error {
 	name := modelname.Origin(d)
 	if r, err := o.Store.Catalog.Ref(name); err == nil && r.Table == im.Table {
 		return nil
@@ -352,7 +352,7 @@ func (o *Origins) Bare(ctx context.Context) error {
 		advice = fmt.Sprintf("this is one of %d such images: then remove %s, and other images with the same content", n, strings.Join(models[:min(n, 5)], ", "))
 	}
 	return fmt.Errorf("a snapshot without layers is refused, because it would be an empty directory in the place of a model: %w (%s)",
-		o.refuse(ctx, first.Target.Digest, namesOf(all, first.Target.Digest), store.Image{}, "only image volumes of pods show it"), advice)
+		o.refuse(first.Target.Digest, namesOf(all, first.Target.Digest), store.Image{}, "only image volumes of pods show it"), advice)
 }
 
 // Settle releases the models of images that containerd no longer has.

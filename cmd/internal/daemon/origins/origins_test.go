@@ -235,7 +235,7 @@ func (r *rig) convert(t *testing.T, name string, b *converttest.Built, private b
 	ok(t, err)
 	_, err = i.Fetch(t.Context(), func(digest.Digest, []store.Progress) {})
 	ok(t, err)
-	im, err := i.Commit(t.Context(), func(store.Image, remote.Ref) error { return nil })
+	im, err := i.Commit(func(store.Image, remote.Ref) error { return nil })
 	ok(t, errors.Join(err, i.Close()))
 	return im
 }

@@ -2,7 +2,6 @@ package node
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -38,7 +37,7 @@ const (
 
 // Check checks a configuration. It returns the names of the proxy plugins that are ballast's, "" if it
 // has none.
-func (k *Checker) Check(ctx context.Context, c *Containerd) (snapshotter, differ string) {
+func (k *Checker) Check(c *Containerd) (snapshotter, differ string) {
 	k.c = c
 	before := len(k.Findings)
 	k.formats()

@@ -177,7 +177,7 @@ func TestNeighbours(t *testing.T) {
 				t.Fatal(err)
 			}
 			k := &Checker{Host: h, Config: config.Default(), Unit: "containerd"}
-			k.Check(t.Context(), c)
+			k.Check(c)
 			var got []string
 			for _, f := range k.Findings {
 				if f.Check == CheckNeighbours {

@@ -28,7 +28,7 @@ func (b *builder) judge(ctx context.Context) error {
 		return err
 	}
 	k := node.Checker{Host: b.Host, Config: b.Config, Unit: b.Unit}
-	k.Check(ctx, planned)
+	k.Check(planned)
 	for _, f := range k.Findings {
 		if f.Check == node.CheckNeighbours && !b.fixing {
 			b.note("%s", f.Text())

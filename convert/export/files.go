@@ -119,11 +119,11 @@ func (j *job) files(ctx context.Context) ([]file, error) {
 	if err != nil {
 		return nil, err
 	}
-	return settle(t, append(all, unpacked...), j.o.DryRun)
+	return consistent(t, append(all, unpacked...), j.o.DryRun)
 }
 
-// settle sorts files, removes duplicate paths, and checks that the files are consistent.
-func settle(t *filetable.Table, all []file, partly bool) ([]file, error) {
+// consistent sorts files, removes duplicate paths, and checks that the files are consistent.
+func consistent(t *filetable.Table, all []file, partly bool) ([]file, error) {
 	slices.SortStableFunc(all, func(a, b file) int { return cmp.Compare(a.Path, b.Path) })
 	if !partly {
 		flat := flatten(t.Origin, all)

@@ -73,7 +73,7 @@ func TestMirrorLies(t *testing.T) {
 				}
 			}
 			pull(content, build(content))
-			if m := c.Mirrors(); len(m) != 1 || m[0].Counts.Wrong.Load() != 1 || time.Until(m[0].For["registry.example"].Shunned()) < 59*time.Minute {
+			if m := c.Mirrors(); len(m) != 1 || m[0].Counts.Wrong.Load() != 1 || time.Until(m[0].For["registry.example"].AvoidedUntil()) < 59*time.Minute {
 				t.Fatalf("mirrors: %+v", m)
 			}
 			asked := len(mirror.requests())
@@ -111,8 +111,8 @@ func TestDamagedRegistry(t *testing.T) {
 		if err := s.Hydrate(t.Context(), b.Put(t, s), store.HydrateOptions{Sources: from}); !errdefs.IsDataLoss(err) {
 			t.Errorf("chunks %t: %v, want wrong bytes", chunks, err)
 		}
-		if m := c.Mirrors()[0]; !m.For["registry.example"].Shunned().IsZero() || m.Counts.Wrong.Load() != 0 {
-			t.Errorf("chunks %t: the mirror is shunned", chunks)
+		if m := c.Mirrors()[0]; !m.For["registry.example"].AvoidedUntil().IsZero() || m.Counts.Wrong.Load() != 0 {
+			t.Errorf("chunks %t: the mirror is avoided", chunks)
 		}
 	}
 }
@@ -344,7 +344,7 @@ func TestVerdictIsRemembered(t *testing.T) {
 	c := mirroredHost(t, server, mirror, remote.Options{})
 	repositoryOf(t, c, exampleRef(t, "x"), nil)
 	lied := c.Mirrors()[0].For["registry.example"]
-	transfer.Convict(slog.New(slog.DiscardHandler), transfer.Source{}, []transfer.Source{{Endpoint: lied}})
+	transfer.ReportWrong(slog.New(slog.DiscardHandler), transfer.Source{}, []transfer.Source{{Endpoint: lied}})
 	askOthers(t, c, remote.MaxHosts+1)
 	repositoryOf(t, c, exampleRef(t, "x"), nil)
 	if c.Mirrors()[0].For["registry.example"] != lied {

@@ -191,7 +191,7 @@ func (e *evidence) from(ctx context.Context, repo *remote.Repository) bool {
 	for _, of := range e.s.Manifests {
 		for _, read := range []func(context.Context, *remote.Repository, digest.Digest) error{e.referrers, e.signatures} {
 			if err := read(ctx, repo, of); err != nil {
-				e.doubt(err)
+				e.addProblem(err)
 				answered = false
 			}
 		}
@@ -199,8 +199,8 @@ func (e *evidence) from(ctx context.Context, repo *remote.Repository) bool {
 	return answered
 }
 
-// doubt records an error, which counts if no signature is found.
-func (e *evidence) doubt(err error) {
+// addProblem records an error, which counts if no signature is found.
+func (e *evidence) addProblem(err error) {
 	switch {
 	case err == nil:
 	case errdefs.IsInvalidArgument(err), errdefs.IsNotImplemented(err), errdefs.IsDataLoss(err):
@@ -253,7 +253,7 @@ func (e *evidence) referrers(ctx context.Context, repo *remote.Repository, of di
 			continue
 		}
 		if err := e.manifest(ctx, repo, d.Digest.String(), of); err != nil {
-			e.doubt(err)
+			e.addProblem(err)
 		}
 	}
 	return nil
@@ -299,7 +299,7 @@ func (e *evidence) manifest(ctx context.Context, repo *remote.Repository, object
 		p, err := artifact.ReadBlob(ctx, l.Descriptor, limit)
 		switch {
 		case err != nil:
-			e.doubt(fmt.Errorf("signature %s: %w", object, err))
+			e.addProblem(fmt.Errorf("signature %s: %w", object, err))
 		case l.MediaType == mediatype.CosignPayload:
 			e.payloads = append(e.payloads, payload{l.Descriptor, p, of})
 		default:

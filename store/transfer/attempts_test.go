@@ -130,7 +130,7 @@ func TestAttemptsAside(t *testing.T) {
 			t.Errorf("asked %s while the mirror rests", got)
 		}
 		both := m.sources()
-		Convict(slog.New(slog.DiscardHandler), both[1], both)
+		ReportWrong(slog.New(slog.DiscardHandler), both[1], both)
 		if got := ask(); got != "origin" {
 			t.Errorf("asked %s after the mirror lied", got)
 		}
@@ -144,11 +144,11 @@ func TestRangeChecked(t *testing.T) {
 		alone      bool    // there is only the origin
 		checks     []error // results
 		err        error
-		convicted  bool
+		avoided  bool
 		mirror, by int64 // requests to the mirror and to the origin
 	}{
 		"right":                          {checks: []error{nil}, mirror: 1},
-		"the mirror lies":                {checks: []error{wrong, nil}, convicted: true, mirror: 1, by: 1},
+		"the mirror lies":                {checks: []error{wrong, nil}, avoided: true, mirror: 1, by: 1},
 		"both lie":                       {checks: []error{wrong, wrong}, err: ErrWrong, mirror: 1, by: 1},
 		"the check fails":                {checks: []error{full}, err: full, mirror: 1},
 		"the origin lies once":           {alone: true, checks: []error{wrong, nil}, by: 2},
@@ -178,8 +178,8 @@ func TestRangeChecked(t *testing.T) {
 				if mirror, by := m.mirror.calls.Load(), m.origin.calls.Load(); mirror != tt.mirror || by != tt.by {
 					t.Errorf("the mirror got %d requests and the origin %d, want %d and %d", mirror, by, tt.mirror, tt.by)
 				}
-				if convicted := m.endpoint.Counts.Wrong.Load() == 1; convicted != tt.convicted || convicted == m.endpoint.Shunned().IsZero() {
-					t.Errorf("convicted %t, want %t", convicted, tt.convicted)
+				if avoided := m.endpoint.Counts.Wrong.Load() == 1; avoided != tt.avoided || avoided == m.endpoint.AvoidedUntil().IsZero() {
+					t.Errorf("avoided %t, want %t", avoided, tt.avoided)
 				}
 				lies := int64(0)
 				for _, err := range tt.checks {

@@ -7,7 +7,7 @@
 //	Sources    the sources of a blob, by caller, with their results, and which of them goes first
 //	Attempts   the requests for the same bytes: which source is asked, when another one is, when all are again,
 //	           what the result says about an endpoint, which error is reported
-//	Fetch      fetches ranges: leaves slow sources, blames and convicts those of wrong bytes; or reads blobs
+//	Fetch      fetches ranges: leaves slow sources, avoids those of wrong bytes; or reads blobs
 //	           sequentially from servers without ranges
 //	Scheduler  shares request slots, buffers and unpackers between sources
 //	Flow       a piece of work with its urgency

@@ -36,7 +36,7 @@ type Endpoint struct {
 	mu      sync.Mutex // guards the following
 	rest    rest
 	trial   bool      // a request is running although the last one failed
-	shunned time.Time // it sent wrong bytes, and is not asked before
+	avoided time.Time // it sent wrong bytes, and is not asked before
 	rate    float64   // bytes per second of one request, as of rated
 	rated   time.Time
 	tried   time.Time // when a transfer was last given to it to learn its rate
@@ -51,7 +51,7 @@ type Counts struct {
 
 // How mirrors are treated.
 const (
-	shunFor = time.Hour        // how long a mirror is not asked after wrong bytes
+	avoidFor = time.Hour        // how long a mirror is not asked after wrong bytes
 	maxRest = time.Minute      // longest pause after failures
 	rateAge = time.Minute      // how long a measured rate counts
 	share   = 4                // a mirror may be slower than others by this factor
@@ -90,20 +90,20 @@ func (e *Endpoint) Resting() time.Time {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.shunned.After(e.rest.until) {
-		return e.shunned
+	if e.avoided.After(e.rest.until) {
+		return e.avoided
 	}
 	return e.rest.until
 }
 
-// Shunned returns until when the endpoint is not asked because it sent wrong bytes.
-func (e *Endpoint) Shunned() time.Time {
+// AvoidedUntil returns until when the endpoint is not asked because it sent wrong bytes.
+func (e *Endpoint) AvoidedUntil() time.Time {
 	if e == nil {
 		return time.Time{}
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.shunned
+	return e.avoided
 }
 
 // enter begins a request. After a failure, one request at a time finds out whether a mirror is well again:
@@ -173,9 +173,9 @@ func (e *Endpoint) count(n int) {
 	}
 }
 
-// outdoes returns why a mirror that gives rate bytes a second should be left for e: errSlow if e is known to be
+// fasterThan returns why a mirror that gives rate bytes a second should be left for e: errSlow if e is known to be
 // much faster, errCompare if its rate is unknown, for one transfer at a time; otherwise nil.
-func (e *Endpoint) outdoes(rate float64) error {
+func (e *Endpoint) fasterThan(rate float64) error {
 	if e == nil {
 		return nil
 	}
@@ -191,9 +191,9 @@ func (e *Endpoint) outdoes(rate float64) error {
 	return nil
 }
 
-// Convict records that the mirrors among sources sent wrong bytes of which an origin, right, then had the right
+// ReportWrong records that the mirrors among sources sent wrong bytes of which an origin, right, then had the right
 // ones: these mirrors are not asked for an hour. If right is a mirror too, nobody knows what the origin has.
-func Convict(log *slog.Logger, right Source, sources []Source) {
+func ReportWrong(log *slog.Logger, right Source, sources []Source) {
 	if right.Endpoint.isMirror() {
 		return
 	}
@@ -205,7 +205,7 @@ func Convict(log *slog.Logger, right Source, sources []Source) {
 		}
 		seen[e] = true
 		e.mu.Lock()
-		e.shunned = time.Now().Add(shunFor)
+		e.avoided = time.Now().Add(avoidFor)
 		e.mu.Unlock()
 		e.Counts.Wrong.Add(1)
 		log.Error("a mirror sent wrong bytes; it is not asked for an hour", "mirror", e.Name, "source", src.Name)

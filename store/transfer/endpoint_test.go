@@ -250,8 +250,8 @@ func TestRests(t *testing.T) {
 	})
 }
 
-// TestConvicted checks that a mirror that sent wrong bytes is not asked for an hour, unless there is no origin.
-func TestConvicted(t *testing.T) {
+// TestWrongMirrorIsAvoided checks that a mirror that sent wrong bytes is not asked for an hour, unless there is no origin.
+func TestWrongMirrorIsAvoided(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirrored(t, quick(), quick())
 		order := func() (l []string) {
@@ -265,11 +265,11 @@ func TestConvicted(t *testing.T) {
 		if got := order(); !slices.Equal(got, []string{"origin"}) {
 			t.Errorf("after wrong bytes: %v", got)
 		}
-		Convict(slog.New(slog.DiscardHandler), both[0], both[:1])
-		if !m.endpoint.Shunned().IsZero() {
-			t.Error("a mirror was convicted by a mirror")
+		ReportWrong(slog.New(slog.DiscardHandler), both[0], both[:1])
+		if !m.endpoint.AvoidedUntil().IsZero() {
+			t.Error("a mirror is avoided because of a mirror")
 		}
-		Convict(slog.New(slog.DiscardHandler), both[1], both)
+		ReportWrong(slog.New(slog.DiscardHandler), both[1], both)
 		m.from = Sources{} // of another blob
 		m.from.Set("a", m.sources())
 		for _, tt := range []struct {

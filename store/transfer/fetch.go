@@ -51,7 +51,7 @@ type Fetch struct {
 // Sources are asked as Attempts describes, until the range is complete, no source can provide it, or eight rounds made
 // no progress. If a source is slower than MinRate, or a mirror much slower than others, the rest of the range is taken
 // from another source without known problems. A source of wrong bytes is blamed and another one is asked, or the same
-// one once more if there is no other. The mirrors among them are convicted if an origin then has the right bytes.
+// one once more if there is no other. The mirrors among them are reported as wrong if an origin then has the right bytes.
 //
 // It returns ErrNoRanges if the server does not support ranges, ErrRevoked if hold is revoked, ErrWrong, other errors
 // of check, and otherwise those of Attempts.
@@ -130,7 +130,7 @@ func (r *rangeFetch) keep(src Source) int {
 func (r *rangeFetch) judge(ctx context.Context, t *Attempts, err error) {
 	switch {
 	case err == nil:
-		Convict(r.Log, t.Source, t.lied)
+		ReportWrong(r.Log, t.Source, t.lied)
 	case !errdefs.IsDataLoss(err):
 		t.end(ctx, err)
 	default:

@@ -140,7 +140,7 @@ func (s *Sources) Order() []Source {
 			seen[key] = true
 			origin = origin || !src.Endpoint.isMirror()
 			switch {
-			case src.Endpoint.isMirror() && (s.doubted || src.Endpoint.Shunned().After(now)):
+			case src.Endpoint.isMirror() && (s.doubted || src.Endpoint.AvoidedUntil().After(now)):
 				doubted = append(doubted, src)
 			case s.until(src).After(now):
 				bad = append(bad, src)
@@ -168,8 +168,8 @@ func (s *Sources) until(src Source) time.Time {
 	return t
 }
 
-// Payer returns the key of the first source, or "".
-func (s *Sources) Payer() string {
+// FirstKey returns the key of the first source, or "".
+func (s *Sources) FirstKey() string {
 	if order := s.Order(); len(order) > 0 {
 		return order[0].Key()
 	}
@@ -244,7 +244,7 @@ func (s *Sources) better(src Source, asked map[string]error, rate float64) error
 			case !src.Endpoint.isMirror():
 				continue
 			}
-			if why := other.Endpoint.outdoes(rate); why != nil {
+			if why := other.Endpoint.fasterThan(rate); why != nil {
 				return why
 			}
 		}

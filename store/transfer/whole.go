@@ -12,7 +12,7 @@ import (
 // other, so that the blob is read sequentially.
 func (f *Fetch) All(ctx context.Context, n int, fill, use func(int, *Slot) error, anew func()) error {
 	buffers := f.Scheduler.Buffers
-	err := buffers.Ordered(ctx, f.Flow, f.From.Payer, n, fill, use)
+	err := buffers.Ordered(ctx, f.Flow, f.From.FirstKey, n, fill, use)
 	if !errors.Is(err, ErrNoRanges) {
 		return err
 	}
@@ -21,7 +21,7 @@ func (f *Fetch) All(ctx context.Context, n int, fill, use func(int, *Slot) error
 	f.Received = new(atomic.Int64) // bytes that are fetched twice count once
 	defer f.whole.close()
 	for i := range n {
-		err := buffers.With(ctx, f.Flow, f.From.Payer, func(sl *Slot) error {
+		err := buffers.With(ctx, f.Flow, f.From.FirstKey, func(sl *Slot) error {
 			if err := fill(i, sl); err != nil || use == nil {
 				return err
 			}

@@ -155,7 +155,7 @@ func (d *Daemon) buildSnapshotter() (err error) {
 		Background: &jobs.Background{
 			Store: d.store, Sources: sources.Shown, Shows: d.snapshotter.Shows, View: d.snapshotter.ViewOf, Log: log,
 			Whole: d.facade.Signatures.Whole, Order: sources.Order,
-			Ended: func() { sources.SettleSecrets() },
+			Ended: func() { sources.PruneSecrets() },
 		},
 	}
 	d.differ = differ.New(differ.Options{
@@ -168,9 +168,9 @@ func (d *Daemon) buildSnapshotter() (err error) {
 	})
 	d.snapshots = &care.Snapshots{Store: d.store, Snapshotter: d.snapshotter, Containerd: d.containerd, Origins: d.origins, Address: c.Address, Log: log}
 	d.care = &care.Care{
-		Store: d.store, Jobs: d.jobs, Sources: sources, Snapshots: d.snapshots, Held: []care.Settler{d.origins, d.mounts}, Log: log,
+		Store: d.store, Jobs: d.jobs, Sources: sources, Snapshots: d.snapshots, Held: []care.Releaser{d.origins, d.mounts}, Log: log,
 		Swept: func(ctx context.Context) {
-			sources.SettleSecrets()
+			sources.PruneSecrets()
 			limitMemory(d.store.Memory()) // the number of objects may have grown
 		},
 	}
@@ -212,14 +212,14 @@ func (d *Daemon) Run(ctx context.Context) error {
 
 // serve starts all parts in g. It returns an error if one cannot be started.
 func (d *Daemon) serve(ctx context.Context, g *errgroup.Group) error {
-	d.jobs.Sources.SettleSecrets()
+	d.jobs.Sources.PruneSecrets()
 	if err := d.startLazy(ctx); err != nil {
 		return err
 	}
 	if err := d.snapshotter.Inspect(ctx); err != nil {
 		return fmt.Errorf("look at snapshots: %w", err)
 	}
-	if err := d.mounts.Settle(ctx); err != nil { // containerd may start later
+	if err := d.mounts.ReleaseUnneeded(ctx); err != nil { // containerd may start later
 		d.log.Warn("models may stay whose mounts are gone", "err", err)
 	}
 	public, err := d.openResolve()

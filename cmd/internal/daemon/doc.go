@@ -26,7 +26,7 @@
 // The credentials of the node are used for requests on the admin socket and for pins. What
 // containerd pulls, and the rest of it later, is downloaded with the pull secrets that callers
 // provided for the same repository. Secrets needed by snapshots are kept as long as the snapshots;
-// those of incomplete models are also sealed on disk. jobs.Sources.SettleSecrets removes secrets
+// those of incomplete models are also sealed on disk. jobs.Sources.PruneSecrets removes secrets
 // that are not needed, at the start, after each applied table, and when the work on one has ended.
 //
 // # Start

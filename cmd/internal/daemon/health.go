@@ -136,7 +136,7 @@ func (d *Daemon) mirrors() (out []wire.Mirror) {
 			Shunned: map[string]time.Time{}, Resting: map[string]time.Time{},
 		}
 		for registry, e := range m.For {
-			if t := e.Shunned(); t.After(now) {
+			if t := e.AvoidedUntil(); t.After(now) {
 				a.Shunned[registry] = t
 			} else if t := e.Resting(); t.After(now) {
 				a.Resting[registry] = t

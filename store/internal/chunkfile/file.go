@@ -70,7 +70,7 @@ type state byte
 const (
 	unknown  state = iota
 	verified       // by this process, and staged
-	doubted        // cannot be read, or is wrong: nobody gets it before it is verified or fetched again
+	suspect        // cannot be read, or is wrong: nobody gets it before it is verified or fetched again
 )
 
 // newGeneration starts a generation.
@@ -174,7 +174,7 @@ func (f *File) has(st *stage, g int, sure bool) bool {
 // hasLocked is has for a caller that holds mu.
 func (f *File) hasLocked(st *stage, g int, sure bool) bool {
 	known := f.stateLocked(g)
-	if known == doubted || !st.p.Has(g) {
+	if known == suspect || !st.p.Has(g) {
 		return false
 	}
 	return known == verified || f.Layout.Raw() || !sure && st.p.Synced(g)
@@ -261,7 +261,7 @@ func (f *File) Await(ctx context.Context, off int64, n int) (_ *os.File, done fu
 	}
 	return st.data, func(err error) {
 		if err != nil {
-			f.setState(first, last, doubted)
+			f.setState(first, last, suspect)
 		}
 		f.done(st)
 	}, nil
@@ -318,7 +318,7 @@ func (f *File) spawn(work func(context.Context), st *stage) bool {
 
 // withBuffer calls do with a buffer, and again if the buffer is revoked.
 func (f *File) withBuffer(ctx context.Context, flow *transfer.Flow, do func(*transfer.Slot) error) error {
-	return f.set.Scheduler.Buffers.With(ctx, flow, f.Sources.Payer, do)
+	return f.set.Scheduler.Buffers.With(ctx, flow, f.Sources.FirstKey, do)
 }
 
 // fetchGroup loads group g into a buffer: from the stage, if that has it right, otherwise it is fetched and staged.

@@ -130,7 +130,7 @@ func (f *File) recheck(st *stage, g int, buf []byte) (right bool, err error) {
 		f.setState(g, g, verified)
 		return true, nil
 	}
-	f.setState(g, g, doubted)
+	f.setState(g, g, suspect)
 	f.damaged(g, nil)
 	if readable {
 		err = f.set.Finder.Wrong(f)
@@ -145,7 +145,7 @@ func (f *File) read(st *stage, g int, buf []byte) error {
 	if err == nil {
 		return nil
 	}
-	f.setState(g, g, doubted)
+	f.setState(g, g, suspect)
 	f.damaged(g, err)
 	return fmt.Errorf("%w: %w", errUnread, err)
 }

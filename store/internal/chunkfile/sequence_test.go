@@ -109,7 +109,7 @@ func TestSequenceFills(t *testing.T) {
 	// With one buffer left, each request waits for the one before.
 	other := s.Scheduler.Buffers.Try(t.Context(), s.Scheduler.NewFlow(transfer.Background), "other")
 	defer other.Release()
-	if err := NewSequence(parts).Fill(t.Context(), f.Sources.Payer); err != nil {
+	if err := NewSequence(parts).Fill(t.Context(), f.Sources.FirstKey); err != nil {
 		t.Fatal(err)
 	}
 	for i := range m.order {

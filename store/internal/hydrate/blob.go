@@ -163,7 +163,7 @@ func (b *blobFetch) run(ctx context.Context) error {
 		switch {
 		case err == nil:
 			if order := b.sources.Order(); len(order) > 0 {
-				transfer.Convict(b.e.Log, order[0], mirrors)
+				transfer.ReportWrong(b.e.Log, order[0], mirrors)
 			}
 			return nil
 		case errors.Is(err, transfer.ErrRevoked) && ctx.Err() == nil:
@@ -292,7 +292,7 @@ func (b *blobFetch) small(ctx context.Context) error {
 		at, end = min(at, a), max(end, a+n)
 	}
 	from := b.transfer(b.files[0].Layout.From)
-	err := b.e.Scheduler.Buffers.With(ctx, b.flow, b.sources.Payer, func(sl *transfer.Slot) error {
+	err := b.e.Scheduler.Buffers.With(ctx, b.flow, b.sources.FirstKey, func(sl *transfer.Slot) error {
 		raw := sl.Buf[:end-at]
 		_, err := from.Range(ctx, sl, raw, at, func() error {
 			b.bytes.Store(0) // the files count what is present
@@ -393,13 +393,13 @@ func (b *blobFetch) archive(ctx context.Context) (resumed bool, err error) {
 // otherwise the archive is fetched first.
 func (b *blobFetch) unpacker(ctx context.Context, p *staging.Partial) (*transfer.Slot, error) {
 	pool := b.e.Scheduler.Unpackers
-	if sl := pool.Try(ctx, b.flow, b.sources.Payer()); sl != nil {
+	if sl := pool.Try(ctx, b.flow, b.sources.FirstKey()); sl != nil {
 		return sl, nil
 	}
 	if err := b.stream(ctx, p, func([]byte) error { return nil }, func() {}); err != nil {
 		return nil, err
 	}
-	return pool.Acquire(ctx, b.flow, b.sources.Payer())
+	return pool.Acquire(ctx, b.flow, b.sources.FirstKey())
 }
 
 // transfer returns the parameters for fetching a blob.

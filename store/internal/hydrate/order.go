@@ -210,7 +210,7 @@ func (e *Engine) inOrder(ctx context.Context, h *hydration, parts []chunkfile.Pa
 	q := chunkfile.NewSequence(parts)
 	q.Attach()
 	context.AfterFunc(ctx, q.Detach)
-	if err := q.Fill(ctx, h.from.Payer); err != nil && ctx.Err() == nil {
+	if err := q.Fill(ctx, h.from.FirstKey); err != nil && ctx.Err() == nil {
 		// The fetches of the files meet the same error, or can do without ranges.
 		e.Log.Debug("the order of the model is not followed to its end", "table", h.table, "err", err)
 	}

@@ -93,7 +93,7 @@ func (db *DB) Share(model digest.Digest, roots Roots) Share {
 // unresolved.
 func (db *DB) Evict(roots Roots, want func(total int64) int64, dryRun bool) (objects []Sized, needed func(digest.Digest) bool, err error) {
 	err = db.run(dryRun, func(tx *txn) error {
-		if err := tx.settled(); err != nil {
+		if err := tx.allResolved(); err != nil {
 			return err
 		}
 		stays, err := tx.stays(roots)
@@ -186,7 +186,7 @@ func (db *DB) Expire(dryRun bool) (e Expired, err error) {
 	var useless []record
 	if err := db.view(func(tx *txn) (err error) {
 		images := tx.index.outdated(time.Now())
-		if tx.settled() != nil || !tx.index.swept(dryRun) && len(images) == 0 {
+		if tx.allResolved() != nil || !tx.index.swept(dryRun) && len(images) == 0 {
 			return nil
 		}
 		useless, err = tx.useless(keysOf(images))
@@ -197,7 +197,7 @@ func (db *DB) Expire(dryRun bool) (e Expired, err error) {
 	return e, db.run(dryRun, func(tx *txn) error {
 		drop := tx.index.expired(time.Now())
 		e.Refs = len(drop)
-		if err := tx.settled(); err == nil {
+		if err := tx.allResolved(); err == nil {
 			images := tx.index.outdated(time.Now())
 			e.Images = len(images)
 			drop = append(drop, images...)
@@ -302,7 +302,7 @@ func (db *DB) Idle(tables []digest.Digest) []Idle {
 // while a reference is unresolved.
 func (db *DB) ForgetImages(roots Roots, images []Image, more ...digest.Digest) (objects []Sized, err error) {
 	return objects, db.update(func(tx *txn) error {
-		if err := tx.settled(); err != nil {
+		if err := tx.allResolved(); err != nil {
 			return err
 		}
 		for _, im := range images {

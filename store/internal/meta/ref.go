@@ -106,8 +106,8 @@ func (db *DB) Rebuilt() (at time.Time, err error) {
 	return at, err
 }
 
-// settled returns errdefs.ErrFailedPrecondition while a reference is unresolved.
-func (tx *txn) settled() error {
+// allResolved returns errdefs.ErrFailedPrecondition while a reference is unresolved.
+func (tx *txn) allResolved() error {
 	if refs := tx.index.unresolved(); len(refs) > 0 {
 		return fmt.Errorf("nothing is removed while it is unknown what %s needs; pull its image again (table %s): %w", refs[0].Name, refs[0].Table, errdefs.ErrFailedPrecondition)
 	}

@@ -21,7 +21,7 @@ var content = []Mutant{
 		`if size < at+to-from {`, `if size < 0 {`,
 		"store", "TestStagedDamage"},
 	{1, "what a reader cannot read is not fetched again", "store/internal/chunkfile/file.go",
-		`f.setState(first, last, doubted)`, ``,
+		`f.setState(first, last, suspect)`, ``,
 		"store", "TestReadersOfStagedDamage"},
 	{5, "a file keeps its identity when the disk has lost bytes that may have been read", "store/internal/chunkfile/fill.go",
 		`if readable {`, `if readable && n < 0 {`,

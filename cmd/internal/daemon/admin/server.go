@@ -292,7 +292,7 @@ func (h *Handler) gc(ctx context.Context, o wire.GCOptions) (r wire.GCResult, er
 	if o.Keep < 0 {
 		return r, fmt.Errorf("keep %d is negative: %w", o.Keep, errdefs.ErrInvalidArgument)
 	}
-	if err := h.Care.Settle(ctx); err != nil {
+	if err := h.Care.ReleaseUnneeded(ctx); err != nil {
 		h.Log.Warn("models may stay whose images or mounts are gone", "err", err)
 	}
 	res, err := h.Store.GC(ctx, store.GCOptions{Keep: o.Keep, DryRun: o.DryRun, Abandoned: true})

@@ -17,7 +17,7 @@ import (
 // The intervals between removals of what has expired, and between checks for removed images and mounts.
 const (
 	sweepEvery  = time.Hour
-	settleEvery = time.Minute
+	releaseEvery = time.Minute
 )
 
 // keepAll makes a garbage collection remove only what has expired.
@@ -31,7 +31,7 @@ type Care struct {
 	Snapshots Verifier
 
 	// Held hold models for somebody else, and release those that nobody needs any more.
-	Held []Settler
+	Held []Releaser
 
 	// Swept is called after each removal of what has expired. May be nil.
 	Swept func(context.Context)
@@ -67,10 +67,10 @@ type Verifier interface {
 	Forget(ctx context.Context) error
 }
 
-// A Settler holds models for somebody else.
-type Settler interface {
-	// Settle releases the models that nobody needs any more.
-	Settle(ctx context.Context) error
+// A Releaser protects models for users outside the store.
+type Releaser interface {
+	// ReleaseUnneeded releases the models that nobody needs any more.
+	ReleaseUnneeded(ctx context.Context) error
 }
 
 // Run cares until ctx ends, which is not an error. It scrubs with an interval and a rate, unless the interval is zero.
@@ -82,8 +82,8 @@ func (c *Care) Run(ctx context.Context, scrub time.Duration, rate int64) error {
 	}
 	g.Go(func() error { return every(ctx, sweepEvery, func() { c.sweep(ctx) }) })
 	g.Go(func() error {
-		return every(ctx, settleEvery, func() {
-			if err := c.Settle(ctx); err != nil && ctx.Err() == nil {
+		return every(ctx, releaseEvery, func() {
+			if err := c.ReleaseUnneeded(ctx); err != nil && ctx.Err() == nil {
 				c.Log.Warn("models may stay whose images or mounts are gone", "err", err)
 			}
 		})
@@ -111,12 +111,12 @@ func (c *Care) sweep(ctx context.Context) {
 	}
 }
 
-// Settle releases models that are held for removed images of containerd and removed mounts on the host: a reboot removes all
+// ReleaseUnneeded releases models that are held for removed images of containerd and removed mounts on the host: a reboot removes all
 // mounts.
-func (c *Care) Settle(ctx context.Context) error {
+func (c *Care) ReleaseUnneeded(ctx context.Context) error {
 	var errs []error
 	for _, h := range c.Held {
-		errs = append(errs, h.Settle(ctx))
+		errs = append(errs, h.ReleaseUnneeded(ctx))
 	}
 	return errors.Join(errs...)
 }

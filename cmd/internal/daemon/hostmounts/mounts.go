@@ -185,8 +185,8 @@ func (h *Mounts) Release(ctx context.Context, dir string) error {
 	return nil
 }
 
-// Settle releases the models whose mounts are gone.
-func (h *Mounts) Settle(ctx context.Context) error {
+// ReleaseUnneeded releases the models whose mounts are gone.
+func (h *Mounts) ReleaseUnneeded(ctx context.Context) error {
 	all, err := h.Snapshotter.HostMounts(ctx)
 	for _, m := range all {
 		if !m.Mounted && h.overdue(m) {

@@ -105,7 +105,7 @@ func TestMountsSettle(t *testing.T) {
 	if err := h.begin(t.Context(), dirs["busy"]); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.Settle(t.Context()); err != nil {
+	if err := h.ReleaseUnneeded(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	all, err := h.List(t.Context())

@@ -24,6 +24,6 @@ func (a *Applier) Apply(ctx context.Context, desc ocispec.Descriptor, mounts []m
 	end := a.Jobs.containerd(ctx, desc.Digest)
 	res, err := a.Applier.Apply(ctx, desc, mounts, opts...)
 	end(err)
-	a.Jobs.Sources.SettleSecrets()
+	a.Jobs.Sources.PruneSecrets()
 	return res, err
 }

@@ -22,9 +22,9 @@ const (
 	lastRetry  = 5 * time.Minute
 )
 
-// settleTime is the longest pause between showing a model and downloading its rest: its containers start, without sharing the
+// readerTime is the longest pause between showing a model and downloading its rest: its containers start, without sharing the
 // machine and the network with the download, until the first of them reads.
-const settleTime = time.Second
+const readerTime = time.Second
 
 // referredEvery is the interval between checks whether a model is still referenced.
 const referredEvery = 5 * time.Second
@@ -161,7 +161,7 @@ func (b *Background) fetch(ctx context.Context, t Shown, sources []transfer.Sour
 	defer cancel()
 	b.work.Go(func() { b.watch(ctx, table, cancel) })
 	start := time.Now()
-	if !b.Store.Views.Early(table)[t.view].Whole && !b.settle(ctx, table, sources, settleTime) {
+	if !b.Store.Views.Early(table)[t.view].Whole && !b.awaitReader(ctx, table, sources, readerTime) {
 		return
 	}
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
@@ -189,13 +189,13 @@ func (b *Background) fetch(ctx context.Context, t Shown, sources []transfer.Sour
 	}
 }
 
-// settle waits until a container has read of a model, but no longer than longest, and meanwhile looks for the order in which it is
+// awaitReader waits until a container has read of a model, but no longer than longest, and meanwhile looks for the order in which it is
 // read, if none is known. It returns false if ctx has ended.
-func (b *Background) settle(ctx context.Context, table digest.Digest, sources []transfer.Source, longest time.Duration) bool {
-	settled, cancel := context.WithTimeout(ctx, longest)
+func (b *Background) awaitReader(ctx context.Context, table digest.Digest, sources []transfer.Source, longest time.Duration) bool {
+	waiting, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()
 	if b.Order != nil && !b.Store.HasOrder(table, sources) {
-		o, err := b.Order(settled, table, sources)
+		o, err := b.Order(waiting, table, sources)
 		if err == nil {
 			err = b.Store.PutOrder(table, sources, o)
 		}
@@ -205,7 +205,7 @@ func (b *Background) settle(ctx context.Context, table digest.Digest, sources []
 	}
 	select {
 	case <-b.Store.FirstRead(table, sources):
-	case <-settled.Done():
+	case <-waiting.Done():
 	}
 	return ctx.Err() == nil
 }

@@ -212,16 +212,16 @@ func TestOrderIsLookedFor(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if r.settle(ended, table, sources, 0) {
+	if r.awaitReader(ended, table, sources, 0) {
 		t.Error("work that has ended goes on")
 	}
 	fails, answer.Ranges = nil, []filetable.Range{{Path: "elsewhere", Size: 1}}
-	if r.settle(ended, table, sources, 0) || r.Store.HasOrder(table, sources) {
+	if r.awaitReader(ended, table, sources, 0) || r.Store.HasOrder(table, sources) {
 		t.Error("an order of another model is used")
 	}
 	answer.Ranges = append(answer.Ranges, filetable.Range{Path: "model.bin", Offset: 4 << 20, Size: 1})
 	for range 2 {
-		if !r.settle(t.Context(), table, sources, 0) || !r.Store.HasOrder(table, sources) {
+		if !r.awaitReader(t.Context(), table, sources, 0) || !r.Store.HasOrder(table, sources) {
 			t.Error("the order is not used")
 		}
 	}
@@ -247,7 +247,7 @@ func TestRestWaitsForTheFirstRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		settled := make(chan bool)
-		go func() { settled <- r.settle(t.Context(), table, sources, time.Hour) }()
+		go func() { settled <- r.awaitReader(t.Context(), table, sources, time.Hour) }()
 		select {
 		case <-settled:
 			t.Errorf("order known: %t: the rest is fetched before a byte is read", known)

@@ -22,11 +22,11 @@ func OpenSecrets(c *config.Config, log *slog.Logger) (*pullsecret.Secrets, error
 	return pullsecret.Open(dir, log)
 }
 
-// SettleSecrets keeps the pull secrets of the repositories that snapshots are pulled from and
+// PruneSecrets keeps the pull secrets of the repositories that snapshots are pulled from and
 // forgets all others. Secrets of models that are shown and incomplete are also kept on disk.
-func (s *Sources) SettleSecrets() {
-	s.settling.Lock()
-	defer s.settling.Unlock()
+func (s *Sources) PruneSecrets() {
+	s.pruning.Lock()
+	defer s.pruning.Unlock()
 	refs := s.Store.Catalog.Refs(modelname.SnapshotPrefix)
 	var held []string
 	for _, r := range refs {

@@ -35,7 +35,7 @@ type Sources struct {
 	Secrets     *pullsecret.Secrets
 	Log         *slog.Logger
 
-	settling sync.Mutex // held by SettleSecrets
+	pruning sync.Mutex // held by PruneSecrets
 }
 
 // Pulled returns the sources of a table pulled from repositories.

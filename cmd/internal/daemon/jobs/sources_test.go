@@ -253,7 +253,7 @@ func TestSecretsOnDisk(t *testing.T) {
 	const name = "good.example/team/m"
 	d.Secrets.Keep(name, remote.Credentials{Username: "alice", Secret: "s3cr3t"})
 	d.pull(t, table, true, name)
-	d.SettleSecrets()
+	d.PruneSecrets()
 	if d := cmp.Diff(left(), []string{"key"}); d != "" {
 		t.Errorf("files (-got +want):\n%s", d)
 	}
@@ -263,7 +263,7 @@ func TestSecretsOnDisk(t *testing.T) {
 		t.Errorf("keep_secrets = false: %v, want nothing", got)
 	}
 	d.Secrets.Keep(name, remote.Credentials{Username: "alice", Secret: "s3cr3t"})
-	d.SettleSecrets()
+	d.PruneSecrets()
 	if l := d.Secrets.Of(name); len(l) != 1 {
 		t.Errorf("in memory: %v", l)
 	}
@@ -338,7 +338,7 @@ func TestSourcesOfStrangers(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("one had all of it", "good.example/m")
-	d.SettleSecrets()
+	d.PruneSecrets()
 	files, err := os.ReadDir(filepath.Join(c.Root, dirs.Secrets))
 	if err != nil {
 		t.Fatal(err)

@@ -355,8 +355,8 @@ func (o *Origins) Bare(ctx context.Context) error {
 		o.refuse(first.Target.Digest, namesOf(all, first.Target.Digest), store.Image{}, "only image volumes of pods show it"), advice)
 }
 
-// Settle releases the models of images that containerd no longer has.
-func (o *Origins) Settle(ctx context.Context) error {
+// ReleaseUnneeded releases the models of images that containerd no longer has.
+func (o *Origins) ReleaseUnneeded(ctx context.Context) error {
 	refs := o.Store.Catalog.Refs(modelname.Origin(""))
 	if len(refs) == 0 {
 		return nil

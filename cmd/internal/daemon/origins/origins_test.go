@@ -267,7 +267,7 @@ func testVolumeOfPublicModel(t *testing.T, rules bool) {
 	}
 	kept := func() []string {
 		t.Helper()
-		ok(t, r.Settle(t.Context()))
+		ok(t, r.ReleaseUnneeded(t.Context()))
 		refs := r.Store.Catalog.Refs(modelname.OriginPrefix)
 		var all []string
 		for _, ref := range refs {

@@ -2,7 +2,7 @@
 //
 // The facade gives a caller what the node can pull, and containerd trusts its responses. So both
 // sides authenticate with a key (package facadetls) before a request is read, and unauthenticated
-// connections are few and short (door). Requests that a browser could be made to send are also
+// connections are few and short (listener). Requests that a browser could be made to send are also
 // refused (guard).
 //
 // The port is a socket of the service manager, which holds it while the daemon is down, or the

@@ -145,8 +145,8 @@ func (f *Port) serve(ctx context.Context, l net.Listener) error {
 			"address", l.Addr())
 		return serve.HTTP(ctx, f.log, g, l)
 	}
-	d := newDoor(l, keys.Config(), f.metrics.FacadeRefused, f.log)
-	g.known, g.crowded = keys.Verify, d.crowded
+	d := newListener(l, keys.Config(), f.metrics.FacadeRefused, f.log)
+	g.known, g.crowded = keys.Verify, d.busy
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var renewing sync.WaitGroup

@@ -213,13 +213,13 @@ func TestStrangersLockOutNoClient(t *testing.T) {
 	p, address := serving(t)
 	good, _ := p.client(t)
 	const more = 50
-	for i := range maxStrangers + more {
+	for i := range maxPending + more {
 		c, err := net.Dial("tcp", address)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		if i%100 != 0 && i != maxStrangers+more-1 {
+		if i%100 != 0 && i != maxPending+more-1 {
 			continue
 		}
 		if status, _, err := get(good, "https://"+address+"/v2/"); err != nil || status != http.StatusOK {
@@ -227,7 +227,7 @@ func TestStrangersLockOutNoClient(t *testing.T) {
 		}
 		good.CloseIdleConnections()
 	}
-	waitFor(t, "the oldest strangers to be gone", func() bool {
+	waitFor(t, "the oldest unauthenticated connections to be closed", func() bool {
 		return p.refused(t, metrics.TooMany) == more+1 // the last client took the place of one
 	})
 }
@@ -242,21 +242,21 @@ func TestAuthenticatedConnectionsAreLimited(t *testing.T) {
 		t.Cleanup(tr.CloseIdleConnections)
 		return &http.Client{Transport: tr}
 	}
-	for i := range maxKnown + 10 {
+	for i := range maxClients + 10 {
 		if status, _, err := get(transport(), "https://"+address+"/v2/"); err != nil || status != http.StatusOK {
 			t.Fatalf("pull %d: %d, %v", i, status, err)
 		}
 	}
-	held, done := make(chan struct{}, maxKnown), make(chan error, maxKnown)
-	const idle = maxKnown / 2
+	held, done := make(chan struct{}, maxClients), make(chan error, maxClients)
+	const idle = maxClients / 2
 	p.hold <- held
-	for range maxKnown - idle {
+	for range maxClients - idle {
 		go func() {
 			_, _, err := get(transport(), "https://"+address+"/hold")
 			done <- err
 		}()
 	}
-	for range maxKnown - idle {
+	for range maxClients - idle {
 		<-held
 	}
 	answered := make(chan error, 1)
@@ -274,7 +274,7 @@ func TestAuthenticatedConnectionsAreLimited(t *testing.T) {
 		t.Errorf("after one has ended: %v", err)
 	}
 	close(p.release)
-	for range maxKnown - idle {
+	for range maxClients - idle {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}

@@ -112,7 +112,7 @@ func TestWatch(t *testing.T) {
 	at := func(p string) string { return n.at("certs.d/" + p) }
 	n.ok(os.Mkdir(at("_backup"), 0o755))
 	n.ok(os.Rename(at("ghcr.io"), at("_backup/ghcr.io"))) // as Spegel does
-	time.Sleep(settle)                                    // it is not listed yet
+	time.Sleep(debounce)                                    // it is not listed yet
 	n.ok(os.MkdirAll(dropIns, 0o755))
 	n.ok(os.WriteFile(filepath.Join(dropIns, "00-closed.toml"), nil, 0o644))
 	expect(file)
@@ -130,7 +130,7 @@ func TestWatch(t *testing.T) {
 	n.write("certs.d/ghcr.io/hosts.toml", ours)
 	expect()
 	certs := n.at("certs.d")
-	time.Sleep(3 * settle) // no earlier event is left, so that the move must be one
+	time.Sleep(3 * debounce) // no earlier event is left, so that the move must be one
 	n.ok(os.Rename(certs, certs+".bak"))
 	n.ok(os.Mkdir(certs, 0o755))
 	expect(file)

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// settle is how long changes may go on before files are looked at: programs change several.
-const settle = time.Second
+// debounce is how long changes may go on before files are looked at: programs change several.
+const debounce = time.Second
 
 // Watch calls changed with the paths of Replaced, within seconds, each time that others than before are gone or replaced,
 // until ctx ends. It begins with those that are now, if there are some. list returns the files, and is called again after
@@ -61,12 +61,12 @@ func watch(w *fsnotify.Watcher, dir string) error {
 
 // wait returns after an event and those that follow it soon, or when ctx ends. Which file it was does not matter.
 func wait(ctx context.Context, w *fsnotify.Watcher) error {
-	var settled <-chan time.Time
+	var quiet <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-settled:
+		case <-quiet:
 			return nil
 		case <-w.Events:
 		case err := <-w.Errors:
@@ -74,8 +74,8 @@ func wait(ctx context.Context, w *fsnotify.Watcher) error {
 				return err
 			}
 		}
-		if settled == nil {
-			settled = time.After(settle)
+		if quiet == nil {
+			quiet = time.After(debounce)
 		}
 	}
 }

@@ -86,7 +86,7 @@ func look(ctx context.Context, o *Options) (*view, error) {
 	if v.kept, err = h.others(v.record); err != nil {
 		return nil, err
 	}
-	o.Settings = v.record.settled(o.Settings)
+	o.Settings = v.record.withEmptied(o.Settings)
 	c, err := h.config(o.Settings)
 	if err != nil {
 		return nil, err

@@ -37,9 +37,9 @@ func ReadSettings(dir string) (map[string]string, error) {
 	return all, nil
 }
 
-// settled returns the wanted settings files, with empty ones in place of those of the last set-up
+// withEmptied returns the wanted settings files, with empty ones in place of those of the last set-up
 // that are not wanted: so ballastd is restarted without them before anything is removed.
-func (r *record) settled(wanted map[string]string) map[string]string {
+func (r *record) withEmptied(wanted map[string]string) map[string]string {
 	all := map[string]string{}
 	if r != nil {
 		for name := range r.Options.Settings {

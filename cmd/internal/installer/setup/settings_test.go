@@ -26,12 +26,12 @@ func TestSettings(t *testing.T) {
 		t.Fatalf("%v, %v", wanted, err)
 	}
 	old := &record{Options: Options{Settings: map[string]string{"20-b.toml": "old", "30-c.toml": "old"}}}
-	settled := old.settled(wanted)
+	settled := old.withEmptied(wanted)
 	want := map[string]string{"10-a.toml": wanted["10-a.toml"], "20-b.toml": wanted["20-b.toml"], "30-c.toml": noSettings}
 	if d := cmp.Diff(want, settled); d != "" {
 		t.Errorf("settled (-want +got):\n%s", d)
 	}
-	if d := cmp.Diff(wanted, (*record)(nil).settled(wanted)); d != "" {
+	if d := cmp.Diff(wanted, (*record)(nil).withEmptied(wanted)); d != "" {
 		t.Errorf("without a record (-want +got):\n%s", d)
 	}
 

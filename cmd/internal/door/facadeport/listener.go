@@ -23,15 +23,15 @@ import (
 // Limits of connections to the facade. Without limits, 8,000 idle connections of an unprivileged
 // user cost 150 MiB.
 const (
-	// maxKnown limits the connections of authenticated clients. A pull of containerd has a few, and
+	// maxClients limits the connections of authenticated clients. A pull of containerd has a few, and
 	// leaves them idle for half a minute after it. So above half of the limit, connections are
 	// closed after their request, which leaves the other half to simultaneous pulls.
-	maxKnown = 512
+	maxClients = 512
 
-	// maxStrangers limits the unauthenticated connections, each of which lasts at most
+	// maxPending limits the unauthenticated connections, each of which lasts at most
 	// handshakeTimeout. When another one arrives, the oldest is closed: a client that opens many
 	// cannot lock out containerd, whose handshake takes a millisecond. One costs up to 20 KiB.
-	maxStrangers = 1024
+	maxPending = 1024
 )
 
 // handshakeTimeout limits the time until a connection has shown a certificate.
@@ -41,36 +41,36 @@ const handshakeTimeout = 10 * time.Second
 // https://www.rfc-editor.org/rfc/rfc8446#section-5.1
 const tlsHandshake = 22
 
-// A door is a listener that accepts clients with a certificate. Create it with newDoor.
-type door struct {
+// A listener accepts clients with a certificate. Create it with newListener.
+type listener struct {
 	net.Listener // of the port
 	config       *tls.Config
 	refused      func(metrics.Refusal)
 	log          *slog.Logger
 
-	known  chan struct{} // has a value for each accepted connection
+	clients  chan struct{} // has a value for each accepted connection
 	ready  chan net.Conn
 	failed error         // error of Listener, set before closed is closed
 	closed chan struct{} // closed when no connection is accepted any more
 	work   sync.WaitGroup
 	plain  sync.Once // logs the first client that speaks plain HTTP
 
-	mu        sync.Mutex // guards strangers
-	strangers list.List  // of net.Conn, oldest first
+	mu        sync.Mutex // guards pending
+	pending list.List  // unauthenticated connections, oldest first
 }
 
-// newDoor starts to accept at l. The caller closes the door.
-func newDoor(l net.Listener, config *tls.Config, refused func(metrics.Refusal), log *slog.Logger) *door {
-	d := &door{
+// newListener starts to accept at l. The caller closes the listener.
+func newListener(l net.Listener, config *tls.Config, refused func(metrics.Refusal), log *slog.Logger) *listener {
+	d := &listener{
 		Listener: l, config: config, refused: refused, log: log,
-		known: make(chan struct{}, maxKnown), ready: make(chan net.Conn), closed: make(chan struct{}),
+		clients: make(chan struct{}, maxClients), ready: make(chan net.Conn), closed: make(chan struct{}),
 	}
 	d.work.Go(d.accept)
 	return d
 }
 
 // Accept returns the next accepted connection, a *tls.Conn after its handshake.
-func (d *door) Accept() (net.Conn, error) {
+func (d *listener) Accept() (net.Conn, error) {
 	select {
 	case c := <-d.ready:
 		return c, nil
@@ -79,15 +79,15 @@ func (d *door) Accept() (net.Conn, error) {
 	}
 }
 
-// crowded reports whether connections should be closed after their request.
-func (d *door) crowded() bool { return len(d.known) > cap(d.known)/2 }
+// busy reports whether connections should be closed after their request.
+func (d *listener) busy() bool { return len(d.clients) > cap(d.clients)/2 }
 
 // Close closes the listener and the connections that are not accepted yet.
-func (d *door) Close() error {
+func (d *listener) Close() error {
 	err := d.Listener.Close()
 	<-d.closed
 	d.mu.Lock()
-	for e := d.strangers.Front(); e != nil; e = e.Next() {
+	for e := d.pending.Front(); e != nil; e = e.Next() {
 		_ = e.Value.(net.Conn).Close()
 	}
 	d.mu.Unlock()
@@ -96,7 +96,7 @@ func (d *door) Close() error {
 }
 
 // accept handles connections until the listener is closed or fails.
-func (d *door) accept() {
+func (d *listener) accept() {
 	defer close(d.closed)
 	const firstPause, lastPause = 5 * time.Millisecond, time.Second
 	pause := firstPause
@@ -107,7 +107,7 @@ func (d *door) accept() {
 		case err == nil:
 			pause = firstPause
 			e := d.enter(c)
-			d.work.Go(func() { d.meet(c, e) })
+			d.work.Go(func() { d.handle(c, e) })
 		case slices.ContainsFunc(passing, passes):
 			d.log.Warn("facade: a connection cannot be accepted; trying again", "wait", pause, "err", err)
 			time.Sleep(pause)
@@ -123,13 +123,13 @@ func (d *door) accept() {
 // https://man7.org/linux/man-pages/man2/accept.2.html
 var passing = []syscall.Errno{syscall.ECONNABORTED, syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM}
 
-// enter adds a stranger. If there are too many, it closes the oldest.
-func (d *door) enter(c net.Conn) *list.Element {
+// enter adds an unauthenticated connection. If there are too many, it closes the oldest.
+func (d *listener) enter(c net.Conn) *list.Element {
 	d.mu.Lock()
-	e := d.strangers.PushBack(c)
+	e := d.pending.PushBack(c)
 	var out net.Conn
-	if d.strangers.Len() > maxStrangers {
-		out = d.strangers.Remove(d.strangers.Front()).(net.Conn)
+	if d.pending.Len() > maxPending {
+		out = d.pending.Remove(d.pending.Front()).(net.Conn)
 	}
 	d.mu.Unlock()
 	if out != nil {
@@ -139,16 +139,16 @@ func (d *door) enter(c net.Conn) *list.Element {
 	return e
 }
 
-// meet performs the handshake with a stranger and accepts or closes the connection.
-func (d *door) meet(c net.Conn, e *list.Element) {
-	s := &seat{Conn: c, r: bufio.NewReaderSize(c, 16), leave: func() {}}
-	t, err := d.greet(s)
+// handle performs the handshake and accepts or closes the connection.
+func (d *listener) handle(c net.Conn, e *list.Element) {
+	s := &countedConn{Conn: c, r: bufio.NewReaderSize(c, 16), leave: func() {}}
+	t, err := d.handshake(s)
 	if err != nil {
 		d.log.Debug("facade: a connection is refused", "from", c.RemoteAddr(), "err", err)
-		linger(c)
+		drain(c)
 	}
 	d.mu.Lock()
-	d.strangers.Remove(e) // no effect if it was removed
+	d.pending.Remove(e) // no effect if it was removed
 	d.mu.Unlock()
 	if err != nil {
 		_ = c.Close() // the handshake failed
@@ -157,8 +157,8 @@ func (d *door) meet(c net.Conn, e *list.Element) {
 	wait := time.NewTimer(handshakeTimeout)
 	defer wait.Stop()
 	select {
-	case d.known <- struct{}{}:
-		s.leave = sync.OnceFunc(func() { <-d.known })
+	case d.clients <- struct{}{}:
+		s.leave = sync.OnceFunc(func() { <-d.clients })
 	case <-wait.C:
 		d.refused(metrics.TooMany)
 		_ = t.Close()
@@ -174,8 +174,8 @@ func (d *door) meet(c net.Conn, e *list.Element) {
 	}
 }
 
-// greet returns a connection whose client has shown its certificate.
-func (d *door) greet(s *seat) (*tls.Conn, error) {
+// handshake returns a connection whose client has shown its certificate.
+func (d *listener) handshake(s *countedConn) (*tls.Conn, error) {
 	if err := s.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
 		return nil, err
 	}
@@ -202,7 +202,7 @@ func (d *door) greet(s *seat) (*tls.Conn, error) {
 
 // answerPlain answers a client that speaks plain HTTP with advice. containerd shows only the text
 // of a 403.
-func answerPlain(s *seat) error {
+func answerPlain(s *countedConn) error {
 	req, err := http.ReadRequest(bufio.NewReader(io.LimitReader(s, serve.MaxHeader)))
 	if err != nil {
 		return err
@@ -215,29 +215,29 @@ func answerPlain(s *seat) error {
 	return res.Write(s)
 }
 
-// lingerTimeout limits the time that a refused client has to read the response.
-const lingerTimeout = time.Second
+// drainTimeout limits the time that a refused client has to read the response.
+const drainTimeout = time.Second
 
-// linger lets the other side read the response: closing while there are unread bytes would make the
+// drain lets the other side read the response: closing while there are unread bytes would make the
 // kernel discard it.
-func linger(c net.Conn) {
-	if t, ok := c.(*net.TCPConn); ok && t.CloseWrite() == nil && t.SetDeadline(time.Now().Add(lingerTimeout)) == nil {
+func drain(c net.Conn) {
+	if t, ok := c.(*net.TCPConn); ok && t.CloseWrite() == nil && t.SetDeadline(time.Now().Add(drainTimeout)) == nil {
 		_, _ = io.CopyN(io.Discard, t, serve.MaxHeader) // ends with an error in any case
 	}
 }
 
-// A seat is the connection below TLS. It is counted until it is closed.
-type seat struct {
+// A countedConn is the connection below TLS. It is counted until it is closed.
+type countedConn struct {
 	net.Conn
 	r     *bufio.Reader // has the byte that was read ahead
 	leave func()        // may be called more than once
 }
 
 // Read implements net.Conn.
-func (s *seat) Read(p []byte) (int, error) { return s.r.Read(p) }
+func (s *countedConn) Read(p []byte) (int, error) { return s.r.Read(p) }
 
 // Close implements net.Conn.
-func (s *seat) Close() error {
+func (s *countedConn) Close() error {
 	s.leave()
 	return s.Conn.Close()
 }

@@ -8,7 +8,8 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/store/filetable"
-	"github.com/klauspost/compress/gzip"
+	"github.com/containerd/stargz-snapshotter/estargz"
+	"github.com/containerd/stargz-snapshotter/estargz/zstdchunked"
 )
 
 const (
@@ -18,9 +19,7 @@ const (
 	// skippableHeader is the size of magic and length of a skippable frame, in bytes.
 	skippableHeader = 8
 
-	stargzFooter = 40 // bytes, zstd:chunked of stargz
 	podmanFooter = 64 // bytes, zstd:chunked of Podman
-	gzipFooter   = 51 // bytes, eStargz
 )
 
 // The ends of footers.
@@ -70,7 +69,7 @@ func (t *toc) ask(b *blob) error {
 	if err != nil {
 		return err
 	}
-	size := b.size - gzipFooter - off
+	size := b.size - estargz.FooterSize - off
 	if off < 1 || size < 1 || size > maxCompressed {
 		return opaque("table of contents at %d of %d bytes", off, b.size)
 	}
@@ -82,8 +81,8 @@ func (t *toc) ask(b *blob) error {
 func parseZstdFooter(p []byte) (position, error) {
 	var f []byte
 	switch {
-	case len(p) >= stargzFooter && bytes.HasSuffix(p, stargzMagic):
-		f = p[len(p)-stargzFooter:]
+	case len(p) >= zstdchunked.FooterSize && bytes.HasSuffix(p, stargzMagic):
+		f = p[len(p)-zstdchunked.FooterSize:]
 	case len(p) >= podmanFooter && bytes.HasSuffix(p, podmanMagic):
 		f = p[len(p)-podmanFooter:]
 	default:
@@ -101,20 +100,15 @@ func parseZstdFooter(p []byte) (position, error) {
 }
 
 // parseGzipFooter returns the offset of the table of contents in the footer of eStargz at the end
-// of p: an empty gzip member with 16 hexadecimal digits in an extra field.
+// of p.
 func parseGzipFooter(p []byte) (int64, error) {
-	if len(p) < gzipFooter {
+	f := p[max(0, len(p)-estargz.FooterSize):]
+	if len(f) < estargz.FooterSize || f[10] != 26 || f[11] != 0 { // else ParseFooter may panic: the length of the extra field
 		return 0, opaque("no footer")
 	}
-	z, err := gzip.NewReader(bytes.NewReader(p[len(p)-gzipFooter:]))
+	off, _, _, err := new(estargz.GzipDecompressor).ParseFooter(f)
 	if err != nil {
 		return 0, opaque("footer: %v", err)
 	}
-	field, subfield := strings.CutPrefix(string(z.Extra), "SG\x16\x00")
-	digits, stargz := strings.CutSuffix(field, "STARGZ")
-	off, err := strconv.ParseUint(digits, 16, 63)
-	if !subfield || !stargz || err != nil {
-		return 0, opaque("footer %.30q: %v", z.Extra, err)
-	}
-	return int64(off), nil
+	return off, nil
 }

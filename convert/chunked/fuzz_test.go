@@ -73,6 +73,9 @@ func FuzzFooter(f *testing.F) {
 		f.Add(blob, format == converttest.EStargz)
 	}
 	f.Add([]byte("GNUlInUx"), false)
+	for _, end := range shortFooters {
+		f.Add(append([]byte(end), make([]byte, 51-len(end))...), true)
+	}
 	f.Fuzz(func(t *testing.T, blob []byte, gzip bool) {
 		c := filetable.CodecZstd
 		if gzip {

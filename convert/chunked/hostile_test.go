@@ -296,6 +296,28 @@ func TestLargeTables(t *testing.T) {
 	}
 }
 
+// shortFooters are ends of layers, each as long as the footer of eStargz, whose extra field is none of it.
+var shortFooters = map[string]string{
+	"no field":        "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff",
+	"an empty field":  "\x1f\x8b\x08\x04\x00\x00\x00\x00\x00\xff\x00\x00",
+	"a short field":   "\x1f\x8b\x08\x04\x00\x00\x00\x00\x00\xff\x04\x00SG\x16\x00",
+	"digits alone":    "\x1f\x8b\x08\x04\x00\x00\x00\x00\x00\xff\x14\x00SG\x16\x000000000000000004",
+	"a negative sign": "\x1f\x8b\x08\x04\x00\x00\x00\x00\x00\xff\x1a\x00SG\x16\x00-000000000000004STARGZ",
+	"a long field":    "\x1f\x8b\x08\x04\x00\x00\x00\x00\x00\xff\x1b\x00SG\x16\x000000000000000004STARGZ",
+}
+
+// TestShortFooters checks footers of eStargz that are not complete.
+func TestShortFooters(t *testing.T) {
+	vouched := map[string]string{mediatype.AnnotationTOCDigest: helloDigest.String()}
+	for name, f := range shortFooters {
+		for _, blob := range [][]byte{append([]byte(f), make([]byte, 51-len(f))...), []byte(f)} {
+			if _, err := chunked.Files(bytes.NewReader(blob), anyRoom, layerOf(blob, filetable.CodecGzip, vouched), ""); !isOpaque(err) {
+				t.Errorf("%s, %d bytes: got %v, want ErrOpaque", name, len(blob), err)
+			}
+		}
+	}
+}
+
 // TestWithoutRanges checks that a layer is unpacked as a whole if the server has no ranges.
 func TestWithoutRanges(t *testing.T) {
 	blob, annotations := handmade(table(file("")))

@@ -10,15 +10,13 @@ import (
 
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/verify"
+	"github.com/containerd/stargz-snapshotter/estargz"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 )
 
-// indexName is the file of an eStargz layer with the table of contents. The table does not list it.
-const indexName = "stargz.index.json"
-
 // landmarks are files of one byte that stargz adds to a layer for its own use.
-var landmarks = []string{".prefetch.landmark", ".no.prefetch.landmark"}
+var landmarks = []string{estargz.PrefetchLandmark, estargz.NoPrefetchLandmark}
 
 // An entry is an entry of a table of contents, of all formats. Unused fields are not decoded.
 type entry struct {
@@ -109,7 +107,7 @@ func (t *toc) readGzip(p []byte, room Room) ([]entry, error) {
 	if err != nil {
 		return nil, opaque("%v", err)
 	}
-	if hdr.Name != indexName || hdr.Typeflag != tar.TypeReg || hdr.Size < 1 || hdr.Size > maxTOC {
+	if hdr.Name != estargz.TOCTarName || hdr.Typeflag != tar.TypeReg || hdr.Size < 1 || hdr.Size > maxTOC {
 		return nil, opaque("%.100q of %d bytes is not a table of contents", hdr.Name, hdr.Size)
 	}
 	if err := room(tocWeight * hdr.Size); err != nil {

@@ -20,11 +20,11 @@ type Target interface {
 	// Has reports whether the target has a blob.
 	Has(ctx context.Context, d digest.Digest, size int64) (bool, error)
 
-	// Mount mounts a blob from another repository of the same registry, if the target supports it.
-	Mount(ctx context.Context, d digest.Digest, host, repository string) (bool, error)
-
 	// Put writes a blob. open returns its verified bytes, and is called again for a retry.
 	Put(ctx context.Context, d digest.Digest, size int64, open Opener) error
+
+	// Mount is Put, without the bytes if the target has the blob in another repository, as it reports.
+	Mount(ctx context.Context, d digest.Digest, size int64, host, repository string, open Opener) (mounted bool, err error)
 
 	// PutStream writes bytes whose digest is not known before, and returns it.
 	PutStream(ctx context.Context, size int64, open Opener) (digest.Digest, error)

@@ -204,8 +204,9 @@ func (w *writer) send(ctx context.Context, t *item) (err error) {
 		return err
 	case state == "":
 		t.setState(stateUploading)
-		state, err = StateUploaded, w.put(ctx, &t.desc, open)
-	case t.watched != nil:
+		state, err = w.put(ctx, t, open)
+	}
+	if err == nil && state != StateUploaded && t.watched != nil {
 		t.setState(stateReading)
 		err = discard(ctx, open)
 	}
@@ -246,28 +247,31 @@ func (w *writer) have(ctx context.Context, t *item) (state string, err error) {
 		}
 		return err
 	})
-	if err != nil || state != "" || !t.fromBlob || w.src.Repository == "" {
-		return state, err
-	}
-	mounted, err := w.dst.Mount(ctx, d.Digest, w.src.Host, w.src.Repository)
-	if err == nil && mounted {
-		return StateMounted, nil
-	}
-	return "", nil // put returns the error
+	return state, err
 }
 
-// put writes a blob. It sets the digest of desc if that is not known.
-func (w *writer) put(ctx context.Context, desc *ocispec.Descriptor, open Opener) error {
-	return again.Do(ctx, func() error {
-		if desc.Digest != "" {
-			return w.dst.Put(ctx, desc.Digest, desc.Size, open)
+// put writes an item, and returns how. It sets its digest if that is not known.
+func (w *writer) put(ctx context.Context, t *item, open Opener) (state string, err error) {
+	state = StateUploaded
+	err = again.Do(ctx, func() error {
+		switch d := t.desc; {
+		case d.Digest == "":
+			d.Digest, err = w.dst.PutStream(ctx, d.Size, open)
+			if err == nil {
+				t.desc = d
+			}
+			return err
+		case t.fromBlob && w.src.Repository != "":
+			mounted, err := w.dst.Mount(ctx, d.Digest, d.Size, w.src.Host, w.src.Repository, open)
+			if mounted {
+				state = StateMounted
+			}
+			return err
+		default:
+			return w.dst.Put(ctx, d.Digest, d.Size, open)
 		}
-		d, err := w.dst.PutStream(ctx, desc.Size, open)
-		if err == nil {
-			desc.Digest = d
-		}
-		return err
 	})
+	return state, err
 }
 
 // putBytes writes a blob that the target may already have.

@@ -234,9 +234,9 @@ func (l *Layout) Has(_ context.Context, d digest.Digest, size int64) (bool, erro
 	return err == nil && info.Mode().IsRegular() && info.Size() == size, err
 }
 
-// Mount returns false: a layout is one repository.
-func (l *Layout) Mount(context.Context, digest.Digest, string, string) (bool, error) {
-	return false, nil
+// Mount is Put: a layout is one repository.
+func (l *Layout) Mount(ctx context.Context, d digest.Digest, size int64, _, _ string, open func(context.Context) (io.ReadCloser, error)) (bool, error) {
+	return false, l.Put(ctx, d, size, open)
 }
 
 // Put writes a blob.

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net/http"
 	"net/netip"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
-	"github.com/opencontainers/go-digest"
 )
 
 // Via is the value of the Via header of every request to a registry. A facade that receives it was
@@ -233,7 +231,6 @@ func (c *Client) repository(ref Ref, key repoKey) (*Repository, error) {
 		r = &Repository{
 			client: c, ref: key.ref, who: key.who, creds: key.creds, set: set,
 			auths: map[*endpoint]*authorizer{}, targets: map[located]target{}, confirmed: map[question]*confirmation{},
-			uploads: map[digest.Digest]*url.URL{},
 		}
 		c.repos[key] = r
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -52,15 +53,14 @@ func (r *Repository) Has(ctx context.Context, d digest.Digest, _ int64) (bool, e
 	if err != nil {
 		return false, err
 	}
-	resp, err := r.send(r.pushScope(ctx), e, upload{method: http.MethodHead, url: e.url(r.ref, "blobs/"+d.String())})
+	resp, err := r.do(r.pushScope(ctx), e, request{path: "blobs/" + d.String(), head: true})
 	if errdefs.IsNotFound(err) {
 		return false, nil
 	}
 	if err != nil {
 		return false, fmt.Errorf("%s: blob %s: %w", r, d, err)
 	}
-	discard(resp)
-	return true, nil
+	return true, resp.Body.Close()
 }
 
 // Tagged returns the manifest that the registry itself, not a mirror, has under a tag. Its errors
@@ -82,60 +82,20 @@ func (r *Repository) Tagged(ctx context.Context, tag string) (m Manifest, err er
 	return m, r.failure(t, "manifest "+ref.String())
 }
 
-// Mount asks the registry to mount a blob from another of its repositories; those of other hosts
-// cannot be mounted. If it returns false, the blob must be uploaded; Put uses the upload session
-// that the registry started.
-// https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md#mounting-a-blob-from-another-repository
-func (r *Repository) Mount(ctx context.Context, d digest.Digest, host, from string) (bool, error) {
-	if host != r.ref.Host || from == r.ref.Repository {
-		return false, nil
-	}
-	e, err := r.pushEndpoint()
-	if err != nil {
-		return false, err
-	}
+// begin starts an upload session and returns its URL; nil if the registry has done what a query for mounting asks.
+func (r *Repository) begin(ctx context.Context, e *endpoint, mount url.Values) (*url.URL, error) {
 	u := e.url(r.ref, "blobs/uploads") // with a trailing slash, which url removes
 	u.Path += "/"
 	q := u.Query()
-	q.Set("mount", d.String())
-	q.Set("from", from)
+	maps.Copy(q, mount)
 	u.RawQuery = q.Encode()
-	ctx = docker.WithScope(r.pushScope(ctx), "repository:"+from+":pull")
-	resp, err := r.send(ctx, e, upload{method: http.MethodPost, url: u})
-	if err != nil {
-		return false, fmt.Errorf("%s: mount blob %s: %w", r, d, err)
-	}
-	if resp.StatusCode == http.StatusCreated {
-		discard(resp)
-		return true, nil
-	}
-	begun, err := uploadLocation(e, resp)
-	if err != nil {
-		return false, nil // Put starts another upload and reports the error if it recurs
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.uploads[d] = begun
-	return false, nil
-}
-
-// takeUpload returns, once, the upload session that a registry started for a blob that it did not
-// mount; nil if there is none.
-func (r *Repository) takeUpload(d digest.Digest) *url.URL {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	u := r.uploads[d]
-	delete(r.uploads, d)
-	return u
-}
-
-// begin starts an upload session and returns its URL.
-func (r *Repository) begin(ctx context.Context, e *endpoint) (*url.URL, error) {
-	u := e.url(r.ref, "blobs/uploads")
-	u.Path += "/"
 	resp, err := r.send(ctx, e, upload{method: http.MethodPost, url: u})
 	if err != nil {
 		return nil, err
+	}
+	if mount != nil && resp.StatusCode == http.StatusCreated {
+		discard(resp)
+		return nil, nil
 	}
 	return uploadLocation(e, resp)
 }
@@ -156,11 +116,35 @@ func uploadLocation(e *endpoint, resp *http.Response) (*url.URL, error) {
 // An Opener opens bytes at the first one.
 type Opener = func(ctx context.Context) (io.ReadCloser, error)
 
+// Mount is Put, but first asks the registry to mount the blob from another of its repositories, and
+// reports whether it did; those of other hosts cannot be mounted.
+// https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md#mounting-a-blob-from-another-repository
+func (r *Repository) Mount(ctx context.Context, d digest.Digest, size int64, host, from string, open Opener) (mounted bool, err error) {
+	e, err := r.pushEndpoint()
+	if err != nil {
+		return false, err
+	}
+	var u *url.URL
+	if host == r.ref.Host && from != r.ref.Repository {
+		mount := url.Values{"mount": {d.String()}, "from": {from}}
+		u, err = r.begin(docker.WithScope(r.pushScope(ctx), "repository:"+from+":pull"), e, mount)
+		if err == nil && u == nil {
+			return true, nil
+		}
+	}
+	return false, r.put(ctx, d, size, open, u) // returns the error of begin, if it recurs
+}
+
 // Put uploads a blob in one request. What open returns must have size bytes and, if they are wrong,
 // return an error before the last one (see verify.NewReader), which Put returns. It returns
 // errdefs.ErrPermissionDenied or errdefs.ErrUnauthenticated if the registry refuses; after
 // errdefs.ErrUnavailable it can be called again.
 func (r *Repository) Put(ctx context.Context, d digest.Digest, size int64, open Opener) error {
+	return r.put(ctx, d, size, open, nil)
+}
+
+// put is Put with an upload session that has begun, unless u is nil.
+func (r *Repository) put(ctx context.Context, d digest.Digest, size int64, open Opener, u *url.URL) error {
 	e, err := r.pushEndpoint()
 	if err != nil {
 		return err
@@ -171,16 +155,11 @@ func (r *Repository) Put(ctx context.Context, d digest.Digest, size int64, open 
 	}
 	defer body.Close()
 	ctx = r.pushScope(ctx)
-	u := r.takeUpload(d)
-	begun := u != nil
-	if !begun {
-		u, err = r.begin(ctx, e)
+	if u == nil {
+		u, err = r.begin(ctx, e, nil)
 	}
 	if err == nil {
 		err = r.commit(ctx, e, u, d, body, size)
-	}
-	if begun && errdefs.IsNotFound(err) { // the upload session has expired; the next attempt starts another
-		err = fmt.Errorf("%v: %w", err, errdefs.ErrUnavailable)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: push blob %s: %w", r, d, err)
@@ -201,7 +180,7 @@ func (r *Repository) PutStream(ctx context.Context, size int64, open Opener) (di
 	}
 	defer body.Close()
 	ctx = r.pushScope(ctx)
-	u, err := r.begin(ctx, e)
+	u, err := r.begin(ctx, e, nil)
 	if err != nil {
 		return "", fmt.Errorf("%s: push: %w", r, err)
 	}

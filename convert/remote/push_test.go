@@ -99,3 +99,27 @@ func TestPutReturnsErrorOfReader(t *testing.T) {
 type errorReader struct{ err error }
 
 func (r errorReader) Read([]byte) (int, error) { return 0, r.err }
+
+// TestHasOfRedirect checks that a registry may redirect the question whether it has a blob, as it does requests for the
+// blob itself.
+func TestHasOfRedirect(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if path, ok := strings.CutPrefix(r.URL.Path, "/v2/"); ok {
+			http.Redirect(w, r, "/storage/"+path, http.StatusTemporaryRedirect)
+		} else if r.Method != http.MethodHead || !strings.HasSuffix(path, digest.FromString("x").String()) {
+			http.NotFound(w, r)
+		}
+	}))
+	t.Cleanup(s.Close)
+	ref, err := remote.NewRef(strings.TrimPrefix(s.URL, "http://"), "org/model", "v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := repositoryOf(t, newClient(t, remote.Options{}), ref, nil)
+	for content, want := range map[string]bool{"x": true, "y": false} {
+		if got, err := r.Has(t.Context(), digest.FromString(content), 1); err != nil || got != want {
+			t.Errorf("%s: got %v, %v, want %v", content, got, err, want)
+		}
+	}
+}

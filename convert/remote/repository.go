@@ -4,14 +4,12 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"net/url"
 	"sync"
 	"time"
 
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/errdefs"
-	"github.com/opencontainers/go-digest"
 )
 
 // maxBlobs limits the blobs of which a repository remembers redirects and confirmations.
@@ -31,7 +29,6 @@ type Repository struct {
 	auths     map[*endpoint]*authorizer
 	targets   map[located]target         // at most maxBlobs
 	confirmed map[question]*confirmation // at most maxBlobs
-	uploads   map[digest.Digest]*url.URL // upload sessions started by failed mounts
 }
 
 // String returns "host/repository".

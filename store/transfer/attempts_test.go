@@ -144,7 +144,7 @@ func TestRangeChecked(t *testing.T) {
 		alone      bool    // there is only the origin
 		checks     []error // results
 		err        error
-		avoided  bool
+		avoided    bool
 		mirror, by int64 // requests to the mirror and to the origin
 	}{
 		"right":                          {checks: []error{nil}, mirror: 1},

@@ -52,12 +52,12 @@ type Counts struct {
 // How mirrors are treated.
 const (
 	avoidFor = time.Hour        // how long a mirror is not asked after wrong bytes
-	maxRest = time.Minute      // longest pause after failures
-	rateAge = time.Minute      // how long a measured rate counts
-	share   = 4                // a mirror may be slower than others by this factor
-	brisk   = 1 << 20          // bytes per second below which a mirror is compared with an unknown source
-	anew    = 10 * time.Second // between two such comparisons
-	sample  = 256 << 10        // bytes of the smallest transfer that is measured
+	maxRest  = time.Minute      // longest pause after failures
+	rateAge  = time.Minute      // how long a measured rate counts
+	share    = 4                // a mirror may be slower than others by this factor
+	brisk    = 1 << 20          // bytes per second below which a mirror is compared with an unknown source
+	anew     = 10 * time.Second // between two such comparisons
+	sample   = 256 << 10        // bytes of the smallest transfer that is measured
 )
 
 // A rest is a pause after failures: 1, 2, 4 … 60 seconds.

@@ -16,7 +16,7 @@ import (
 
 // The intervals between removals of what has expired, and between checks for removed images and mounts.
 const (
-	sweepEvery  = time.Hour
+	sweepEvery   = time.Hour
 	releaseEvery = time.Minute
 )
 

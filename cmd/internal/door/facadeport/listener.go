@@ -48,14 +48,14 @@ type listener struct {
 	refused      func(metrics.Refusal)
 	log          *slog.Logger
 
-	clients  chan struct{} // has a value for each accepted connection
-	ready  chan net.Conn
-	failed error         // error of Listener, set before closed is closed
-	closed chan struct{} // closed when no connection is accepted any more
-	work   sync.WaitGroup
-	plain  sync.Once // logs the first client that speaks plain HTTP
+	clients chan struct{} // has a value for each accepted connection
+	ready   chan net.Conn
+	failed  error         // error of Listener, set before closed is closed
+	closed  chan struct{} // closed when no connection is accepted any more
+	work    sync.WaitGroup
+	plain   sync.Once // logs the first client that speaks plain HTTP
 
-	mu        sync.Mutex // guards pending
+	mu      sync.Mutex // guards pending
 	pending list.List  // unauthenticated connections, oldest first
 }
 

@@ -112,7 +112,7 @@ func TestWatch(t *testing.T) {
 	at := func(p string) string { return n.at("certs.d/" + p) }
 	n.ok(os.Mkdir(at("_backup"), 0o755))
 	n.ok(os.Rename(at("ghcr.io"), at("_backup/ghcr.io"))) // as Spegel does
-	time.Sleep(debounce)                                    // it is not listed yet
+	time.Sleep(debounce)                                  // it is not listed yet
 	n.ok(os.MkdirAll(dropIns, 0o755))
 	n.ok(os.WriteFile(filepath.Join(dropIns, "00-closed.toml"), nil, 0o644))
 	expect(file)

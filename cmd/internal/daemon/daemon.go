@@ -150,12 +150,14 @@ func (d *Daemon) buildSnapshotter() (err error) {
 		return err
 	}
 	sources := &jobs.Sources{Store: d.store, Facade: d.facade, Snapshotter: d.snapshotter, Secrets: d.secrets, Log: log}
+	list := &jobs.List{}
 	d.jobs = &jobs.Jobs{
+		List:  list,
 		Store: d.store, Facade: d.facade, Sources: sources, Lazy: d.lazy.Load, Metrics: d.metrics, Temp: d.facade.Settings.TempDir, Log: log,
 		Background: &jobs.Background{
 			Store: d.store, Sources: sources.Shown, Shows: d.snapshotter.Shows, View: d.snapshotter.ViewOf, Log: log,
 			Whole: d.facade.Signatures.Whole, Order: sources.Order,
-			Ended: func() { sources.PruneSecrets() },
+			Ended: func() { sources.PruneSecrets() }, List: list,
 		},
 	}
 	d.differ = differ.New(differ.Options{

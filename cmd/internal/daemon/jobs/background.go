@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/modelname"
+	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/transfer"
@@ -50,6 +51,7 @@ type Background struct {
 	Order func(ctx context.Context, table digest.Digest, sources []transfer.Source) (filetable.Order, error)
 
 	Ended func() // called when the work on a table has ended; may be nil
+	List  *List
 	Log   *slog.Logger
 
 	work sync.WaitGroup
@@ -62,9 +64,8 @@ type Background struct {
 
 // A fetching is the work on a task.
 type fetching struct {
-	again   chan struct{} // a send ends a pause
-	started time.Time
-	failed  error // error of the last attempt; nil while the next one runs
+	listed               // has the error of the last attempt, until the next one runs
+	again  chan struct{} // a send ends a pause
 }
 
 // A task is a table to download for a view, from given sources. A request with other sources is a
@@ -122,8 +123,9 @@ func (b *Background) Start(view string, table digest.Digest, sources []transfer.
 	if b.running == nil {
 		b.running = map[task]*fetching{}
 	}
-	f := &fetching{again: make(chan struct{}, 1), started: time.Now()}
+	f := &fetching{listed: listed{Job: wire.Job{Kind: wire.KindBackground, Table: table}}, again: make(chan struct{}, 1)}
 	b.running[t] = f
+	b.List.change(func() { b.List.add(&f.listed) })
 	ctx := b.ctx
 	b.work.Go(func() {
 		for {
@@ -131,7 +133,7 @@ func (b *Background) Start(view string, table digest.Digest, sources []transfer.
 			if b.Ended != nil && ctx.Err() == nil {
 				b.Ended()
 			}
-			if b.remove(t, f.again) {
+			if b.remove(t, f) {
 				return
 			}
 			sources = b.renew(ctx, t.Shown, sources)
@@ -140,17 +142,18 @@ func (b *Background) Start(view string, table digest.Digest, sources []transfer.
 }
 
 // remove removes a task that has ended, and returns false if it was started again in the meantime.
-func (b *Background) remove(t task, again <-chan struct{}) bool {
+func (b *Background) remove(t task, f *fetching) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	select {
-	case <-again:
+	case <-f.again:
 		if !b.over {
 			return false
 		}
 	default:
 	}
 	delete(b.running, t)
+	b.List.change(func() { delete(b.List.running, &f.listed) })
 	return true
 }
 
@@ -165,7 +168,7 @@ func (b *Background) fetch(ctx context.Context, t Shown, sources []transfer.Sour
 		return
 	}
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
-		b.note(func() { f.failed = nil })
+		b.List.change(func() { f.Error = nil })
 		err := b.Store.Hydrate(ctx, table, store.HydrateOptions{Sources: sources, Background: true})
 		if err == nil {
 			b.Log.Info("model complete", "table", table, "dur", time.Since(start).Round(time.Millisecond))
@@ -177,7 +180,7 @@ func (b *Background) fetch(ctx context.Context, t Shown, sources []transfer.Sour
 		if errdefs.IsDataLoss(err) || errdefs.IsInvalidArgument(err) {
 			wait = lastRetry // each attempt would download the same amount
 		}
-		b.note(func() { f.failed = err })
+		b.List.change(func() { f.Error = wire.Wrap(err) })
 		b.Log.Error("the rest of a model that is in use cannot be fetched; trying again", "table", table, "wait", wait, "err", err)
 		select {
 		case <-time.After(wait):
@@ -306,13 +309,6 @@ func (b *Background) Continue(ctx context.Context, tables []Shown) error {
 		b.Start(t.view, t.table, sources)
 	}
 	return nil
-}
-
-// note changes the state of a fetching.
-func (b *Background) note(change func()) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	change()
 }
 
 // complete reports whether a view has all files of a table.

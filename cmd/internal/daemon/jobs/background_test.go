@@ -31,7 +31,7 @@ func newRestart(t *testing.T) *restart {
 	r := &restart{
 		want: storetest.Random(11, 9<<20), pending: map[string]bool{}, sources: map[digest.Digest]*storetest.Fetcher{},
 		Background: &Background{
-			Store: storetest.Open(t, t.TempDir(), store.Options{}), Log: slog.New(slog.DiscardHandler),
+			List: &List{}, Store: storetest.Open(t, t.TempDir(), store.Options{}), Log: slog.New(slog.DiscardHandler),
 		},
 	}
 	r.View = func(store.Ref) string { return "" } // the tests concern only the common view

@@ -132,13 +132,9 @@ func (js *Jobs) importAll(ctx context.Context, j *job, from string, blobs regist
 		return store.Image{}, notModel
 	}
 	for n, i := range imports {
-		js.mu.Lock()
-		j.Ref = out[n].Ref
-		js.mu.Unlock()
+		js.List.change(func() { j.Ref = out[n].Ref })
 		linked, err := i.Fetch(ctx, func(table digest.Digest, ps []store.Progress) {
-			js.mu.Lock()
-			j.Table = table
-			js.mu.Unlock()
+			js.List.change(func() { j.Table = table })
 			js.progress(j, ps)
 		})
 		if err != nil {

@@ -21,9 +21,6 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// keepEnded limits the number of remembered ended jobs.
-const keepEnded = 50
-
 // errStopping is why jobs end when the daemon stops.
 var errStopping = fmt.Errorf("ballastd stops, what it fetched is kept: %w", errdefs.ErrAborted)
 
@@ -48,6 +45,7 @@ type Jobs struct {
 	Facade     Facade
 	Sources    *Sources
 	Background *Background
+	List       *List              // the same as of Background
 	Lazy       func() *lazy.Mount // nil: models are shown when they are complete
 	Metrics    *metrics.Metrics
 	Temp       string // directory on the file system of the store for extracted archives
@@ -55,18 +53,16 @@ type Jobs struct {
 
 	work sync.WaitGroup
 
-	mu       sync.Mutex // guards the fields below
+	// List.mu guards the fields below.
 	stopping bool
-	running  map[string]*job  // by key
-	lists    map[string]*list // by name
-	watched  map[*watched]bool
-	ended    []wire.Job               // oldest first
+	joined   map[string]*job          // that clients can join, by key
+	lists    map[string]*list         // by name
 	names    map[digest.Digest]string // last known references of tables, for images that are removed meanwhile
 }
 
-// A job is one prefetch, import or download of what a model has lost. The mutex of Jobs guards it.
+// A job is one prefetch, import or download of what a model has lost. The mutex of List guards it.
 type job struct {
-	wire.Job
+	listed
 	key    string // distinguishes it from other running jobs
 	cancel context.CancelCauseFunc
 	pin    pinWish
@@ -108,12 +104,12 @@ func (p *pinWish) add(o pinWish) {
 // Run waits until ctx ends, and then ends all jobs.
 func (js *Jobs) Run(ctx context.Context) error {
 	<-ctx.Done()
-	js.mu.Lock()
+	js.List.mu.Lock()
 	js.stopping = true
-	for _, j := range js.running {
+	for _, j := range js.joined {
 		j.cancel(errStopping)
 	}
-	js.mu.Unlock()
+	js.List.mu.Unlock()
 	js.work.Wait()
 	return nil
 }
@@ -124,10 +120,10 @@ func (js *Jobs) follow(ctx context.Context, j *job, event func([]wire.Event) err
 	defer js.wait(j, -1)
 	sent := map[digest.Digest]wire.Event{}
 	for {
-		js.mu.Lock()
+		js.List.mu.Lock()
 		news := j.news(sent)
 		done, im, err, changed := j.done, j.image, j.err, j.changed
-		js.mu.Unlock()
+		js.List.mu.Unlock()
 		if len(news) > 0 {
 			if err := event(news); err != nil {
 				return store.Image{}, err
@@ -168,26 +164,27 @@ func (j *job) news(sent map[digest.Digest]wire.Event) []wire.Event {
 // join returns the job of a kind for the model called name, and a key. If there is none, join starts one that
 // runs work.
 func (js *Jobs) join(ctx context.Context, kind wire.Kind, name, key string, pin pinWish, work func(context.Context, *job) (store.Image, error)) (*job, error) {
-	js.mu.Lock()
-	defer js.mu.Unlock()
+	js.List.mu.Lock()
+	defer js.List.mu.Unlock()
 	if js.stopping {
 		return nil, errStopping
 	}
 	key = string(kind) + " " + name + key
-	if j := js.running[key]; j != nil {
+	if j := js.joined[key]; j != nil {
 		j.pin.add(pin)
 		return j, nil
 	}
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	j := &job{
-		Job: wire.Job{Kind: kind, Ref: name, Started: time.Now()},
-		key: key, pin: pin, cancel: cancel, counted: js.Metrics.Pull(kind),
+		listed: listed{Job: wire.Job{Kind: kind, Ref: name}},
+		key:    key, pin: pin, cancel: cancel, counted: js.Metrics.Pull(kind),
 		events: map[digest.Digest]wire.Event{}, rates: map[digest.Digest]*rate{}, changed: make(chan struct{}),
 	}
-	if js.running == nil {
-		js.running = map[string]*job{}
+	if js.joined == nil {
+		js.joined = map[string]*job{}
 	}
-	js.running[key] = j
+	js.joined[key] = j
+	js.List.add(&j.listed)
 	js.work.Go(func() {
 		defer cancel(nil)
 		im, err := work(ctx, j)
@@ -201,9 +198,9 @@ func (js *Jobs) join(ctx context.Context, kind wire.Kind, name, key string, pin 
 
 // hydrate downloads the blobs of a table and reports the progress of j.
 func (js *Jobs) hydrate(ctx context.Context, j *job, table digest.Digest, o store.HydrateOptions) error {
-	js.mu.Lock()
+	js.List.mu.Lock()
 	j.Table = table
-	js.mu.Unlock()
+	js.List.mu.Unlock()
 	if o.Progress == nil {
 		o.Progress = func(ps []store.Progress) { js.progress(j, ps) }
 	}
@@ -233,10 +230,10 @@ func (js *Jobs) Convert(ctx context.Context, ref remote.Ref) (store.Image, error
 // pin creates the pin that the clients of j request, unless an existing one lasts longer. A client
 // that joins from here on starts a new job, for which all files are present.
 func (js *Jobs) pin(j *job, im store.Image, ref remote.Ref) error {
-	js.mu.Lock()
-	delete(js.running, j.key)
+	js.List.mu.Lock()
+	delete(js.joined, j.key)
 	pin := j.pin
-	js.mu.Unlock()
+	js.List.mu.Unlock()
 	if !pin.wanted {
 		return nil
 	}
@@ -263,8 +260,8 @@ func AddPin(s *store.Store, name string, table digest.Digest, expires time.Time,
 // progress records the progress reported by the store.
 func (js *Jobs) progress(j *job, ps []store.Progress) {
 	now := time.Now()
-	js.mu.Lock()
-	defer js.mu.Unlock()
+	js.List.mu.Lock()
+	defer js.List.mu.Unlock()
 	j.Total, j.Completed, j.Rate = 0, 0, 0
 	for _, s := range ps {
 		r := j.rates[s.Blob]
@@ -287,7 +284,7 @@ func (js *Jobs) progress(j *job, ps []store.Progress) {
 	j.announce()
 }
 
-// announce wakes all followers of j. The caller holds Jobs.mu.
+// announce wakes all followers of j. The caller holds List.mu.
 func (j *job) announce() {
 	close(j.changed)
 	j.changed = make(chan struct{})
@@ -295,13 +292,13 @@ func (j *job) announce() {
 
 // end records how a job ended.
 func (js *Jobs) end(j *job, im store.Image, err error) {
-	js.mu.Lock()
-	defer js.mu.Unlock()
-	if js.running[j.key] == j {
-		delete(js.running, j.key)
+	js.List.mu.Lock()
+	defer js.List.mu.Unlock()
+	if js.joined[j.key] == j {
+		delete(js.joined, j.key)
 	}
 	j.done, j.image, j.err = true, im, err
-	dur := js.record(j.Job, err).Round(time.Millisecond)
+	dur := js.List.end(&j.listed, err).Round(time.Millisecond)
 	j.announce()
 	j.counted(im.Origin.Format, err)
 	switch {
@@ -312,17 +309,6 @@ func (js *Jobs) end(j *job, im store.Image, err error) {
 	default:
 		js.Log.Error("model was not fetched", "by", j.Kind, "ref", j.Ref, "dur", dur, "err", err)
 	}
-}
-
-// record remembers an ended job, and returns its duration. The caller holds js.mu.
-func (js *Jobs) record(j wire.Job, err error) time.Duration {
-	j.Ended, j.Rate, j.Waiting, j.Queued = time.Now(), 0, 0, false
-	if err != nil {
-		j.Error = wire.Wrap(err)
-	}
-	js.ended = append(js.ended, j)
-	js.ended = js.ended[max(0, len(js.ended)-keepEnded):]
-	return j.Ended.Sub(j.Started)
 }
 
 // rateOver is the time constant of the average of a rate.

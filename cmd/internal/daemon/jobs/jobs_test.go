@@ -60,6 +60,7 @@ func newLingeringRig(t *testing.T, linger time.Duration) *pullRig {
 	}
 	r.table = storetest.NewBuilder("m").Raw("weights.bin", r.weights, 0o644).Put(t, s)
 	r.Jobs = &Jobs{
+		List:  &List{},
 		Store: s, Facade: rigFacade{&registry.Handler{}, r}, Sources: &Sources{Store: s, Secrets: &pullsecret.Secrets{}, Log: log}, Background: &Background{},
 		Lazy: func() *lazy.Mount { return nil }, Metrics: metrics.New(s, wire.Version{}, log), Log: log,
 	}
@@ -158,7 +159,7 @@ func TestJobOutlivesItsClient(t *testing.T) {
 	if err := first(); !errors.Is(err, context.Canceled) {
 		t.Errorf("who left: got %v", err)
 	}
-	if jobs, ended := r.list(); len(jobs) != 1 || len(ended) != 0 || jobs[0].Waiting != 1 || jobs[0].Kind != wire.KindPrefetch || jobs[0].Total != int64(len(r.weights)) {
+	if jobs, ended := r.List.jobs(); len(jobs) != 1 || len(ended) != 0 || jobs[0].Waiting != 1 || jobs[0].Kind != wire.KindPrefetch || jobs[0].Total != int64(len(r.weights)) {
 		t.Errorf("jobs: %+v", jobs)
 	}
 	close(r.gate)
@@ -175,7 +176,7 @@ func TestJobOutlivesItsClient(t *testing.T) {
 	if len(pins) != 1 || pins[0].Name != "pin/"+pullRef || !pins[0].Expires.IsZero() {
 		t.Errorf("the pin that the first asked for: %+v", pins)
 	}
-	if running, jobs := r.list(); len(running) != 0 || len(jobs) != 1 || jobs[0].Ended.IsZero() || jobs[0].Waiting != 0 || jobs[0].Completed != int64(len(r.weights)) || jobs[0].Error != nil {
+	if running, jobs := r.List.jobs(); len(running) != 0 || len(jobs) != 1 || jobs[0].Ended.IsZero() || jobs[0].Waiting != 0 || jobs[0].Completed != int64(len(r.weights)) || jobs[0].Error != nil {
 		t.Errorf("jobs after the end: %+v", jobs)
 	}
 }
@@ -229,7 +230,7 @@ func TestPullFails(t *testing.T) {
 	if !errdefs.IsNotFound(err) {
 		t.Errorf("got %v, want ErrNotFound", err)
 	}
-	if _, jobs := r.list(); len(jobs) != 1 || jobs[0].Error == nil || jobs[0].Error.Code != "not_found" {
+	if _, jobs := r.List.jobs(); len(jobs) != 1 || jobs[0].Error == nil || jobs[0].Error.Code != "not_found" {
 		t.Errorf("jobs: %+v", jobs)
 	}
 }

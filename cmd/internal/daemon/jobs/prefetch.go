@@ -103,7 +103,7 @@ func (js *Jobs) fetch(ctx context.Context, name, key string, ref remote.Ref, r *
 // connections.
 const maxPrefetches = 4
 
-// A list is a list of models that were requested together. The mutex of Jobs guards users.
+// A list is a list of models that were requested together. The mutex of List guards users.
 type list struct {
 	turns chan struct{}     // has an element for each model that is being downloaded
 	users int               // models that are being downloaded, or wait for that
@@ -112,8 +112,8 @@ type list struct {
 
 // setRate changes the rate of a list whose models are being downloaded with one.
 func (js *Jobs) setRate(name string, rate int64) {
-	js.mu.Lock()
-	defer js.mu.Unlock()
+	js.List.mu.Lock()
+	defer js.List.mu.Unlock()
 	if l := js.lists[name]; l != nil && l.limit != nil && rate > 0 {
 		l.limit.Set(rate)
 	}
@@ -128,7 +128,7 @@ func (js *Jobs) turn(ctx context.Context, j *job, name string, rate int64) (limi
 	if name == "" {
 		return limit, func() {}, nil
 	}
-	js.mu.Lock()
+	js.List.mu.Lock()
 	l := js.lists[name]
 	if l == nil {
 		l = &list{turns: make(chan struct{}, maxPrefetches)}
@@ -145,10 +145,10 @@ func (js *Jobs) turn(ctx context.Context, j *job, name string, rate int64) (limi
 		limit = l.limit
 	}
 	j.Queued = len(l.turns) == cap(l.turns)
-	js.mu.Unlock()
+	js.List.mu.Unlock()
 	leave := func() {
-		js.mu.Lock()
-		defer js.mu.Unlock()
+		js.List.mu.Lock()
+		defer js.List.mu.Unlock()
 		if l.users--; l.users == 0 {
 			delete(js.lists, name)
 		}
@@ -159,8 +159,8 @@ func (js *Jobs) turn(ctx context.Context, j *job, name string, rate int64) (limi
 		leave()
 		return nil, nil, ctx.Err()
 	}
-	js.mu.Lock()
-	defer js.mu.Unlock()
+	js.List.mu.Lock()
+	defer js.List.mu.Unlock()
 	j.Queued = false
 	j.announce()
 	return limit, func() { <-l.turns; leave() }, nil

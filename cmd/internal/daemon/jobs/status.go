@@ -17,17 +17,10 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// A watched is work outside of Jobs: a pull of containerd, or a verification. The mutex of Jobs
-// guards it.
-type watched struct {
-	wire.Job
-	rate rate // of a verification
-}
-
 // containerd lists a pull that waits for a table, until end is called.
 func (js *Jobs) containerd(ctx context.Context, table digest.Digest) (end func(error)) {
-	w := &watched{Job: wire.Job{Kind: wire.KindContainerd, Ref: js.nameOf(table), Table: table, Waiting: 1}}
-	ended, counted := js.watch(w), js.Metrics.Pull(wire.KindContainerd)
+	ended := js.watch(&listed{Job: wire.Job{Kind: wire.KindContainerd, Ref: js.nameOf(table), Table: table, Waiting: 1}})
+	counted := js.Metrics.Pull(wire.KindContainerd)
 	return func(err error) {
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 			ended(&wire.Error{Code: "canceled", Message: "its client has gone"})
@@ -35,9 +28,9 @@ func (js *Jobs) containerd(ctx context.Context, table digest.Digest) (end func(e
 			ended(err)
 		}
 		if err == nil {
-			js.mu.Lock()
+			js.List.mu.Lock()
 			delete(js.names, table)
-			js.mu.Unlock()
+			js.List.mu.Unlock()
 		}
 		format := ""
 		if t, terr := js.Store.Table(table); terr == nil {
@@ -50,92 +43,32 @@ func (js *Jobs) containerd(ctx context.Context, table digest.Digest) (end func(e
 // Verifying lists a verification, a KindVerify or KindScrub, of the model called name, or of all models if name is
 // empty. The caller reports its progress in bytes, and its end.
 func (js *Jobs) Verifying(kind wire.Kind, name string) (progress func(done, total int64), end func(error)) {
-	w := &watched{Job: wire.Job{Kind: kind, Ref: name}}
+	w := &listed{Job: wire.Job{Kind: kind, Ref: name}}
 	if kind == wire.KindVerify {
 		w.Waiting = 1
 	}
 	return func(done, total int64) {
-		js.mu.Lock()
-		defer js.mu.Unlock()
-		w.Completed, w.Total, w.Rate = done, total, w.rate.add(time.Now(), done)
+		js.List.change(func() { w.Completed, w.Total, w.Rate = done, total, w.rate.add(time.Now(), done) })
 	}, js.watch(w)
 }
 
-// watch lists w until its end.
-func (js *Jobs) watch(w *watched) (end func(error)) {
-	w.Started = time.Now()
-	js.mu.Lock()
-	defer js.mu.Unlock()
-	if js.watched == nil {
-		js.watched = map[*watched]bool{}
-	}
-	js.watched[w] = true
-	return func(err error) {
-		js.mu.Lock()
-		defer js.mu.Unlock()
-		delete(js.watched, w)
-		js.record(w.Job, err)
-	}
+// watch lists w, which Jobs does not run, until its end.
+func (js *Jobs) watch(w *listed) (end func(error)) {
+	js.List.change(func() { js.List.add(w) })
+	return func(err error) { js.List.change(func() { js.List.end(w, err) }) }
 }
 
 // wait adds n to the number of clients that follow a job.
-func (js *Jobs) wait(j *job, n int) {
-	js.mu.Lock()
-	defer js.mu.Unlock()
-	j.Waiting += n
-}
-
-// list returns the running jobs, and the ended ones, newest first.
-func (js *Jobs) list() (running, ended []wire.Job) {
-	js.mu.Lock()
-	defer js.mu.Unlock()
-	for _, j := range js.running {
-		running = append(running, j.Job)
-	}
-	for w := range js.watched {
-		running = append(running, w.Job)
-	}
-	ended = slices.Clone(js.ended)
-	slices.Reverse(ended)
-	return running, ended
-}
-
-// list returns the work on the rest of models, once for each table.
-func (b *Background) list(ctx context.Context) (out []wire.Job) {
-	b.mu.Lock()
-	oldest := map[digest.Digest]fetching{}
-	for t, f := range b.running {
-		if old, ok := oldest[t.table]; !ok || f.started.Before(old.started) {
-			oldest[t.table] = *f
-		}
-	}
-	b.mu.Unlock()
-	for table, f := range oldest {
-		j := wire.Job{Kind: wire.KindBackground, Table: table, Started: f.started}
-		if f.failed != nil {
-			j.Error = wire.Wrap(f.failed)
-		}
-		if st, err := b.Store.State(ctx, table); err == nil {
-			j.Total, j.Completed = st.Total, st.Done
-		}
-		out = append(out, j)
-	}
-	return out
-}
+func (js *Jobs) wait(j *job, n int) { js.List.change(func() { j.Waiting += n }) }
 
 // Status returns the work of the daemon.
 func (js *Jobs) Status(ctx context.Context) wire.Status {
-	running, ended := js.list()
-	for _, j := range js.Background.list(ctx) {
-		if !downloads(running, j.Table) { // otherwise a client waits for the same download
-			running = append(running, j)
-		}
-	}
+	running, ended := js.List.jobs()
 	work := js.Store.Work()
 	for i := range running {
-		measure(&running[i], work)
+		js.measure(ctx, &running[i], work)
 	}
-	later, _ := js.list() // work has the downloads of jobs that have begun meanwhile
+	later, _ := js.List.jobs() // work has the downloads of jobs that have begun meanwhile
 	for _, w := range work {
 		j := wire.Job{
 			Kind: wire.KindAbandoned, Table: w.Table, Started: w.Started, Total: w.Total, Completed: w.Done, Rate: w.Rate, Waiting: w.Waiting, Ends: w.Ends, Limit: string(w.Limit), Ordered: w.Ordered,
@@ -153,7 +86,7 @@ func (js *Jobs) Status(ctx context.Context) wire.Status {
 			running[i].Reads += e.Reads
 		}
 	}
-	slices.SortStableFunc(running, func(a, b wire.Job) int { return a.Started.Compare(b.Started) })
+	slices.SortStableFunc(running, byStart)
 	s := wire.Status{Jobs: append(append([]wire.Job{}, running...), ended...), Paused: js.Store.Paused()}
 	for i, j := range s.Jobs {
 		if j.Ref == "" && j.Table != "" {
@@ -172,17 +105,25 @@ func downloads(jobs []wire.Job, table digest.Digest) bool {
 	return slices.ContainsFunc(jobs, func(j wire.Job) bool { return j.Table == table })
 }
 
-// measure sets what limits a job, and its progress unless it reports that itself, from the download it waits for:
-// the fastest one, if there are several. They stay as they are before the download begins, and between two attempts.
-func measure(j *wire.Job, work []store.Work) {
+// measure sets what limits a job, and its progress unless it reports that itself, from the download it waits for: the
+// fastest one, if there are several. They stay as they are before the download begins, and between two attempts; the
+// rest of a model then has the progress of its table.
+func (js *Jobs) measure(ctx context.Context, j *wire.Job, work []store.Work) {
 	var of store.Work
 	for _, w := range work {
 		if w.Table == j.Table && w.Waiting > 0 && (of.Table == "" || w.Rate > of.Rate || w.Rate == of.Rate && w.Done > of.Done) {
 			of = w
 		}
 	}
-	if j.Limit, j.Ordered = string(of.Limit), of.Ordered; of.Table != "" && (j.Kind == wire.KindContainerd || j.Kind == wire.KindBackground) {
+	j.Limit, j.Ordered = string(of.Limit), of.Ordered
+	switch {
+	case j.Kind != wire.KindContainerd && j.Kind != wire.KindBackground:
+	case of.Table != "":
 		j.Total, j.Completed, j.Rate = of.Total, of.Done, of.Rate
+	case j.Kind == wire.KindBackground:
+		if st, err := js.Store.State(ctx, j.Table); err == nil {
+			j.Total, j.Completed = st.Total, st.Done
+		}
 	}
 }
 
@@ -190,8 +131,8 @@ func measure(j *wire.Job, work []store.Work) {
 // Otherwise it returns the digest of the table.
 func (js *Jobs) nameOf(table digest.Digest) string {
 	images := js.Sources.images(table)
-	js.mu.Lock()
-	defer js.mu.Unlock()
+	js.List.mu.Lock()
+	defer js.List.mu.Unlock()
 	name := ""
 	for _, im := range images {
 		name = modelname.Label(im, remote.Ref{})
@@ -208,8 +149,8 @@ func (js *Jobs) nameOf(table digest.Digest) string {
 
 // forget drops the names of tables without a job.
 func (js *Jobs) forget(jobs []wire.Job) {
-	js.mu.Lock()
-	defer js.mu.Unlock()
+	js.List.mu.Lock()
+	defer js.List.mu.Unlock()
 	maps.DeleteFunc(js.names, func(t digest.Digest, _ string) bool { return !downloads(jobs, t) })
 }
 
@@ -220,14 +161,14 @@ var errStopped = fmt.Errorf("stopped by \"ballast rm\": %w", context.Canceled)
 // for, and returns their number. A reference of a table that has other images counts only for jobs.
 func (js *Jobs) Stop(ctx context.Context, table digest.Digest, refs ...string) (n int, err error) {
 	var ending []*job
-	js.mu.Lock()
-	for _, j := range js.running {
+	js.List.mu.Lock()
+	for _, j := range js.joined {
 		if j.Waiting == 0 && (slices.Contains(refs, j.Ref) || table != "" && j.Table == table) {
 			j.cancel(errStopped)
 			ending = append(ending, j)
 		}
 	}
-	js.mu.Unlock()
+	js.List.mu.Unlock()
 	for _, j := range ending {
 		if err := js.over(ctx, j); err != nil {
 			return n, err
@@ -255,9 +196,9 @@ func (js *Jobs) Stop(ctx context.Context, table digest.Digest, refs ...string) (
 // over waits for the end of a job.
 func (js *Jobs) over(ctx context.Context, j *job) error {
 	for {
-		js.mu.Lock()
+		js.List.mu.Lock()
 		done, changed := j.done, j.changed
-		js.mu.Unlock()
+		js.List.mu.Unlock()
 		if done {
 			return nil
 		}

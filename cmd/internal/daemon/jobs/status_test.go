@@ -22,14 +22,14 @@ import (
 // waits for the model.
 func TestStatus(t *testing.T) {
 	r := newPullRig(t)
-	b := &Background{Store: r.Store, Log: r.Log, running: map[task]*fetching{
-		{Shown: Shown{"snapshot/1", r.table}}:               {started: time.Now().Add(-time.Hour), failed: errdefs.ErrUnavailable},
-		{Shown: Shown{"snapshot/2", r.table}, sources: "x"}: {started: time.Now()},
-	}}
 	if s := r.Status(t.Context()); s.Jobs == nil || len(s.Jobs) > 0 {
 		t.Errorf("nothing to do: %#v", s.Jobs)
 	}
-	r.Background = b
+	for _, err := range []*wire.Error{wire.Wrap(errdefs.ErrUnavailable), nil} { // two views
+		r.List.change(func() {
+			r.List.add(&listed{Job: wire.Job{Kind: wire.KindBackground, Table: r.table, Error: err}})
+		})
+	}
 	_, err := r.Prefetch(t.Context(), parse(t, "reg.example/none:v1"), Request{}, func([]wire.Event) error { return nil })
 	if !errdefs.IsNotFound(err) {
 		t.Fatal(err)
@@ -95,8 +95,8 @@ func TestStatusHasReads(t *testing.T) {
 	if _, err := r.Resume(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	r.running = map[task]*fetching{{Shown: Shown{table: table}}: {started: time.Now()}}
-	js := &Jobs{Store: r.Store, Background: r.Background, Lazy: func() *lazy.Mount { return nil }, Sources: &Sources{Store: r.Store}}
+	r.List.change(func() { r.List.add(&listed{Job: wire.Job{Kind: wire.KindBackground, Table: table}}) })
+	js := &Jobs{List: r.List, Store: r.Store, Background: r.Background, Lazy: func() *lazy.Mount { return nil }, Sources: &Sources{Store: r.Store}}
 	reads := func() (n int64) {
 		for _, j := range js.Status(t.Context()).Jobs {
 			n += j.Reads
@@ -124,7 +124,7 @@ func TestStatusHasLastError(t *testing.T) {
 	r := newPullRig(t)
 	close(r.gate)
 	lacking := storetest.NewFetcher()
-	b := &Background{Store: r.Store, Log: r.Log, Sources: func(context.Context, string, digest.Digest) ([]transfer.Source, error) { return nil, nil }}
+	b := &Background{List: r.List, Store: r.Store, Log: r.Log, Sources: func(context.Context, string, digest.Digest) ([]transfer.Source, error) { return nil, nil }}
 	ctx, stop := context.WithCancel(t.Context())
 	wait := b.Begin(ctx)
 	if err := r.Store.AddRef("snapshot/1", r.table, time.Time{}); err != nil {
@@ -132,14 +132,14 @@ func TestStatusHasLastError(t *testing.T) {
 	}
 	b.Start("snapshot/1", r.table, storetest.From(lacking))
 	waitFor(t, "the error of the first attempt", func() bool {
-		jobs := b.list(t.Context())
+		jobs := r.Status(t.Context()).Jobs
 		return len(jobs) == 1 && jobs[0].Error != nil && jobs[0].Total == int64(len(r.weights))
 	})
 	stop()
 	if err := wait(); err != nil {
 		t.Error(err)
 	}
-	if jobs := b.list(t.Context()); len(jobs) != 0 {
+	if jobs := r.Status(t.Context()).Jobs; len(jobs) != 0 {
 		t.Errorf("after the end: %+v", jobs)
 	}
 }

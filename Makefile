@@ -225,7 +225,7 @@ bench-%: build tools ## One measurement, or a group such as lazy
 .PHONY: peers
 peers: build tools # The other programs for bench-peers and performance
 	@test/erofs.sh || echo "mkfs.erofs cannot be built; the EROFS snapshotter is measured with what is installed, or left out"
-	cd test/bench/stargz && go build -ldflags '-s -w' -o ../../../.cache/tools/stargz .
+	test/bench/stargz/build.sh .cache/tools/stargz
 	@rm -f .cache/tools/ollama; timeout 20m test/bench/ollama/build.sh .cache/tools/ollama || echo "Ollama cannot be built; it is left out"
 
 .PHONY: bench-peers

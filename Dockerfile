@@ -5,7 +5,7 @@
 #
 # GO is an image of Go by its digest, which `docker buildx imagetools inspect golang:1.26` prints: what a tag names can change.
 # `make image` builds the same without an image builder, to the same bytes each time. What is in it is said in one place,
-# contrib/image. It runs as root: ballastd mounts and writes the files of any user, and what it keeps is root's.
+# contrib/release. It runs as root: ballastd mounts and writes the files of any user, and what it keeps is root's.
 ARG GO
 FROM --platform=$BUILDPLATFORM ${GO} AS build
 ARG GO
@@ -14,7 +14,7 @@ ARG TARGETARCH
 ARG VERSION=dev
 WORKDIR /src
 COPY . .
-RUN cd contrib/image && go run . -source ../.. -root /out -arch "$TARGETARCH" -version "$VERSION"
+RUN cd contrib/release && go run . -o /out -only root -arch "$TARGETARCH" -version "$VERSION"
 
 FROM scratch
 COPY --from=build /out /

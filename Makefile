@@ -47,12 +47,12 @@ crds: ## Write the definitions of the chart and the generated code from cmd/ball
 
 .PHONY: image
 image: ## Build the container image for amd64 and arm64: bin/image (an OCI layout) and bin/image.tar
-	contrib/image/build.sh bin/image '$(VERSION)'
+	cd contrib/release && go run . -o ../../bin -only image -version '$(VERSION)'
 
 .PHONY: demo-image
 demo-image: ## Build the container image of the demo for this machine's architecture: bin/demo (an OCI layout) and bin/demo.tar
 	@test/install.sh musl-tools
-	contrib/image/build.sh bin/demo '$(VERSION)' demo
+	cd contrib/release && go run . -o ../../bin -only demo -version '$(VERSION)'
 
 # The file of the key that signs a release. Its password is in the variable COSIGN_PASSWORD.
 COSIGN_KEY ?=
@@ -61,15 +61,15 @@ COSIGN_KEY ?=
 release: ## Build all files of a release: bin/release. VERSION=v0.1.0 (default: the tag, or the version of the chart); COSIGN_KEY=FILE signs it
 	@test/install.sh musl-tools
 	@rm -rf bin/release; mkdir -p bin
-	cd contrib/release && go run . -source ../.. -o ../../bin/release -version '$(if $(filter v%,$(VERSION)),$(VERSION),v$(shell sed -n 's/^version: //p' contrib/helm/ballast/Chart.yaml))' -key '$(if $(COSIGN_KEY),$(abspath $(COSIGN_KEY)))'
+	cd contrib/release && go run . -o ../../bin/release -version '$(if $(filter v%,$(VERSION)),$(VERSION),v$(shell sed -n 's/^version: //p' contrib/helm/ballast/Chart.yaml))' -key '$(if $(COSIGN_KEY),$(abspath $(COSIGN_KEY)))'
 
 .PHONY: test-images
 test-images: # The files for tests: two versions of the image, the package, the chart rendered, a kubelet
 	@test/kubernetes/build.sh
-	@contrib/image/build.sh bin/test/one v0.1.0-one
-	@contrib/image/build.sh bin/test/two v0.1.0-two amd64
-	@rm -rf bin/test/packages; mkdir -p bin/test
-	@cd contrib/release && go run . -source ../.. -o ../../bin/test/packages -version v0.1.0 -only deb -arch "$$(go env GOARCH)"
+	@rm -rf bin/test/packages
+	@cd contrib/release && go run . -o ../../bin/test/one -only image -version v0.1.0-one
+	@cd contrib/release && go run . -o ../../bin/test/two -only image -version v0.1.0-two -arch amd64
+	@cd contrib/release && go run . -o ../../bin/test/packages -only deb -version v0.1.0 -arch "$$(go env GOARCH)"
 	cd test/chart && go build -o ../../bin/test/render ./render
 
 .PHONY: chart
@@ -98,15 +98,13 @@ tools-all: tools ## The same for each supported version of containerd
 check: ## gofmt, go vet, staticcheck, import policy
 	@files=$$(gofmt -l cmd contrib convert snapshotter store test); \
 	if [ -n "$$files" ]; then echo "gofmt -w is needed:"; echo "$$files"; exit 1; fi
-	go vet ./...
-	cd test && go vet ./... && go vet -tags containers_image_openpgp ./mirror && go vet -tags vm ./vm
 	cd test && go build -o ../.cache/staticcheck honnef.co/go/tools/cmd/staticcheck
-	.cache/staticcheck ./...
-	cd test && ../.cache/staticcheck ./... && ../.cache/staticcheck -tags vm ./vm
-	cd contrib/image && go vet ./... && ../../.cache/staticcheck ./...
-	cd contrib/release && go vet ./... && ../../.cache/staticcheck ./...
-	cd test/chart && go vet ./... && ../../.cache/staticcheck ./...
-	cd cmd/ballast-fleet && go vet ./... && ../../.cache/staticcheck ./... && go test ./...
+	@for m in $$(git ls-files go.mod '*/go.mod' | xargs -n 1 dirname); do \
+		cd "$(CURDIR)/$$m"; packages=$$(go list ./...); [ -n "$$packages" ] || continue; \
+		echo "$$m: go vet, staticcheck"; go vet ./...; "$(CURDIR)/.cache/staticcheck" ./...; \
+	done
+	cd test && go vet -tags containers_image_openpgp ./mirror && go vet -tags vm ./vm && ../.cache/staticcheck -tags vm ./vm
+	cd cmd/ballast-fleet && go test ./...
 	cd test && go test -count=1 . ./bench ./ballast-demo # they read files of another module, which the test cache does not track
 	cd test/chart && go test -count=1 ./... # so do these
 
@@ -136,7 +134,6 @@ test-unit: tools ## Tests of packages, with the race detector where it matters
 	test/disk.sh go test -p 4 -timeout 1h $$(go list ./... | grep -vxF "$$(go list $(RACE))")
 	test/disk.sh go test -p 4 -timeout 1h -run '^($(NORACE))$$' \
 		$$(go list -f '{{.Dir}}' $(RACE) | xargs grep -slE --include='*_test.go' -d recurse '^func ($(NORACE))\(' | xargs -n 1 dirname | sort -u)
-	cd contrib/image && go test ./...
 	cd contrib/release && go test ./...
 	cd test && go test -tags containers_image_openpgp ./mirror
 
@@ -228,7 +225,7 @@ bench-%: build tools ## One measurement, or a group such as lazy
 .PHONY: peers
 peers: build tools # The other programs for bench-peers and performance
 	@test/erofs.sh || echo "mkfs.erofs cannot be built; the EROFS snapshotter is measured with what is installed, or left out"
-	cd test/bench/stargz && go build -ldflags '-s -w' -o ../../../.cache/tools/stargz .
+	test/bench/stargz/build.sh .cache/tools/stargz
 	@rm -f .cache/tools/ollama; timeout 20m test/bench/ollama/build.sh .cache/tools/ollama || echo "Ollama cannot be built; it is left out"
 
 .PHONY: bench-peers

@@ -11,6 +11,9 @@ module_dir() {
 	sed -n 's/^\t"Dir": "\(.*\)",$/\1/p' <<<"$got"
 }
 
+# pinned FILE MODULE prints the last line of a file that has a module: module, version and checksum.
+pinned() { awk -v module="$2" '$1 == module {line = $0} END {print line}' "$1"; }
+
 # stamped FILE STAMP COMMAND… runs a command unless its last successful run wrote the same stamp to the file. It waits for
 # another process that runs one for the file.
 stamped() {

@@ -149,6 +149,35 @@ func TestDeps(t *testing.T) {
 	}
 }
 
+// modules are the Go modules of this repository, with the reason for each. A program of others needs none: it is built with the
+// dependencies of its own go.mod, from containerd.txt, programs.txt or clients.txt.
+var modules = []struct{ dir, why string }{
+	{".", "the product"},
+	{"cmd/ballast-fleet", "only it links Kubernetes"},
+	{"contrib/release", "what builds a release is not in it"},
+	{"test", "what only tests need"},
+	{"test/chart", "Helm, Kustomize and Prometheus would decide about the versions of what other tests share with the product"},
+	{"test/kubernetes", "the module of Kubernetes has others in directories of its repository, so its go.mod does not build it"},
+}
+
+func TestModules(t *testing.T) {
+	out, err := exec.Command("git", "-C", "..", "ls-files", "go.mod", "*/go.mod").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got, want []string
+	for name := range strings.Lines(string(out)) {
+		got = append(got, filepath.Dir(strings.TrimSpace(name)))
+	}
+	for _, m := range modules {
+		want = append(want, m.dir)
+	}
+	slices.Sort(got)
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("modules (-want +got):\n%s", d)
+	}
+}
+
 // closures are what programs must not link, with the reason. A pattern matches a package and those below it; the one with "!"
 // allows again what an earlier one forbids.
 var closures = []struct {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds containerd, ctr and the runc shim into .cache/tools/<version>/: the versions in containerd.txt with --all, otherwise
 # the newest. Each has the dependencies of its own go.mod, as its release does. .cache/tools/current points to the newest.
-# Builds runc from the module in e2e/runc into .cache/tools/runc/. A program that was built from the same source with the
+# Builds runc, the version in programs.txt, into .cache/tools/runc/. A program that was built from the same source with the
 # same flags is not built again.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -37,16 +37,15 @@ while read -r module version sum; do
 done <<<"$versions"
 ln -sfn "$newest" "$tools/current"
 
-build_runc() { # module version ldflags
+build_runc() { # module version checksum ldflags
 	echo "tools.sh: building runc, version $2" >&2
-	CGO_ENABLED=1 go build -trimpath -tags netgo,osusergo,seccomp -ldflags "$3" -o "$tools/runc/" "$1"
+	local dir
+	dir=$(module_dir "$1" "v$2" "$3")
+	CGO_ENABLED=1 go build -C "$dir" -mod=readonly -trimpath -tags netgo,osusergo,seccomp -ldflags "$4" -o "$tools/runc/" .
 }
 
 # User namespaces with ID-mapped mounts need runc 1.2, which distributions may not have. It is built with C and
 # seccomp, which the kubelet and nerdctl require.
-cd e2e/runc
-module=github.com/opencontainers/runc
-version=$(go list -m -f '{{.Version}}' "$module")
-ldflags="-s -w -extldflags -static -X main.version=${version#v}"
-stamp=$(printf '%s\n' "$(cat go.sum)" "$go" "$ldflags" seccomp | sha256sum | cut -d' ' -f1)
-stamped "$tools/runc/stamp" "$stamp" build_runc "$module" "$version" "$ldflags"
+read -r module version sum <<<"$(pinned programs.txt github.com/opencontainers/runc)"
+ldflags="-s -w -extldflags -static -X main.version=$version"
+stamped "$tools/runc/stamp" "$go $module $version $sum $ldflags seccomp" build_runc "$module" "$version" "$sum" "$ldflags"

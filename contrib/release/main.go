@@ -6,14 +6,19 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 
-	"github.com/ballast-dev/ballast/contrib/image/build"
+	"github.com/ballast-dev/ballast/contrib/release/build"
+)
+
+// Directories of the repository.
+const (
+	here     = "contrib/release"
+	chartDir = "contrib/helm/ballast"
 )
 
 // release is a release in the making.
@@ -23,10 +28,35 @@ type release struct {
 	work  string // a temporary directory
 	archs []string
 	key   string   // file of the key that signs; empty for none
-	only  []string // no more than these of deb, rpm and tar; nil for all there is
+	only  []string // the parts that are written; nil for those of a release
 }
 
+// A part is something that can be written by itself.
+type part struct {
+	name  string
+	write func(context.Context) error
+}
+
+// parts returns all parts, in the order in which they are written.
+func (r *release) parts() []part {
+	return []part{
+		{"tar", r.tarballs},
+		{"deb", func(ctx context.Context) error { return r.packages(ctx, "deb") }},
+		{"rpm", func(ctx context.Context) error { return r.packages(ctx, "rpm") }},
+		{"image", r.image},
+		{"demo", r.demo},
+		{"chart", r.chart},
+		{"sbom", r.sbom},
+		{"sums", r.sums},
+		{rootPart, r.root},
+	}
+}
+
+// rootPart is the part that a release does not have: the files of the image, for the Dockerfile.
+const rootPart = "root"
+
 func main() {
+	syscall.Umask(0o022)
 	if err := run(context.Background(), os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
@@ -40,11 +70,15 @@ var versions = regexp.MustCompile(`^v(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[
 func run(ctx context.Context, args []string) error {
 	r := release{}
 	flags := flag.NewFlagSet("release", flag.ContinueOnError)
-	flags.StringVar(&r.Source, "source", ".", "`directory` of the repository")
-	flags.StringVar(&r.out, "o", "", "`directory` to write to, which must not exist")
+	flags.StringVar(&r.Source, "source", "../..", "`directory` of the repository")
+	flags.StringVar(&r.out, "o", "", "`directory` to write to, which must not exist for a release")
 	flags.StringVar(&r.Version, "version", "", "`version` of the release, such as v0.1.0 or v0.2.0-rc.1")
 	flags.StringVar(&r.key, "key", "", "`file` of the private key that signs: one of \"cosign generate-key-pair\", with its password in COSIGN_PASSWORD, or an EC key as PEM")
-	only := flags.String("only", "", "no more than these `formats` (deb,rpm,tar), also of a clone with changes; for tests")
+	var names []string
+	for _, p := range r.parts() {
+		names = append(names, p.name)
+	}
+	only := flags.String("only", "", "write these `parts` alone, also of a clone with changes: "+strings.Join(names, ","))
 	archs := flags.String("arch", strings.Join(build.Archs, ","), "`architectures`")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -58,29 +92,48 @@ func run(ctx context.Context, args []string) error {
 		return fmt.Errorf("%q is not understood", flags.Arg(0))
 	case r.out == "":
 		return errors.New("-o is needed")
-	case !versions.MatchString(r.Version):
-		return fmt.Errorf("version %q is not that of a release: make release VERSION=v0.1.0", r.Version)
+	case slices.Contains(r.only, rootPart) && len(r.archs) != 1:
+		return errors.New("-only root is for one -arch")
 	}
-	var err error
-	if r.Commit, err = build.CommitOf(ctx, r.Source); err != nil {
-		return err
-	}
-	if r.only == nil {
-		if err := r.check(); err != nil {
-			return err
+	for _, name := range r.only {
+		if !slices.Contains(names, name) {
+			return fmt.Errorf("there is no part %q", name)
 		}
 	}
-	if err := os.Mkdir(r.out, 0o755); err != nil {
+	var err error
+	if r.Commit, err = build.CommitOf(ctx, r.Source); err != nil && *only != rootPart { // the Dockerfile may have no clone
+		return err
+	}
+	if err := r.makeOut(); err != nil {
 		return err
 	}
 	if r.work, err = os.MkdirTemp("", "ballast-release-"); err != nil {
 		return err
 	}
-	more := []func(context.Context) error{r.image, r.chart, r.sbom, r.sums}
+	return errors.Join(r.write(ctx), os.RemoveAll(r.work))
+}
+
+// makeOut makes the directory to write to.
+func (r *release) makeOut() error {
 	if r.only != nil {
-		more = nil
+		return os.MkdirAll(r.out, 0o755)
 	}
-	return errors.Join(r.write(ctx, more...), os.RemoveAll(r.work))
+	if err := r.check(); err != nil {
+		return err
+	}
+	return os.Mkdir(r.out, 0o755)
+}
+
+// write writes the parts.
+func (r *release) write(ctx context.Context) error {
+	for _, p := range r.parts() {
+		if r.only == nil && p.name != rootPart || slices.Contains(r.only, p.name) {
+			if err := p.write(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // number is the version without v, as packages and charts have it.
@@ -88,6 +141,9 @@ func (r *release) number() string { return strings.TrimPrefix(r.Version, "v") }
 
 // check returns why the clone cannot be released as the version.
 func (r *release) check() error {
+	if !versions.MatchString(r.Version) {
+		return fmt.Errorf("version %q is not that of a release: make release VERSION=v0.1.0", r.Version)
+	}
 	if r.Commit.Dirty() {
 		return errors.New("the clone has changes, and a release is of a commit: commit or remove them (git status)")
 	}
@@ -113,113 +169,11 @@ func (r *release) check() error {
 	return r.checkKey()
 }
 
-// write writes what is of an architecture, and then more.
-func (r *release) write(ctx context.Context, more ...func(context.Context) error) error {
-	common, err := r.common(ctx)
+// chart writes the Helm chart, as "helm package" does.
+func (r *release) chart(context.Context) error {
+	t, err := r.tree("chart", func(t tree) error { return t.copy("ballast", filepath.Join(r.Source, chartDir)) })
 	if err != nil {
 		return err
 	}
-	for _, arch := range r.archs {
-		if err := r.writeArch(ctx, arch, common); err != nil {
-			return fmt.Errorf("%s: %w", arch, err)
-		}
-	}
-	for _, f := range more {
-		if err := f(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// writeArch writes the tarball and the packages of an architecture.
-func (r *release) writeArch(ctx context.Context, arch string, common []file) error {
-	files := slices.Clone(common)
-	if err := r.programs(ctx, arch); err != nil {
-		return err
-	}
-	for _, name := range build.Names {
-		p, err := os.ReadFile(r.program(arch, name))
-		if err != nil {
-			return err
-		}
-		files = append(files, file{inTarball: name, inPackage: "/usr/bin/" + name, mode: 0o755, data: p})
-	}
-	if r.only == nil || slices.Contains(r.only, "tar") {
-		demo, err := r.demo(ctx, arch)
-		if err != nil {
-			return err
-		}
-		if err := r.tarball(arch, append(demo, files...)); err != nil {
-			return err
-		}
-	}
-	return r.writePackages(arch, files)
-}
-
-// demo returns the demo, which is for the tarball alone.
-func (r *release) demo(ctx context.Context, arch string) ([]file, error) {
-	demo, dir := r.Demo(), filepath.Join(r.work, arch+"-demo")
-	modules, err := build.Modules(ctx, []string{arch}, demo)
-	if err != nil {
-		return nil, err
-	}
-	if err := errors.Join(os.Mkdir(dir, 0o755), demo.Write(ctx, arch, dir)); err != nil {
-		return nil, err
-	}
-	p, err := os.ReadFile(filepath.Join(dir, build.DemoName))
-	return []file{
-		{inTarball: build.DemoName, mode: 0o755, data: p},
-		{inTarball: "NOTICES-demo", mode: 0o644, data: build.Notices(modules)},
-	}, err
-}
-
-// programs builds the programs for an architecture, once.
-func (r *release) programs(ctx context.Context, arch string) error {
-	dir := filepath.Join(r.work, arch)
-	if err := os.Mkdir(dir, 0o755); errors.Is(err, os.ErrExist) {
-		return nil
-	} else if err != nil {
-		return err
-	}
-	ours := r.Ours()
-	return ours.Write(ctx, arch, dir)
-}
-
-// program is the path of a program that was built.
-func (r *release) program(arch, name string) string { return filepath.Join(r.work, arch, name) }
-
-// own runs a program of this machine's architecture, and returns its output.
-func (r *release) own(ctx context.Context, name string, args ...string) ([]byte, error) {
-	if err := r.programs(ctx, runtime.GOARCH); err != nil {
-		return nil, err
-	}
-	return exec.CommandContext(ctx, r.program(runtime.GOARCH, name), args...).Output()
-}
-
-// image writes the container image, and that of the demo for this machine's architecture.
-func (r *release) image(ctx context.Context) error {
-	for name, what := range map[string]string{
-		"ballast_" + r.number() + "_image.tar":                                        strings.Join(r.archs, ","),
-		fmt.Sprintf("%s_%s_image_%s.tar", build.DemoName, r.number(), runtime.GOARCH): "demo",
-	} {
-		dir := filepath.Join(r.work, name)
-		cmd := exec.CommandContext(ctx, filepath.Join(r.Source, "contrib/image/build.sh"), dir, r.Version, what)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("build the image: %w\n%s", err, out)
-		}
-		if err := move(dir+".tar", filepath.Join(r.out, name)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// move moves a file, also to another file system.
-func move(from, to string) error {
-	p, err := os.ReadFile(from)
-	if err != nil {
-		return err
-	}
-	return errors.Join(os.WriteFile(to, p, 0o644), os.Remove(from))
+	return r.archive("ballast-"+r.number()+".tgz", t)
 }

@@ -2,77 +2,163 @@ package main
 
 import (
 	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"slices"
+	"runtime"
 
+	"github.com/ballast-dev/ballast/contrib/release/build"
 	"github.com/goreleaser/nfpm/v2"
-	"github.com/goreleaser/nfpm/v2/deb"
-	"github.com/goreleaser/nfpm/v2/files"
-	"github.com/goreleaser/nfpm/v2/rpm"
+	_ "github.com/goreleaser/nfpm/v2/deb" // for nfpm.Get
+	_ "github.com/goreleaser/nfpm/v2/rpm"
 )
 
-const (
-	summary     = "AI models as images of containerd"
-	description = summary + `
-A snapshotter, a differ and a registry facade for containerd: pods and
-containers get AI models as read-only files, each stored once per node.
-Run "ballast setup" after the installation.`
-)
-
-// writePackages writes the packages of an architecture.
-func (r *release) writePackages(arch string, all []file) error {
-	for format, p := range map[string]nfpm.Packager{"deb": deb.Default, "rpm": rpm.DefaultRPM} {
-		if r.only != nil && !slices.Contains(r.only, format) {
-			continue
-		}
-		info, err := r.info(arch, format, all)
+// common returns the files of tarballs that are the same for all architectures.
+func (r *release) common(ctx context.Context) (tree, error) {
+	return r.tree("common", func(t tree) error {
+		modules, err := build.Modules(ctx, build.Archs, r.Ours())
 		if err != nil {
 			return err
 		}
-		if err := nfpm.Validate(info); err != nil {
+		if err := errors.Join(t.write("NOTICES", build.Notices(modules)), r.copies(t), r.completions(ctx, t), os.Mkdir(t.path("man"), 0o755)); err != nil {
 			return err
 		}
-		var b bytes.Buffer
-		if err := p.Package(info, &b); err != nil {
-			return fmt.Errorf("%s: %w", format, err)
+		return r.Manuals(ctx, t.path("man"))
+	})
+}
+
+// copies copies files of the repository.
+func (r *release) copies(t tree) error {
+	for _, c := range []struct{ dir, pattern string }{
+		{"", "LICENSE"}, {"", "CHANGELOG.md"}, {"systemd", "contrib/systemd/*.s*"}, {"kubernetes", "contrib/kubernetes/*.yaml"},
+	} {
+		names, err := filepath.Glob(filepath.Join(r.Source, c.pattern))
+		if err != nil || len(names) == 0 {
+			return fmt.Errorf("there is no %s: %w", c.pattern, err)
 		}
-		if err := os.WriteFile(filepath.Join(r.out, p.ConventionalFileName(info)), b.Bytes(), 0o644); err != nil {
+		for _, n := range names {
+			if err := t.copy(filepath.Join(c.dir, filepath.Base(n)), n); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// completions writes the scripts that complete command lines, as the program for this machine prints them.
+func (r *release) completions(ctx context.Context, t tree) error {
+	own, err := r.built(ctx, runtime.GOARCH, r.Ours())
+	if err != nil {
+		return err
+	}
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		p, err := exec.CommandContext(ctx, own.path("ballast"), "completion", shell).Output()
+		if err := errors.Join(err, t.write("completion/"+shell, p)); err != nil {
+			return fmt.Errorf("completion for %s: %w", shell, err)
+		}
+	}
+	return nil
+}
+
+// tarballs writes the tarball of each architecture.
+func (r *release) tarballs(ctx context.Context) error {
+	common, err := r.common(ctx)
+	if err != nil {
+		return err
+	}
+	for _, arch := range r.archs {
+		name := fmt.Sprintf("ballast_%s_linux_%s", r.number(), arch)
+		t, err := r.tree(name, func(t tree) error {
+			modules, err := build.Modules(ctx, []string{arch}, r.Demo())
+			if err := errors.Join(err, t.copy(name, string(common)), t.write(name+"/NOTICES-demo", build.Notices(modules))); err != nil {
+				return err
+			}
+			return r.programs(ctx, arch, t, name, r.Ours(), r.Demo())
+		})
+		if err != nil {
+			return fmt.Errorf("%s: %w", arch, err)
+		}
+		if err := r.archive(name+".tar.gz", t); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// info describes a package. Each format has its own files, because packaging changes them.
-func (r *release) info(arch, format string, all []file) (*nfpm.Info, error) {
-	info := &nfpm.Info{
-		Name: "ballast", Arch: arch, Platform: "linux", Version: r.number(), Release: "1", MTime: r.Commit.Time,
-		Maintainer: "ballast-dev <ballast-dev@users.noreply.github.com>", Vendor: "ballast-dev",
-		Homepage: "https://github.com/ballast-dev/ballast", License: "Apache-2.0", Description: description, Section: "admin",
-	}
-	if format == "deb" {
-		info.Release = "" // upstream's own package has none
-	}
-	info.RPM.BuildHost, info.RPM.Summary, info.RPM.Group = "localhost", summary, "System Environment/Daemons"
-	scripts := func(name string) string { return filepath.Join(r.Source, "contrib/release/scripts", name) }
-	info.Scripts = nfpm.Scripts{PostInstall: scripts("postinst"), PreRemove: scripts("prerm"), PostRemove: scripts("postrm")}
-	for _, f := range all {
-		if f.inPackage == "" || f.format != "" && f.format != format {
-			continue
+// packaged returns the files of common that packages have in another form: they start the programs of the package, and have
+// compressed man pages.
+func (r *release) packaged(common tree) (tree, error) {
+	return r.tree("packaged", func(t tree) error {
+		names, err := filepath.Glob(common.path("*/*"))
+		for _, name := range names {
+			p, failed := os.ReadFile(name)
+			dir, file := filepath.Base(filepath.Dir(name)), filepath.Base(name)
+			if dir == "man" {
+				var b bytes.Buffer
+				z := gzip.NewWriter(&b) // without a name or a time
+				_, werr := z.Write(p)
+				err = errors.Join(err, werr, z.Close())
+				p, file = b.Bytes(), file+".gz"
+			} else {
+				p = bytes.ReplaceAll(p, []byte("/usr/local/bin/"), []byte("/usr/bin/"))
+			}
+			err = errors.Join(err, failed, t.write(filepath.Join(dir, file), p))
 		}
-		staged := filepath.Join(r.work, format+"-"+arch, f.inPackage)
-		if err := os.MkdirAll(filepath.Dir(staged), 0o755); err != nil {
-			return nil, err
-		}
-		if err := os.WriteFile(staged, f.data, f.mode); err != nil {
-			return nil, err
-		}
-		info.Contents = append(info.Contents, &files.Content{
-			Source: staged, Destination: f.inPackage,
-			FileInfo: &files.ContentFileInfo{Owner: "root", Group: "root", Mode: f.mode, MTime: r.Commit.Time},
-		})
+		return err
+	})
+}
+
+// packages writes the packages of a format, which nfpm.yaml describes.
+func (r *release) packages(ctx context.Context, format string) error {
+	common, err := r.common(ctx)
+	if err != nil {
+		return err
 	}
-	return info, nil
+	packaged, err := r.packaged(common)
+	if err != nil {
+		return err
+	}
+	for _, arch := range r.archs {
+		programs, err := r.built(ctx, arch, r.Ours())
+		if err != nil {
+			return err
+		}
+		vars := map[string]string{"COMMON": string(common), "PACKAGED": string(packaged), "PROGRAMS": string(programs), "ARCH": arch, "VERSION": r.number()}
+		if format == "rpm" { // upstream's own package for Debian has none
+			vars["RELEASE"] = "1"
+		}
+		if err := r.pack(format, func(name string) string { return vars[name] }); err != nil {
+			return fmt.Errorf("%s for %s: %w", format, arch, err)
+		}
+	}
+	return nil
+}
+
+// pack writes a package.
+func (r *release) pack(format string, vars func(string) string) error {
+	config, err := nfpm.ParseFileWithEnvMapping(filepath.Join(r.Source, here, "nfpm.yaml"), vars)
+	if err != nil {
+		return err
+	}
+	info, err := config.Get(format)
+	if err != nil {
+		return err
+	}
+	info.MTime = r.Commit.Time
+	for _, script := range []*string{&info.Scripts.PostInstall, &info.Scripts.PreRemove, &info.Scripts.PostRemove} {
+		*script = filepath.Join(r.Source, here, *script)
+	}
+	p, err := nfpm.Get(format)
+	if err != nil {
+		return err
+	}
+	f, err := os.Create(filepath.Join(r.out, p.ConventionalFileName(info)))
+	if err != nil {
+		return err
+	}
+	return errors.Join(p.Package(info, f), f.Close())
 }

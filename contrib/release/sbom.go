@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"debug/buildinfo"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -16,7 +15,7 @@ import (
 	"time"
 
 	cdx "github.com/CycloneDX/cyclonedx-go"
-	"github.com/ballast-dev/ballast/contrib/image/build"
+	"github.com/ballast-dev/ballast/contrib/release/build"
 )
 
 // sbom writes what is linked into the programs of the packages and of the image, as they have it recorded themselves.
@@ -31,15 +30,15 @@ func (r *release) sbom(ctx context.Context) error {
 	}
 	linked := map[string]*debug.Module{} // by path and version: ballast-fleet is a module of its own
 	for _, arch := range r.archs {
-		fleet, dir := r.Fleet(), filepath.Join(r.work, arch+"-fleet")
-		if err := errors.Join(os.Mkdir(dir, 0o755), fleet.Write(ctx, arch, dir)); err != nil {
+		t, err := r.tree("sbom-"+arch, func(t tree) error { return r.programs(ctx, arch, t, ".", r.Ours(), r.Fleet()) })
+		if err != nil {
 			return err
 		}
-		programs := []string{filepath.Join(dir, build.FleetName)}
-		for _, name := range build.Names {
-			programs = append(programs, r.program(arch, name))
+		files, err := filepath.Glob(t.path("*"))
+		if err != nil {
+			return err
 		}
-		for _, file := range programs {
+		for _, file := range files {
 			info, err := buildinfo.ReadFile(file)
 			if err != nil {
 				return err

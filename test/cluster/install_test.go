@@ -157,7 +157,7 @@ func (c *site) push(t *testing.T) {
 	oci.Push(t, "pause", "1", node.Busybox(t))
 	oci.Push(t, "ggml-org/llama.cpp", "server", node.DigestServer(t))
 	for tag, layout := range map[string]string{"v0.1.0": "one", "v0.2.0": "two"} {
-		oci.Push(t, "ballast", tag, node.Layout(t, filepath.Join("../../bin/test", layout), "amd64"))
+		oci.Push(t, "ballast", tag, node.Layout(t, filepath.Join("../../bin/test", layout, "image"), "amd64"))
 	}
 	b := converttest.Ollama(converttest.Files(weights(1)), converttest.OllamaConfigNew)
 	oci.Push(t, "library/llama3.2", "1b", node.Artifact{Manifest: b.Manifest, MediaType: b.MediaType, Blobs: b.Blobs})

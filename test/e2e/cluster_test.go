@@ -102,7 +102,7 @@ func (c *clusterNode) pushImage(tag string) {
 // builtImage is the OCI layout of an image as built by make.
 func builtImage(t *testing.T, name string) string {
 	t.Helper()
-	p, err := filepath.Abs(filepath.Join("../../bin/test", name))
+	p, err := filepath.Abs(filepath.Join("../../bin/test", name, "image"))
 	if err != nil {
 		t.Fatal(err)
 	}

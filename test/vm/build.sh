@@ -183,7 +183,7 @@ once() {
 cp --no-preserve=mode "$(cd .. && go list -m -f '{{.Dir}}' github.com/containerd/containerd/v2)/containerd.service" "$out/"
 for version in v0.1.0 v0.2.0; do
 	rm -rf "$out/$version"
-	go run -C ../../contrib/release . -source "$PWD/../.." -o "$out/$version" -version $version -only deb,rpm,tar -arch amd64${1:+,arm64}
+	go run -C ../../contrib/release . -o "$out/$version" -version $version -only deb,rpm,tar -arch amd64${1:+,arm64}
 done
 
 once qemu qemu
@@ -207,8 +207,8 @@ once kernel-6.12-debian13 kernel 6.12-debian13 trixie amd64
 once debian13 disk debian13 trixie 6.12-debian13 "$node"
 once selinux disk selinux bookworm 6.1,6.12 "$node,selinux-policy-default,selinux-utils,policycoreutils"
 once disk-cluster disk cluster trixie 6.12-debian13 "$node,skopeo"
-../../contrib/image/build.sh "$out/image" v0.1.0 amd64
-../../contrib/image/build.sh "$out/image-next" v0.2.0 amd64
+go run -C ../../contrib/release . -o "$out" -only image -version v0.1.0 -arch amd64
+go run -C ../../contrib/release . -o "$out/next" -only image -version v0.2.0 -arch amd64
 once kernel-arm64 kernel arm64 trixie arm64
 once arm64 disk_arm arm64 "${node/apparmor,/},runc" # compiling its profiles would take minutes
 once arm arm

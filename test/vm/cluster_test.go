@@ -255,7 +255,7 @@ func (c *controlPlane) cargo(t *testing.T) cargo {
 			"staticPodPath: /root/pods\n", "").Replace(kubeletConfig)},
 		"/root/bin/image.tar":                 {from: image(t, "image.tar"), mode: 0o644},
 		download + "/ballast_0.1.0_image.tar": {from: image(t, "image.tar"), mode: 0o644},
-		"/root/bin/image-next.tar":            {from: image(t, "image-next.tar"), mode: 0o644},
+		"/root/bin/image-next.tar":            {from: image(t, "next/image.tar"), mode: 0o644},
 	}
 	files["/usr/local/bin/kubectl"] = load{from: filepath.Join(tools, "kubernetes/kubectl"), mode: 0o755}
 	files["/usr/local/bin/helm"] = load{from: filepath.Join(tools, "kubernetes/helm"), mode: 0o755}

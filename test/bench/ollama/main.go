@@ -1,3 +1,5 @@
+//go:build ignore
+
 // Command ollama serves the API of Ollama at an address, so that bench can measure its pulls. It is the
 // server of the Ollama project from its module, without the runners: these are C++, and build.sh
 // replaces them with stubs.

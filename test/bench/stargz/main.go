@@ -1,3 +1,5 @@
+//go:build ignore
+
 // Command stargz serves the stargz snapshotter, so that bench can measure it. It is the library of the
 // stargz project with its defaults, on a socket, as in its own daemon.
 package main

@@ -84,6 +84,7 @@ type Build struct {
 
 // A Main is programs that are built from one main module.
 type Main struct {
+	Name     string // of its programs
 	Dir      string // of the module
 	Version  string // of the module, for notices
 	Packages []string
@@ -94,17 +95,17 @@ type Main struct {
 
 // Ours are the programs of ballast.
 func (b *Build) Ours() Main {
-	return Main{Dir: b.Source, Version: b.Version, Packages: packages(), LDFlags: b.flags()}
+	return Main{Name: "ballast", Dir: b.Source, Version: b.Version, Packages: packages(), LDFlags: b.flags()}
 }
 
 // Demo is the demo.
 func (b *Build) Demo() Main {
-	return Main{Dir: filepath.Join(b.Source, "test"), Version: b.Version, Packages: []string{"./" + DemoName}, LDFlags: "-s -w"}
+	return Main{Name: DemoName, Dir: filepath.Join(b.Source, "test"), Version: b.Version, Packages: []string{"./" + DemoName}, LDFlags: "-s -w"}
 }
 
 // Fleet is the program for Kubernetes, which only the image has.
 func (b *Build) Fleet() Main {
-	return Main{Dir: filepath.Join(b.Source, "cmd", FleetName), Version: b.Version, Packages: []string{"."}, LDFlags: b.flags()}
+	return Main{Name: FleetName, Dir: filepath.Join(b.Source, "cmd", FleetName), Version: b.Version, Packages: []string{"."}, LDFlags: b.flags()}
 }
 
 // Write builds the programs for an architecture into a directory, for its oldest processors.

@@ -211,19 +211,22 @@ soak: ## Random operations on a store, with kills, a full disk and bad registrie
 # Flags of bench, such as '-size 1GiB -rounds 3'; "make bench BENCH=-h" lists all.
 BENCH ?=
 
+# It replaces the shell, so that it gets the signals: it prints what it has, and ends.
+RUN_BENCH = go build -o ../.cache/bench ./bench && exec ../.cache/bench
+
 .PHONY: bench
-bench: build tools ## Measure ballast against its limits and stock containerd, print tables in Markdown; BENCH for flags
-	cd test && go run ./bench $(BENCH)
+bench: build tools ## Measure ballast against its limits and stock containerd, print each table in Markdown when it is made; BENCH for flags
+	cd test && $(RUN_BENCH) $(BENCH)
 
 # The commit with which bench-guard compares.
 BASE ?= HEAD~1
 
 .PHONY: bench-guard
 bench-guard: build tools ## Compare the working tree with a commit, fail if it is slower; BASE=COMMIT (default: the one before HEAD), BENCH for flags
-	@base=$$(test/bench/base.sh '$(BASE)'); cd test && go run ./bench -base "$$base" -size 512MiB -rounds 15 $(BENCH) guard
+	@base=$$(test/bench/base.sh '$(BASE)'); cd test && $(RUN_BENCH) -base "$$base" -size 512MiB -rounds 15 $(BENCH) guard
 
 bench-%: build tools ## One measurement, or a group such as lazy
-	cd test && go run ./bench $(BENCH) $*
+	cd test && $(RUN_BENCH) $(BENCH) $*
 
 .PHONY: peers
 peers: build tools # The other programs for bench-peers and performance
@@ -233,11 +236,11 @@ peers: build tools # The other programs for bench-peers and performance
 
 .PHONY: bench-peers
 bench-peers: peers ## Compare with other snapshotters and clients, which are built first
-	cd test && PATH=$(CURDIR)/.cache/tools/erofs:$$PATH go run ./bench -stargz ../.cache/tools/stargz -ollama ../.cache/tools/ollama $(BENCH) peers
+	cd test && PATH=$(CURDIR)/.cache/tools/erofs:$$PATH && $(RUN_BENCH) -stargz ../.cache/tools/stargz -ollama ../.cache/tools/ollama $(BENCH) peers
 
 .PHONY: performance
 performance: peers ## All measurements, also of other programs; prints the tables and writes them into contrib/docs/performance.md
-	cd test && PATH=$(CURDIR)/.cache/tools/erofs:$$PATH go run ./bench -stargz ../.cache/tools/stargz -ollama ../.cache/tools/ollama -page ../contrib/docs/performance.md $(BENCH)
+	cd test && PATH=$(CURDIR)/.cache/tools/erofs:$$PATH && $(RUN_BENCH) -stargz ../.cache/tools/stargz -ollama ../.cache/tools/ollama -page ../contrib/docs/performance.md $(BENCH)
 
 .PHONY: clean
 clean: ## Remove all built files

@@ -1,4 +1,4 @@
-# The tasks of this repository. `make help` lists them, CI runs `make test`.
+# The tasks of this repository. `make help` lists them, CI runs `make test` and `make cluster`.
 # They need Go, git, make and, for mounts and containers, root.
 
 SHELL := /bin/bash -eu -o pipefail
@@ -110,10 +110,13 @@ check: ## gofmt, go vet, staticcheck, import policy
 	cd test && go test -count=1 . ./bench ./ballast-demo # they read files of another module, which the test cache does not track
 	cd test/chart && go test -count=1 ./... # so do these
 
-# Tests wait a lot. In the time that they leave, what later stages need is built, and parsers are fuzzed; a stage that needs
+# What is run after test, such as "cluster".
+NEXT ?=
+
+# Tests wait a lot. In the time that they leave, what later stages and NEXT need is built, and parsers are fuzzed; a stage that needs
 # what is built earlier waits for it.
 .PHONY: test
-test: ## Everything that CI runs
+test: ## All tests that CI runs, but for cluster
 	@test/install.sh; mkdir -p .cache
 	@set -m; nice -n 19 $(MAKE) --no-print-directory prebuild >.cache/prebuild.log 2>&1 & prebuild=$$!; fuzz=; set +m; \
 	trap 'kill -- -$$prebuild $${fuzz:+-$$fuzz} 2>/dev/null || true' EXIT; \
@@ -129,6 +132,7 @@ prebuild:
 	@test/kubernetes/build.sh
 	@GOARCH=arm64 go list -export -deps ./cmd/ballast ./cmd/ballastd # for test-images, which links them
 	@cd cmd/ballast-fleet && GOARCH=arm64 go list -export -deps .
+	@$(if $(filter cluster,$(NEXT)),test/kubernetes/build.sh --all)
 
 .PHONY: test-unit
 test-unit: tools ## Tests of packages, with the race detector where it matters
@@ -157,7 +161,7 @@ kubelet: build tools ## Tests of pods with a real kubelet, which is built first;
 cluster: build fleet tools test-images ## Tests with a real control plane, which is built first; RUN and BALLAST_KEEP as for e2e
 	@test/kubernetes/build.sh --all
 	@test/install.sh chromium containernetworking-plugins
-	cd test && ./disk.sh go test -count=1 -timeout 1h -parallel 2 -run '$(value RUN)' ./cluster
+	cd test && ./disk.sh go test -count=1 -timeout 1h -parallel 4 -run '$(value RUN)' ./cluster
 
 .PHONY: vm
 vm: build tools demo-image ## Tests with a whole machine in QEMU, Debian 12 with Linux 6.1 and 6.12, which is made first

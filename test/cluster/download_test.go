@@ -146,6 +146,9 @@ func (c *cluster) podWaits(t *testing.T, r *node.Registry) {
 		Containers: []core.Container{{Name: "c", Image: "x", VolumeMounts: []core.VolumeMount{{Name: "model", MountPath: "/model"}}}},
 		Volumes:    []core.Volume{{Name: "model", VolumeSource: core.VolumeSource{Image: &core.ImageVolumeSource{Reference: ref}}}},
 	}}
+	eventually(t, "the account of the pod", func() error { // a controller makes it
+		return c.admin.Get(t.Context(), client.ObjectKey{Namespace: pod.Namespace, Name: "default"}, &core.ServiceAccount{})
+	})
 	c.create(t, pod)
 	r.Wire.Link(slowRate, 0)
 	defer r.Wire.Link(0, 0)

@@ -1,4 +1,4 @@
-# The tasks of this repository. `make help` lists them, CI runs `make test`.
+# The tasks of this repository. `make help` lists them, CI runs `make test` and `make cluster`.
 # They need Go, git, make and, for mounts and containers, root.
 
 SHELL := /bin/bash -eu -o pipefail
@@ -108,10 +108,13 @@ check: ## gofmt, go vet, staticcheck, import policy
 	cd test && go test -count=1 . ./bench ./ballast-demo # they read files of another module, which the test cache does not track
 	cd test/chart && go test -count=1 ./... # so do these
 
-# Tests wait a lot. In the time that they leave, what later stages need is built, and parsers are fuzzed; a stage that needs
+# What is run after test, such as "cluster".
+NEXT ?=
+
+# Tests wait a lot. In the time that they leave, what later stages and NEXT need is built, and parsers are fuzzed; a stage that needs
 # what is built earlier waits for it.
 .PHONY: test
-test: ## Everything that CI runs
+test: ## All tests that CI runs, but for cluster
 	@test/install.sh; mkdir -p .cache
 	@set -m; nice -n 19 $(MAKE) --no-print-directory prebuild >.cache/prebuild.log 2>&1 & prebuild=$$!; fuzz=; set +m; \
 	trap 'kill -- -$$prebuild $${fuzz:+-$$fuzz} 2>/dev/null || true' EXIT; \
@@ -127,6 +130,7 @@ prebuild:
 	@test/kubernetes/build.sh
 	@GOARCH=arm64 go list -export -deps ./cmd/ballast ./cmd/ballastd # for test-images, which links them
 	@cd cmd/ballast-fleet && GOARCH=arm64 go list -export -deps .
+	@$(if $(filter cluster,$(NEXT)),test/kubernetes/build.sh --all)
 
 .PHONY: test-unit
 test-unit: tools ## Tests of packages, with the race detector where it matters
@@ -154,7 +158,7 @@ kubelet: build tools ## Tests of pods with a real kubelet, which is built first;
 cluster: build fleet tools test-images ## Tests with a real control plane, which is built first; RUN and BALLAST_KEEP as for e2e
 	@test/kubernetes/build.sh --all
 	@test/install.sh chromium containernetworking-plugins
-	cd test && ./disk.sh go test -count=1 -timeout 1h -parallel 2 -run '$(value RUN)' ./cluster
+	cd test && ./disk.sh go test -count=1 -timeout 1h -parallel 4 -run '$(value RUN)' ./cluster
 
 .PHONY: vm
 vm: build tools demo-image ## Tests with a whole machine in QEMU, Debian 12 with Linux 6.1 and 6.12, which is made first
@@ -208,19 +212,22 @@ soak: ## Random operations on a store, with kills, a full disk and bad registrie
 # Flags of bench, such as '-size 1GiB -rounds 3'; "make bench BENCH=-h" lists all.
 BENCH ?=
 
+# It replaces the shell, so that it gets the signals: it prints what it has, and ends.
+RUN_BENCH = go build -o ../.cache/bench ./bench && exec ../.cache/bench
+
 .PHONY: bench
-bench: build tools ## Measure ballast against its limits and stock containerd, print tables in Markdown; BENCH for flags
-	cd test && go run ./bench $(BENCH)
+bench: build tools ## Measure ballast against its limits and stock containerd, print each table in Markdown when it is made; BENCH for flags
+	cd test && $(RUN_BENCH) $(BENCH)
 
 # The commit with which bench-guard compares.
 BASE ?= HEAD~1
 
 .PHONY: bench-guard
 bench-guard: build tools ## Compare the working tree with a commit, fail if it is slower; BASE=COMMIT (default: the one before HEAD), BENCH for flags
-	@base=$$(test/bench/base.sh '$(BASE)'); cd test && go run ./bench -base "$$base" -size 512MiB -rounds 15 $(BENCH) guard
+	@base=$$(test/bench/base.sh '$(BASE)'); cd test && $(RUN_BENCH) -base "$$base" -size 512MiB -rounds 15 $(BENCH) guard
 
 bench-%: build tools ## One measurement, or a group such as lazy
-	cd test && go run ./bench $(BENCH) $*
+	cd test && $(RUN_BENCH) $(BENCH) $*
 
 .PHONY: peers
 peers: build tools # The other programs for bench-peers and performance
@@ -230,11 +237,11 @@ peers: build tools # The other programs for bench-peers and performance
 
 .PHONY: bench-peers
 bench-peers: peers ## Compare with other snapshotters and clients, which are built first
-	cd test && PATH=$(CURDIR)/.cache/tools/erofs:$$PATH go run ./bench -stargz ../.cache/tools/stargz -ollama ../.cache/tools/ollama $(BENCH) peers
+	cd test && PATH=$(CURDIR)/.cache/tools/erofs:$$PATH && $(RUN_BENCH) -stargz ../.cache/tools/stargz -ollama ../.cache/tools/ollama $(BENCH) peers
 
 .PHONY: performance
 performance: peers ## All measurements, also of other programs; prints the tables and writes them into contrib/docs/performance.md
-	cd test && PATH=$(CURDIR)/.cache/tools/erofs:$$PATH go run ./bench -stargz ../.cache/tools/stargz -ollama ../.cache/tools/ollama -page ../contrib/docs/performance.md $(BENCH)
+	cd test && PATH=$(CURDIR)/.cache/tools/erofs:$$PATH && $(RUN_BENCH) -stargz ../.cache/tools/stargz -ollama ../.cache/tools/ollama -page ../contrib/docs/performance.md $(BENCH)
 
 .PHONY: clean
 clean: ## Remove all built files

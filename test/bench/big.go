@@ -90,7 +90,7 @@ func (b *bench) big() {
 		b.bigPull(m, add)
 		b.bigLazy(m, add)
 	}
-	b.tables = append(b.tables, t)
+	b.addTable(t)
 }
 
 // restart starts a new ballastd, whose peak of memory is that of what follows.

@@ -124,7 +124,7 @@ func (b *bench) startFleet(n int, mode string) (all []*fleetNode) {
 
 func (b *bench) startFleetNode(address, mode string) *fleetNode {
 	cmd := taskCommand("fleetnode", address, mode)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Setpgid: true}
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		b.t.Fatalf("%v", err)

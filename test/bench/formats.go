@@ -82,7 +82,7 @@ func (b *bench) small() {
 		b.forget(m.ref)
 	}
 	more := many.median() - single.median()
-	b.rows = append(b.rows, row{fmt.Sprintf("pull of %d raw files of %s", tensorLayers, sizeOf(each)), many.spread(seconds),
+	b.add(row{fmt.Sprintf("pull of %d raw files of %s", tensorLayers, sizeOf(each)), many.spread(seconds),
 		"one file of their bytes " + single.spread(seconds), fmt.Sprintf("%+.2f s", more.Seconds()), more.Seconds(), atMost(1, " s more")})
 	b.times("the same", many, "their requests, hashed and written", plain, target{})
 }

@@ -49,7 +49,7 @@ func (b *bench) guard() {
 			}
 		}
 	}
-	b.tables = append(b.tables, t)
+	b.addTable(t)
 }
 
 // comparePairs runs pairs until all verdicts are clear, but at most one for each round.

@@ -191,7 +191,7 @@ func (b *bench) lazyStart() {
 		{"a page in the middle, " + sizeOf(large.size) + ", the rest standing still", alone, ctr, target{}},
 	} {
 		more := (r.ours.median() - r.of.median()).Seconds() * 1000
-		b.rows = append(b.rows, row{"lazy: pull to " + r.what, r.ours.spread(millis),
+		b.add(row{"lazy: pull to " + r.what, r.ours.spread(millis),
 			"an image of a page " + r.of.spread(millis), fmt.Sprintf("%+.1f ms", more), more, r.most})
 	}
 	b.compare("the same, "+sizeOf(large.size), ofLarge, "stock", stock, millis, target{})
@@ -304,7 +304,7 @@ func (b *bench) lazyShared() {
 			what += ", " + flags[1]
 		}
 		share := float64(sent) / float64(size)
-		b.rows = append(b.rows, row{what, fmt.Sprintf("%.1f MiB", float64(sent)/(1<<20)), sizeOf(size) + " in " + seconds(took),
+		b.add(row{what, fmt.Sprintf("%.1f MiB", float64(sent)/(1<<20)), sizeOf(size) + " in " + seconds(took),
 			fmt.Sprintf("%.3f", share), share, atMost(0.15, "")})
 	}
 }

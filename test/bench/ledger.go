@@ -214,5 +214,5 @@ func (b *bench) addLedger(accounts []*account) {
 	for _, name := range []string{ofReader, ofRegistry, ofContainerd, ofOthers} {
 		add(name, name)
 	}
-	b.tables = append(b.tables, t)
+	b.addTable(t)
 }

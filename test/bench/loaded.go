@@ -49,7 +49,7 @@ func (b *bench) loaded() {
 				aloneCPU.spread(seconds), alone.spread(seconds), beside})
 		}
 	}
-	b.tables = append(b.tables, readers)
+	b.addTable(readers)
 	os.Remove(native)
 }
 

@@ -6,9 +6,11 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/ballast-dev/ballast/test/e2e/node"
@@ -66,15 +68,20 @@ func main() {
 		os.Exit(1)
 	}
 	os.Exit(node.Main(func() int {
-		b := &bench{given: given, objects: *objects, load: before, stargz: *stargz, ollama: *ollama, base: *base}
+		b := &bench{given: given, objects: *objects, stargz: *stargz, ollama: *ollama, base: *base, report: report{out: os.Stdout, page: *page, load: before}}
+		signals := make(chan os.Signal, 1)
+		signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+		go b.interruptible(signals)
 		code := node.Run(func(t node.TB) {
 			b.t = t
 			func() {
-				defer b.print(os.Stdout) // also what was measured before a failure
+				defer b.finish()
 				b.run(flag.Args())
 			}()
 			if *page != "" {
-				b.writePage(*page)
+				if err := b.writePage(); err != nil {
+					t.Fatalf("%v", err)
+				}
 			}
 		})
 		if len(b.worse) > 0 {
@@ -129,13 +136,10 @@ type bench struct {
 	t       node.TB
 	given   scope // by flags; zero: the default
 	scope         // of the current measurement
-	ran     []string
 	objects int
 	node    *node.Node
-	rows    []row
-	tables  []table
-	load    float64 // of the machine, at the start
-	one     model   // see model
+	one     model // see model
+	report
 
 	stargz, stargzSocket string // the program, and its socket
 	ollama               string // the program
@@ -240,14 +244,19 @@ func (b *bench) run(names []string) {
 		return slices.ContainsFunc(names, m.called) || len(names) == 0 && !slices.Contains(apart, m.name) && (m.name != peersName || b.stargz != "")
 	}
 	b.node = node.StartNode(b.t, b.options(slices.ContainsFunc(measurements, func(m measurement) bool { return m.name == peersName && wanted(m) })))
-	for _, m := range measurements {
-		if wanted(m) {
-			fmt.Fprintf(os.Stderr, "bench: %s: %s\n", m.name, m.what)
-			start := time.Now()
-			b.scope, b.ran = b.scopeOf(m.name), append(b.ran, m.name)
-			m.run(b)
-			fmt.Fprintf(os.Stderr, "bench: %s took %v\n", m.name, time.Since(start).Round(time.Second))
-		}
+	b.makeAll(slices.DeleteFunc(slices.Clone(measurements), func(m measurement) bool { return !wanted(m) }))
+}
+
+// makeAll makes measurements.
+func (b *bench) makeAll(all []measurement) {
+	b.begins(all)
+	for _, m := range all {
+		fmt.Fprintf(os.Stderr, "bench: %s: %s\n", m.name, m.what)
+		start := time.Now()
+		b.scope = b.scopeOf(m.name)
+		m.run(b)
+		b.ends(m)
+		fmt.Fprintf(os.Stderr, "bench: %s took %v\n", m.name, time.Since(start).Round(time.Second))
 	}
 }
 

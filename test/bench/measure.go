@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/ballast-dev/ballast/test/e2e/node"
@@ -50,6 +51,7 @@ func (b *bench) taskSays(name string, args ...string) (cost, string) {
 func taskCommand(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", append([]string{"-task", name}, args...)...)
 	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for this process, which prints what it has
 	return cmd
 }
 

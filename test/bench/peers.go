@@ -104,7 +104,7 @@ func (b *bench) addPeers(m model, peers []*peer) {
 		_, times := ratio(p.all, peers[0].all)
 		t.rows = append(t.rows, []string{p.what, p.first.spread(millis), p.all.spread(millis), times, p.cpu.spread(seconds)})
 	}
-	b.tables = append(b.tables, t)
+	b.addTable(t)
 }
 
 // noErofs returns why the EROFS snapshotter of containerd does not work here.

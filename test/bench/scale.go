@@ -76,7 +76,7 @@ func (b *bench) nodes() {
 		add("ballastd: memory, peak of the start", sizeOf(memory))
 		add("ballastd: memory, peak of the pulls", sizeOf(b.peak()))
 	}
-	b.tables = append(b.tables, t)
+	b.addTable(t)
 }
 
 // growStore is the task that fills a store.

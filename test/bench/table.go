@@ -1,10 +1,8 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -128,7 +126,7 @@ func (r row) result() string {
 // compare adds a row with a value and its control, printed with a function, and the ratio of the times.
 func (b *bench) compare(what string, ours series, control string, c series, print func(time.Duration) string, t target) {
 	figure, text := ratio(ours, c)
-	b.rows = append(b.rows, row{what, ours.spread(print), control + " " + c.spread(print), text, figure, t})
+	b.add(row{what, ours.spread(print), control + " " + c.spread(print), text, figure, t})
 }
 
 // times is compare with seconds.
@@ -140,22 +138,22 @@ func (b *bench) times(what string, ours series, control string, c series, t targ
 func (b *bench) rates(what string, n int64, ours series, control string, c series, t target) {
 	figure, text := ratio(c, ours)
 	print := rateOf(n)
-	b.rows = append(b.rows, row{what, ours.spread(print), control + " " + c.spread(print), text, figure, t})
+	b.add(row{what, ours.spread(print), control + " " + c.spread(print), text, figure, t})
 }
 
 // figure adds a row with a value in the unit of the target, and a remark.
 func (b *bench) figure(what string, figure float64, format, beside string, t target) {
-	b.rows = append(b.rows, row{what, fmt.Sprintf(format, figure), beside, "", figure, t})
+	b.add(row{what, fmt.Sprintf(format, figure), beside, "", figure, t})
 }
 
-// scopes describes how much the measurements have measured that ran.
+// scopes describes how much the measurements of the run measure.
 func (b *bench) scopes() string {
 	of := func(name string) string {
 		s := b.scopeOf(name)
 		return fmt.Sprintf("a model of %s, %d rounds", sizeOf(s.size), s.rounds)
 	}
 	var head []string
-	for _, name := range b.ran {
+	for _, name := range b.names {
 		if of(name) == of(headline[0]) {
 			head = append(head, name)
 		}
@@ -163,58 +161,10 @@ func (b *bench) scopes() string {
 	switch len(head) {
 	case 0:
 		return of("")
-	case len(b.ran):
+	case len(b.names):
 		return of(headline[0])
 	}
 	return fmt.Sprintf("%s: %s; the rest: %s", strings.Join(head, ", "), of(headline[0]), of(""))
-}
-
-// print writes the table in Markdown.
-func (b *bench) print(w io.Writer) {
-	if b.load > quietLoad {
-		fmt.Fprint(w, "**LOADED**: other work ran on the machine, so only ratios and CPU-seconds mean something. ")
-	}
-	fmt.Fprintf(w, "%s; %s; medians (smallest–largest); load of the machine %.2f before and %.2f after\n\n",
-		machine(), b.scopes(), b.load, load())
-	rows := [][]string{{"what", "ballast", "beside it", "ratio", "target"}}
-	for _, r := range b.rows {
-		rows = append(rows, []string{r.what, r.value, r.control, r.ratio, r.result()})
-	}
-	if len(b.rows) > 0 {
-		printTable(w, rows)
-	}
-	for _, t := range b.tables {
-		fmt.Fprintf(w, "\n%s\n\n", t.title)
-		printTable(w, t.rows)
-	}
-}
-
-// writePage writes the output of print into a page, below its last heading.
-func (b *bench) writePage(name string) {
-	const heading = "\n## Figures\n\n"
-	p, err := os.ReadFile(name)
-	if err != nil {
-		b.t.Fatalf("%v", err)
-	}
-	before, _, ok := strings.Cut(string(p), heading)
-	if !ok {
-		b.t.Fatalf("%s has no heading Figures", name)
-	}
-	var page strings.Builder
-	page.WriteString(before + heading)
-	b.print(&page)
-	if err := cmp.Or(os.WriteFile(name, []byte(page.String()), 0o644), writePlot(name)); err != nil {
-		b.t.Fatalf("%v", err)
-	}
-}
-
-// writePlot writes the plot of a page beside it.
-func writePlot(name string) error {
-	page, err := os.ReadFile(name)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(strings.TrimSuffix(name, ".md")+".svg", []byte(plot(string(page))), 0o644)
 }
 
 // printTable writes rows in columns; the first row is the heading.

@@ -72,7 +72,7 @@ func (b *bench) volumeOfPod(m model) {
 		}
 	}
 	more := (with.median() - without.median()).Seconds() * 1000
-	b.rows = append(b.rows, row{"pod with a model of " + sizeOf(m.size) + " as volume", with.spread(millis),
+	b.add(row{"pod with a model of " + sizeOf(m.size) + " as volume", with.spread(millis),
 		"without " + without.spread(millis), fmt.Sprintf("%+.0f ms", more), more, atMost(50, " ms more")})
 	b.times("the same, CPU", cpuWith, "without", cpuWithout, target{})
 }
@@ -118,7 +118,7 @@ func (b *bench) manyVolumes(m model) {
 	what := fmt.Sprintf("%d mounts of one model, ctr and all", volumeMounts)
 	b.compare(what, ours, "overlayfs", stock, millis, target{})
 	p99 := ours.percentile(99)
-	b.rows = append(b.rows,
+	b.add(
 		row{"the same, p99", millis(p99), "overlayfs " + millis(stock.percentile(99)), "", p99.Seconds() * 1000, atMost(50, " ms")},
 		row{"all of them, CPU", seconds(ourCPU), "overlayfs " + seconds(stockCPU), fmt.Sprintf("%.2f", ourCPU.Seconds()/stockCPU.Seconds()), 0, target{}},
 		row{fmt.Sprintf("disk for %d volumes, beyond the model", volumeMounts), sizeOf(disk), "", "", float64(disk) / (1 << 20), atMost(4, " MiB")},

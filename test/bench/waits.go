@@ -49,7 +49,7 @@ func (b *bench) newWaitingDisk(size int64, write func(path string) error) *waiti
 	run("truncate", "-s", fmt.Sprint(size+size/8+64<<20), image)
 	run("mkfs.ext4", "-q", image)
 	server := taskCommand("waitingdisk", image, top)
-	server.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	server.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Setpgid: true}
 	in, err := server.StdinPipe()
 	if err != nil {
 		b.t.Fatalf("%v", err)
@@ -166,7 +166,7 @@ func (b *bench) diskWaits() {
 	for _, loader := range waitLoaders {
 		t.rows = append(t.rows, append([]string{loaderNamed(loader).what}, rows[loader]...))
 	}
-	b.tables = append(b.tables, t)
+	b.addTable(t)
 }
 
 // loadWaiting reads the file of a disk beside a helper.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -30,7 +31,7 @@ import (
 )
 
 // patience is how long a test waits for a condition, even on a busy machine.
-const patience = 5 * time.Minute
+const patience = 10 * time.Minute
 
 const (
 	namespace = "ballast-system"
@@ -68,7 +69,7 @@ func startCluster(t *testing.T, o plane.Options) *cluster {
 	return c
 }
 
-// startController starts or restarts the controller, as its Deployment does: without an API server it ends.
+// startController starts the controller.
 func (c *cluster) startController(t *testing.T) {
 	t.Helper()
 	c.controller = c.start(t, "controller", "ballast-fleet", "", "controller", "--nodes=kubernetes.io/os=linux", "--pod-events")
@@ -101,11 +102,33 @@ func (c *cluster) client(t *testing.T, token string) client.WithWatch {
 	t.Helper()
 	config := c.config(t, token)
 	config.QPS = -1
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return patient{next} })
 	k, err := client.NewWithWatch(config, client.Options{Scheme: scheme(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return k
+}
+
+// patient repeats requests that a busy API server does not serve.
+type patient struct{ next http.RoundTripper }
+
+func (p patient) RoundTrip(req *http.Request) (*http.Response, error) {
+	for begin := time.Now(); ; time.Sleep(time.Second) {
+		resp, err := p.next.RoundTrip(req)
+		served := err == nil && resp.StatusCode < http.StatusInternalServerError && resp.StatusCode != http.StatusTooManyRequests
+		if served || req.Context().Err() != nil || time.Since(begin) > patience || req.Body != nil && req.GetBody == nil {
+			return resp, err
+		}
+		if err == nil {
+			resp.Body.Close()
+		}
+		if req = req.Clone(req.Context()); req.Body != nil {
+			if req.Body, err = req.GetBody(); err != nil {
+				return nil, err
+			}
+		}
+	}
 }
 
 // install creates what the chart renders, but for its pods.
@@ -143,13 +166,12 @@ func (c *cluster) install(t *testing.T) {
 	for _, o := range later {
 		c.create(t, o)
 	}
-	// The policy is known to the API server when it refuses the first time; the test of the rights waits for that.
 	eventually(t, "ModelSets", func() error { return c.admin.List(t.Context(), &v1alpha1.ModelSetList{}) })
 }
 
 func (c *cluster) create(t *testing.T, o client.Object) {
 	t.Helper()
-	if err := c.admin.Create(t.Context(), o); err != nil {
+	if err := c.admin.Create(t.Context(), o); client.IgnoreAlreadyExists(err) != nil { // see patient
 		t.Fatalf("create %s: %v", o.GetName(), err)
 	}
 }
@@ -173,7 +195,8 @@ func (c *cluster) token(t *testing.T, account, nodeName string) string {
 	return req.Status.Token
 }
 
-// start starts ballast-fleet with the rights of a service account.
+// start starts ballast-fleet with the rights of a service account. It is started again if it ends, as the chart has it: a controller
+// ends when it loses its lease, which a busy machine is enough for.
 func (c *cluster) start(t *testing.T, name, account, nodeName string, args ...string) *node.Process {
 	t.Helper()
 	config := filepath.Join(c.dir, name+".kubeconfig")
@@ -181,7 +204,7 @@ func (c *cluster) start(t *testing.T, name, account, nodeName string, args ...st
 		t.Fatal(err)
 	}
 	argv := append([]string{node.Binary(t, "ballast-fleet")}, args...)
-	return node.Start(c.whole, name, filepath.Join(c.dir, name+".log"), nil, append(argv, "--kubeconfig", config)...)
+	return node.Keep(c.whole, name, filepath.Join(c.dir, name+".log"), nil, []int{1}, append(argv, "--kubeconfig", config)...)
 }
 
 // join adds a node as its kubelet would, and starts its agent as the chart would.

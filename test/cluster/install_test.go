@@ -24,6 +24,8 @@ import (
 const (
 	installPage = "contrib/docs/kubernetes-install.md"
 	fleetPage   = "contrib/docs/fleet.md"
+
+	timeout = "--timeout=9m" // of a command of kubectl, which may run as long as patience
 )
 
 // A site is a cluster of machines, with its registries and its administrator.
@@ -163,7 +165,7 @@ func (c *site) push(t *testing.T) {
 	oci.Push(t, "library/llama3.2", "1b", node.Artifact{Manifest: b.Manifest, MediaType: b.MediaType, Blobs: b.Blobs})
 	private := node.StartRegistry(t, filepath.Join(c.dir, "private"))
 	private.User, private.Password = "USER", "TOKEN" // as in the page
-	push(t, private, "team/model", "v3", 2)
+	push(t, private, "team/model", "v3", weights(2))
 	c.registries.Github = http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if strings.HasPrefix(req.URL.Path, "/v2/team/") {
 			private.Wire.ServeHTTP(w, req)
@@ -179,7 +181,7 @@ func (c *site) installed(t *testing.T) {
 	c.says(t, `kubectl get pod early -o 'jsonpath={.status.conditions[?(@.type=="PodScheduled")].reason}'`, "Unschedulable")
 	c.types(t, node.Typed(t, installPage, "## Helm")...)
 	c.ready(t)
-	c.run(t, "kubectl wait --for=condition=Ready pod/early --timeout=4m && kubectl delete pod early --now")
+	c.run(t, "kubectl wait --for=condition=Ready pod/early "+timeout+" && kubectl delete pod early --now")
 }
 
 // ready wants each node to say that it has ballast, and ballast to be well.
@@ -203,7 +205,7 @@ func (c *site) ready(t *testing.T) {
 
 // podReads applies the example of a pod.
 func (c *site) podReads(t *testing.T, llama string) {
-	c.types(t, "kubectl apply -f contrib/kubernetes/pod.yaml", "kubectl wait --for=condition=Ready pod/llama --timeout=4m")
+	c.types(t, "kubectl apply -f contrib/kubernetes/pod.yaml", "kubectl wait --for=condition=Ready pod/llama "+timeout)
 	c.says(t, "kubectl logs llama | cut -c -64", llama)
 }
 
@@ -224,7 +226,7 @@ func (c *site) modelSets(t *testing.T) {
 	}
 	c.types(t, node.Typed(t, fleetPage, "# Models on many nodes")...)
 	c.types(t, node.Typed(t, fleetPage, "## Private models")...)
-	c.run(t, "kubectl -n ballast-system rollout status daemonset/ballast deployment/ballast-fleet --timeout=4m")
+	c.run(t, "kubectl -n ballast-system rollout status daemonset/ballast deployment/ballast-fleet "+timeout)
 	set := node.Block(t, fleetPage, "# Models on many nodes", "yaml")
 	set = regexp.MustCompile(`deadline: ".*"`).ReplaceAllString(set, fmt.Sprintf("deadline: %q", time.Now().Add(time.Hour).UTC().Format(time.RFC3339)))
 	if err := os.WriteFile(filepath.Join(c.dir, "set.yaml"), []byte(set), 0o644); err != nil {
@@ -255,7 +257,7 @@ func (c *site) allReady(t *testing.T) {
 // page forwards a port to the page of the controller.
 func (c *site) page(t *testing.T) {
 	command := node.Typed(t, fleetPage, "## The page")[0]
-	forward := node.Start(t, "port-forward", filepath.Join(c.dir, "forward.log"), c.env(), "sh", "-ec", "exec "+command)
+	forward := node.Keep(t, "port-forward", filepath.Join(c.dir, "forward.log"), c.env(), []int{1}, "sh", "-ec", "exec "+command)
 	forward.WaitReady(t, func() error {
 		resp, err := http.Get("http://127.0.0.1:8080")
 		if err != nil {

@@ -3,16 +3,14 @@ package cluster
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/base64"
+	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
-	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/test/cluster/plane"
 	"github.com/ballast-dev/ballast/test/e2e/node"
 	core "k8s.io/api/core/v1"
@@ -27,20 +25,6 @@ import (
 
 func restClient(config *rest.Config) (*rest.RESTClient, error) { return rest.RESTClientFor(config) }
 
-// weights returns incompressible bytes, the same for the same seed.
-func weights(seed byte) []byte {
-	p := make([]byte, 4<<20)
-	_, _ = rand.NewChaCha8([32]byte{seed}).Read(p)
-	return p
-}
-
-// push pushes a model with weights.
-func push(t *testing.T, r *node.Registry, repository, tag string, seed byte) {
-	t.Helper()
-	b := converttest.ModelPackRaw(converttest.Files(weights(seed)))
-	r.Push(t, repository, tag, node.Artifact{Manifest: b.Manifest, MediaType: b.MediaType, Blobs: b.Blobs})
-}
-
 // TestModelSets has three nodes with the models of sets, from the first set to the removal of the last one.
 func TestModelSets(t *testing.T) {
 	c := startCluster(t, plane.Options{})
@@ -48,7 +32,7 @@ func TestModelSets(t *testing.T) {
 	for _, name := range []string{"n1", "n2", "n3"} {
 		c.join(t, name, r)
 	}
-	push(t, r, "team/llama", "v1", 1)
+	push(t, r, "team/llama", "v1", weights(1))
 	llama := r.Ref("team/llama", "v1")
 	steps := []struct {
 		name string
@@ -59,7 +43,17 @@ func TestModelSets(t *testing.T) {
 		{"rights", func(t *testing.T) { c.rights(t) }},
 		{"a tag moves", func(t *testing.T) { c.tagMoves(t, r, llama) }},
 		{"a wrong name", func(t *testing.T) { c.wrongName(t, r) }},
-		{"a private model", func(t *testing.T) { c.private(t) }},
+		{"a private model, while the controller loses its lease", func(t *testing.T) {
+			pid := c.controller.Pid()
+			c.takeLease(t)
+			c.private(t)
+			eventually(t, "another start of the controller", func() error {
+				if c.controller.Pid() == pid {
+					return errors.New("it has not ended")
+				}
+				return nil
+			})
+		}},
 		{"a limit of the rate", func(t *testing.T) { c.limited(t, r) }},
 		{"a pod that waits", func(t *testing.T) { c.podWaits(t, r) }},
 		{"no API server", func(t *testing.T) { c.withoutAPI(t, r, llama) }},
@@ -100,6 +94,18 @@ func (n *clusterNode) pins(t *testing.T) []string {
 	return strings.Fields(out.Stdout)
 }
 
+// pinned waits until a node has a number of pins: its state may be written a moment before them.
+func (n *clusterNode) pinned(t *testing.T, want int) (pins []string) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%d pins on %s", want, n.name), func() error {
+		if pins = n.pins(t); len(pins) != want {
+			return fmt.Errorf("pins %q", pins)
+		}
+		return nil
+	})
+	return pins
+}
+
 // listed reports whether the kubelet would find an image.
 func (n *clusterNode) listed(t *testing.T, ref string) bool {
 	t.Helper()
@@ -117,7 +123,7 @@ func (c *cluster) allHave(t *testing.T, llama string) {
 		if !n.listed(t, llama) {
 			t.Errorf("%s: the kubelet does not list the model", name)
 		}
-		if pins := n.pins(t); len(pins) != 1 || !strings.HasPrefix(pins[0], "fleet/"+llama+"@sha256:") {
+		if pins := n.pinned(t, 1); !strings.HasPrefix(pins[0], "fleet/"+llama+"@sha256:") {
 			t.Errorf("%s: pins %q", name, pins)
 		}
 		recorded(t, n.metrics, "agent.prom", `ballast_fleet_models{phase="Ready"} 1`)
@@ -162,6 +168,12 @@ func (c *cluster) rights(t *testing.T) {
 	labelled := func(key string) client.Patch {
 		return client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"metadata": {"labels": {%q: "true"}}}`, key))
 	}
+	eventually(t, "the policy", func() error { // it is known to the API server a moment after its creation
+		if err := k.Status().Patch(ctx, state("n2"), patch, client.DryRunAll); !apierrors.IsForbidden(err) {
+			return fmt.Errorf("not refused: %w", err)
+		}
+		return nil
+	})
 	for what, do := range map[string]func() error{
 		"the state of another node":    func() error { return k.Status().Patch(ctx, state("n2"), patch) },
 		"a new state of another node":  func() error { return k.Create(ctx, state("n9")) },
@@ -189,7 +201,7 @@ func (c *cluster) rights(t *testing.T) {
 
 func (c *cluster) tagMoves(t *testing.T, r *node.Registry, llama string) {
 	before := c.modelNode(t, "n1")[llama].Pinned
-	push(t, r, "team/llama", "v1", 2)
+	push(t, r, "team/llama", "v1", weights(2))
 	for name, n := range c.nodes {
 		eventually(t, "the new version on "+name, func() error {
 			s := c.modelNode(t, name)[llama]
@@ -198,11 +210,9 @@ func (c *cluster) tagMoves(t *testing.T, r *node.Registry, llama string) {
 			}
 			return nil
 		})
-		if pins := n.pins(t); len(pins) != 2 {
-			t.Errorf("%s: pins %q", name, pins)
-		}
+		n.pinned(t, 2)
 	}
-	push(t, r, "team/llama", "v1", 3) // two are kept
+	push(t, r, "team/llama", "v1", weights(3)) // two are kept
 	eventually(t, "the third version", func() error {
 		s := c.modelNode(t, "n1")[llama]
 		if len(s.Pinned) != 2 || slices.Contains(s.Pinned, before[0]) {
@@ -210,9 +220,7 @@ func (c *cluster) tagMoves(t *testing.T, r *node.Registry, llama string) {
 		}
 		return nil
 	})
-	if pins := c.nodes["n1"].pins(t); len(pins) != 2 {
-		t.Errorf("pins %q", pins)
-	}
+	c.nodes["n1"].pinned(t, 2)
 	c.awaitSet(t, "llama", "3/3 True")
 }
 
@@ -257,143 +265,10 @@ func (c *cluster) wrongName(t *testing.T, r *node.Registry) {
 	})
 }
 
-func (c *cluster) private(t *testing.T) {
-	r := node.StartRegistry(c.whole, c.whole.TempDir())
-	r.User, r.Password = "team", "pull-secret-of-the-team"
-	node.Belongs(r.Password, r.Host)
-	push(t, r, "team/private", "v1", 9)
-	ref := r.Ref("team/private", "v1")
-	for _, n := range c.nodes {
-		n.Upstream(t, r.Host, r.Host)
-	}
-	c.set(t, "other", v1alpha1.ModelSetSpec{Models: []string{ref}, PullSecret: "other"})
-	eventually(t, "the advice to allow the secret", func() error {
-		if s := c.modelNode(t, "n1")[ref]; !strings.Contains(s.Error, "add it to fleet.pullSecrets") {
-			return fmt.Errorf("%+v", s)
-		}
-		return nil
-	})
-	secret := &core.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "models"}, Type: core.SecretTypeDockerConfigJson}
-	of := func(host string) map[string][]byte {
-		config := fmt.Sprintf(`{"auths": {%q: {"auth": %q}}}`, host, base64.StdEncoding.EncodeToString([]byte(r.User+":"+r.Password)))
-		return map[string][]byte{core.DockerConfigJsonKey: []byte(config)}
-	}
-	secret.Data = of("elsewhere.example")
-	c.create(t, secret)
-	c.update(t, "other", func(s *v1alpha1.ModelSet) { s.Spec.PullSecret = "models" })
-	eventually(t, "the secret to have no entry", func() error {
-		if s := c.modelNode(t, "n1")[ref]; !strings.Contains(s.Error, "pull secret models has no entry for it") {
-			return fmt.Errorf("%+v", s)
-		}
-		return nil
-	})
-	secret.Data = of(r.Host)
-	if err := c.admin.Update(t.Context(), secret); err != nil {
-		t.Fatal(err)
-	}
-	c.awaitSet(t, "other", "3/3 True")
-	if _, err := c.nodes["n1"].cri.Pull(ref, ""); err == nil {
-		t.Error("a pod without the secret has pulled the model")
-	}
-	if !c.nodes["n1"].listed(t, ref) {
-		t.Error("the kubelet does not list the model")
-	}
-}
-
-func (c *cluster) update(t *testing.T, name string, change func(*v1alpha1.ModelSet)) {
-	t.Helper()
-	eventually(t, "update of "+name, func() error {
-		var s v1alpha1.ModelSet
-		if err := c.admin.Get(t.Context(), client.ObjectKey{Name: name}, &s); err != nil {
-			return err
-		}
-		change(&s)
-		return c.admin.Update(t.Context(), &s)
-	})
-}
-
-// limited has a set with a limit, which is then changed.
-func (c *cluster) limited(t *testing.T, r *node.Registry) {
-	push(t, r, "team/slow", "v1", 5)
-	ref := r.Ref("team/slow", "v1")
-	c.set(t, "slow", v1alpha1.ModelSetSpec{Models: []string{ref}, NodeSelector: map[string]string{"kubernetes.io/hostname": "n2"}, Rate: new(resource.MustParse("64Ki"))})
-	begin := time.Now()
-	eventually(t, "the begin of the download", func() error {
-		if s := c.modelNode(t, "n2")[ref]; s.Phase != v1alpha1.PhaseDownloading {
-			return fmt.Errorf("%+v", s)
-		}
-		return nil
-	})
-	eventually(t, "the limit in the status", func() error {
-		out := c.nodes["n2"].Ballast("status", "-o", "json")
-		if strings.Contains(strings.ReplaceAll(out.Stdout, " ", ""), `"limit":"rate"`) {
-			return nil
-		}
-		return fmt.Errorf("%s", out.Output())
-	})
-	c.update(t, "slow", func(s *v1alpha1.ModelSet) { s.Spec.Rate = nil })
-	c.awaitSet(t, "slow", "1/1 True")
-	if took := time.Since(begin); took > time.Minute { // 64 s with the limit
-		t.Errorf("took %v: the limit stayed", took)
-	}
-	if s := c.modelNode(t, "n2")[ref]; s.Registries < 4<<20 || s.Mirrors != 0 {
-		t.Errorf("%+v", s)
-	}
-	if err := c.admin.Delete(t.Context(), &v1alpha1.ModelSet{ObjectMeta: metav1.ObjectMeta{Name: "slow"}}); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// podWaits has a pod whose image volume is being downloaded. There is no kubelet: containerd pulls as for one.
-func (c *cluster) podWaits(t *testing.T, r *node.Registry) {
-	push(t, r, "team/awaited", "v1", 6)
-	ref := r.Ref("team/awaited", "v1")
-	pod := &core.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "waits"}, Spec: core.PodSpec{
-		NodeName: "n1", Tolerations: []core.Toleration{{Operator: core.TolerationOpExists}},
-		Containers: []core.Container{{Name: "c", Image: "x", VolumeMounts: []core.VolumeMount{{Name: "model", MountPath: "/model"}}}},
-		Volumes:    []core.Volume{{Name: "model", VolumeSource: core.VolumeSource{Image: &core.ImageVolumeSource{Reference: ref}}}},
-	}}
-	c.create(t, pod)
-	r.Wire.Link(64<<10, 0)
-	defer r.Wire.Link(0, 0)
-	pulled := make(chan error, 1)
-	go func() {
-		_, err := c.nodes["n1"].cri.Pull(ref, "")
-		pulled <- err
-	}()
-	eventually(t, "an event of the pod", func() error {
-		var all eventsapi.EventList
-		if err := c.admin.List(t.Context(), &all, client.InNamespace("default")); err != nil {
-			return err
-		}
-		for _, e := range all.Items {
-			if e.Regarding.UID == pod.UID && e.Reason == "Downloading" && strings.HasPrefix(e.Note, "downloading "+ref+": ") {
-				t.Log(e.Note)
-				return nil
-			}
-		}
-		return fmt.Errorf("%d events", len(all.Items))
-	})
-	r.Wire.Link(0, 0)
-	if err := <-pulled; err != nil {
-		t.Error(err)
-	}
-	eventually(t, "the end of the pull", func() error {
-		var is v1alpha1.ModelNode
-		if err := c.admin.Get(t.Context(), client.ObjectKey{Name: "n1"}, &is); err != nil || len(is.Status.Pulls) > 0 {
-			return fmt.Errorf("%w: %+v", err, is.Status.Pulls)
-		}
-		return nil
-	})
-	if err := c.admin.Delete(t.Context(), pod, client.GracePeriodSeconds(0)); err != nil {
-		t.Error(err)
-	}
-}
-
 // withoutAPI stops the API server while a container reads a model, and gives the nodes work when it is back.
 func (c *cluster) withoutAPI(t *testing.T, r *node.Registry, llama string) {
 	n := c.nodes["n1"]
-	push(t, r, "team/later", "v1", 4)
+	push(t, r, "team/later", "v1", weights(4))
 	r.Push(t, "busybox", "1", node.Busybox(t))
 	var images []string
 	for _, ref := range []string{r.Ref("busybox", "1"), llama} {
@@ -402,6 +277,10 @@ func (c *cluster) withoutAPI(t *testing.T, r *node.Registry, llama string) {
 			t.Fatal(err)
 		}
 		images = append(images, image)
+	}
+	pids := map[string]int{}
+	for name, n := range c.nodes {
+		pids[name] = n.agent.Pid()
 	}
 	c.StopAPI(t)
 	container, err := n.cri.RunPod(t, "").Run(images[0], node.ImageMount{Image: images[1], Path: "/model"})
@@ -412,11 +291,8 @@ func (c *cluster) withoutAPI(t *testing.T, r *node.Registry, llama string) {
 		t.Errorf("read of a model: %v\n%s", err, out)
 	}
 	c.StartAPI(c.whole)
-	if !c.controller.Running() {
-		c.startController(t)
-	}
 	for name, n := range c.nodes {
-		if !n.agent.Running() {
+		if n.agent.Pid() != pids[name] {
 			t.Errorf("the agent of %s has ended", name)
 		}
 	}

@@ -21,7 +21,9 @@ import (
 	"github.com/ballast-dev/ballast/test/e2e/node"
 	"golang.org/x/sync/errgroup"
 	core "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // TestPage shows the page of a controller in a browser, with three nodes and with a thousand. The pictures are kept in bin/test.
@@ -31,13 +33,16 @@ func TestPage(t *testing.T) {
 	address := node.FreeAddress(t)
 	metrics := node.FreeAddress(t)
 	c.start(t, "page", "ballast-fleet", "", "controller", "--nodes=kubernetes.io/os=linux", "--page="+address, "--metrics="+metrics)
-	c.set(t, "chat", v1alpha1.ModelSetSpec{Models: []string{"registry.ollama.ai/library/llama3.2:1b"}, Deadline: &metav1.Time{Time: time.Now().Add(10 * time.Minute)}})
+	c.set(t, "chat", v1alpha1.ModelSetSpec{Models: []string{"registry.ollama.ai/library/llama3.2:1b"}, Deadline: &metav1.Time{Time: time.Now().Add(time.Hour)}})
 	c.set(t, "search", v1alpha1.ModelSetSpec{Models: []string{"ghcr.io/team/embedder:v3", "ghcr.io/team/ranker:v1"}})
 	for _, n := range []int{3, 1000} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			c.fill(t, n)
 			eventually(t, "page with all nodes", func() error {
-				shot := screenshot(t, "http://"+address, fmt.Sprintf("page-%d.png", n))
+				shot, err := screenshot(t, "http://"+address, fmt.Sprintf("page-%d.png", n))
+				if err != nil {
+					return err
+				}
 				// Each node is a square in three rows, and all but a few are ready.
 				green, red := count(shot, isGreen), count(shot, isRed)
 				side := map[int]int{3: 16, 1000: 7}[n]
@@ -104,7 +109,11 @@ func (c *cluster) fill(t *testing.T, n int) {
 				return err
 			}
 			m := &v1alpha1.ModelNode{ObjectMeta: metav1.ObjectMeta{Name: nodeName(i)}}
-			if err := c.admin.Create(ctx, m); err != nil {
+			err := c.admin.Create(ctx, m)
+			if apierrors.IsAlreadyExists(err) {
+				err = c.admin.Get(ctx, client.ObjectKeyFromObject(m), m)
+			}
+			if err != nil {
 				return err
 			}
 			m.Status = stateOf(i)
@@ -118,7 +127,8 @@ func (c *cluster) fill(t *testing.T, n int) {
 
 // addNode adds the node with a number, as a kubelet would.
 func (c *cluster) addNode(ctx context.Context, i int) error {
-	return c.admin.Create(ctx, &core.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName(i), Labels: map[string]string{"kubernetes.io/os": "linux"}}})
+	err := c.admin.Create(ctx, &core.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName(i), Labels: map[string]string{"kubernetes.io/os": "linux"}}})
+	return client.IgnoreAlreadyExists(err)
 }
 
 func nodeName(i int) string { return fmt.Sprintf("node-%04d", i) }
@@ -149,24 +159,26 @@ func stateOf(i int) v1alpha1.ModelNodeStatus {
 }
 
 // screenshot returns what a browser shows of an address, and writes it to a file in bin/test.
-func screenshot(t *testing.T, address, name string) image.Image {
+func screenshot(t *testing.T, address, name string) (image.Image, error) {
 	t.Helper()
 	path, err := filepath.Abs(filepath.Join("../../bin/test", name))
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := node.Command(t.Context(), nil, "/usr/bin/chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--user-data-dir="+t.TempDir(),
-		"--window-size=1200,1000", "--screenshot="+path, address)
-	f, err := os.Open(path)
-	if out.Err != nil || err != nil {
-		t.Fatalf("chromium: %v, %v\n%s", out.Err, err, out.Output())
-	}
-	defer f.Close()
-	i, err := png.Decode(f)
-	if err != nil {
+	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
 		t.Fatal(err)
 	}
-	return i
+	out := node.Command(t.Context(), nil, "/usr/bin/chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--user-data-dir="+t.TempDir(),
+		"--window-size=1200,1000", "--screenshot="+path, address)
+	if out.Err != nil {
+		return nil, fmt.Errorf("chromium: %w\n%s", out.Err, out.Output())
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("chromium: %w\n%s", err, out.Output())
+	}
+	defer f.Close()
+	return png.Decode(f)
 }
 
 // count counts the points of a picture that are of a kind.

@@ -74,7 +74,8 @@ func Start(t node.TB, dir string, o Options) *Plane {
 		}
 	}
 	peers := "http://" + node.FreeAddress(t)
-	p.start(t, "etcd", "--data-dir", p.in("etcd"), "--unsafe-no-fsync", "--listen-client-urls", p.etcd, "--advertise-client-urls", p.etcd,
+	p.start(t, "etcd", "--data-dir", p.in("etcd"), "--unsafe-no-fsync", "--heartbeat-interval", "500", "--election-timeout", "10000", // a busy machine may need seconds for an answer
+		"--listen-client-urls", p.etcd, "--advertise-client-urls", p.etcd,
 		"--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers, "--initial-cluster", "default="+peers)
 	p.StartAPI(t)
 	p.start(t, "kube-controller-manager", "--kubeconfig", p.in("controllers"), "--leader-elect=false", "--use-service-account-credentials",
@@ -92,7 +93,7 @@ func (p *Plane) start(t node.TB, name string, args ...string) *node.Process {
 	if _, err := os.Stat(program); err != nil {
 		t.Fatalf("%v; run `test/kubernetes/build.sh --all`", err)
 	}
-	return node.Start(t, name, p.in(name+".log"), nil, append([]string{program}, args...)...)
+	return node.Keep(t, name, p.in(name+".log"), nil, []int{1, 255}, append([]string{program}, args...)...)
 }
 
 // StartAPI starts or restarts the API server and waits until it answers.

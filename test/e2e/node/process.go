@@ -3,11 +3,14 @@ package node
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -17,9 +20,14 @@ type Process struct {
 	Log string // path of its standard output and error
 
 	name string
-	cmd  *exec.Cmd
+	argv []string
+	env  []string
 	done chan struct{} // closed when it has ended
 	err  error         // of Wait, valid after done is closed
+
+	mu      sync.Mutex // guards the following
+	cmd     *exec.Cmd
+	stopped bool // by Kill or Stop
 }
 
 // Start starts a program. Its clean-up stops the program, and prints the end of its log if the test
@@ -32,24 +40,53 @@ func Start(t TB, name, log string, env []string, argv ...string) *Process {
 // start is Start with files that the program inherits from descriptor 3 on.
 func start(t TB, name, log string, env []string, files []*os.File, argv ...string) *Process {
 	t.Helper()
-	f, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
-	if err != nil {
-		t.Fatalf("log of %s: %v", name, err)
-	}
-	defer f.Close()
-	p := &Process{Log: log, name: name, done: make(chan struct{})}
-	p.cmd = exec.Command(argv[0], argv[1:]...)
-	p.cmd.Stdout, p.cmd.Stderr = f, f
-	p.cmd.Env = append(os.Environ(), env...)
-	p.cmd.ExtraFiles = files
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C stops the test, which stops the program
-	if err := p.cmd.Start(); err != nil {
-		t.Fatalf("start %s: %v", name, err)
-	}
+	p := begin(t, name, log, env, files, argv)
 	go func() {
 		p.err = p.cmd.Wait()
 		close(p.done)
 	}()
+	return p
+}
+
+// startAgain is how long after its end a program of Keep is started again.
+const startAgain = time.Second
+
+// Keep is Start for a program that is started again whenever it ends by itself, as a kubelet does with the containers of pods: on
+// a busy machine a controller loses its lease, and an API server gives up its start. The test fails if the program ends with a code
+// that is none of codes, such as that of a panic.
+func Keep(t TB, name, log string, env []string, codes []int, argv ...string) *Process {
+	t.Helper()
+	p := begin(t, name, log, env, nil, argv)
+	go func() {
+		defer close(p.done)
+		for {
+			p.err = p.cmd.Wait()
+			if p.isStopped() {
+				return
+			}
+			t.Logf("%s has ended by itself: %v", name, p.err)
+			if !slices.Contains(codes, p.cmd.ProcessState.ExitCode()) {
+				t.Errorf("%s has ended with %v", name, p.err)
+			}
+			time.Sleep(startAgain)
+			if err := p.run(nil); err != nil {
+				if !errors.Is(err, errStopped) {
+					t.Errorf("start %s: %v", name, err)
+				}
+				return
+			}
+		}
+	}()
+	return p
+}
+
+// begin starts a program, which the caller waits for, and registers its clean-up.
+func begin(t TB, name, log string, env []string, files []*os.File, argv []string) *Process {
+	t.Helper()
+	p := &Process{Log: log, name: name, argv: argv, env: env, done: make(chan struct{})}
+	if err := p.run(files); err != nil {
+		t.Fatalf("start %s: %v", name, err)
+	}
 	t.Cleanup(func() {
 		p.Stop(t)
 		if t.Failed() {
@@ -57,6 +94,46 @@ func start(t TB, name, log string, env []string, files []*os.File, argv ...strin
 		}
 	})
 	return p
+}
+
+var errStopped = errors.New("stopped")
+
+// run starts the program, unless it was stopped.
+func (p *Process) run(files []*os.File) error {
+	f, err := os.OpenFile(p.Log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	cmd := exec.Command(p.argv[0], p.argv[1:]...)
+	cmd.Stdout, cmd.Stderr = f, f
+	cmd.Env = append(os.Environ(), p.env...)
+	cmd.ExtraFiles = files
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C stops the test, which stops the program
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stopped {
+		return errStopped
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	p.cmd = cmd
+	return nil
+}
+
+func (p *Process) isStopped() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.stopped
+}
+
+// signal sends a signal to the program, which is not started again.
+func (p *Process) signal(s syscall.Signal) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stopped = true
+	_ = p.cmd.Process.Signal(s)
 }
 
 // Tick is the unit of /proc/PID/stat: 1/USER_HZ, the same on all architectures of Go.
@@ -85,7 +162,11 @@ func CPU(pid int, children bool) (sum time.Duration, err error) {
 }
 
 // Pid returns the process id.
-func (p *Process) Pid() int { return p.cmd.Process.Pid }
+func (p *Process) Pid() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cmd.Process.Pid
+}
 
 // Running reports whether the program is running.
 func (p *Process) Running() bool {
@@ -99,18 +180,18 @@ func (p *Process) Running() bool {
 
 // Kill kills the program and waits for its end.
 func (p *Process) Kill() {
-	_ = p.cmd.Process.Kill()
+	p.signal(syscall.SIGKILL)
 	<-p.done
 }
 
-// limit is how long a program may take to start or to stop, even on a busy machine.
-const limit = 2 * time.Minute
+// limit is how long a program may take to start or to stop, and a command to end, even on a busy machine.
+const limit = 10 * time.Minute
 
 // Stop terminates the program and waits for its end. If that takes more than limit, the program is
 // killed and the test fails.
 func (p *Process) Stop(t TB) {
 	t.Helper()
-	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	p.signal(syscall.SIGTERM)
 	select {
 	case <-p.done:
 	case <-time.After(limit):
@@ -166,13 +247,14 @@ type Result struct {
 // Output returns both streams.
 func (r Result) Output() string { return r.Stdout + r.Stderr }
 
-// Command runs a command for at most five minutes.
+// Command runs a command for at most ten minutes.
 func Command(ctx context.Context, env []string, argv ...string) Result {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Env = append(os.Environ(), env...)
 	cmd.WaitDelay = 5 * time.Second
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // as that of a Process
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err := cmd.Run()

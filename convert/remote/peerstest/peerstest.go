@@ -16,6 +16,9 @@
 //	a range of 4 MiB or less comes from the registry, for each who asks               client v1.5.1, task.rs                  TestDragonfly in convert/remote
 //	what a node has is given to everybody, without credentials                        client v1.5.1, task.rs                  TestPeersGetNoPrivateModels there
 //
+// It is still kinder in two ways: the scheduler lets one node more than its limit go to the registry (CanBackToSource in
+// task.go), and a node reads from the first node that has a part, which is alive, without finding that out by a timeout.
+//
 // https://github.com/dragonflyoss/dragonfly/tree/v2.3.4
 // https://github.com/dragonflyoss/client/blob/v1.5.1/dragonfly-client/src/resource/task.rs
 // https://github.com/spegel-org/spegel/blob/v0.7.4/pkg/registry/registry.go

@@ -125,7 +125,7 @@ func TestUplink(t *testing.T) {
 func TestBackToSource(t *testing.T) {
 	t.Parallel()
 	for limit, want := range map[int]int64{0: 3, 1: 1, 2: 2} {
-		o := newOrigin(t, 2*part, time.Second)
+		o := newOrigin(t, 2*part, 3*time.Second) // they begin within it
 		c := &peerstest.Cluster{Origin: o.URL, BackToSource: limit}
 		var all sync.WaitGroup
 		for range 3 {
@@ -143,7 +143,7 @@ func TestBackToSource(t *testing.T) {
 func TestHandover(t *testing.T) {
 	t.Parallel()
 	o := newOrigin(t, 2*part, 0)
-	c := &peerstest.Cluster{Origin: o.URL, BackToSource: 1, Uplink: part}
+	c := &peerstest.Cluster{Origin: o.URL, BackToSource: 1, Uplink: part / 4}
 	first := c.NewDragonfly(t)
 	o.read(t, o.blob(t, first, 0, 2*part), 0, 2*part)
 	resp := make(chan *http.Response, 1)

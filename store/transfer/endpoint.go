@@ -22,8 +22,10 @@ type Endpoint struct {
 	// means a second. Below zero, the server is never left for being slow.
 	Patience time.Duration
 
-	// Gather is how long the first byte may take after the header: Dragonfly answers when it has found a piece, and sends it when it
-	// has all of it. The longer one of Patience and Gather counts.
+	// Gather is how long the first byte may take after the header, and the next one after any other: Dragonfly answers when it has
+	// found a piece, and sends a part of it when it has all of that part. The longer one of Patience and Gather counts for the first
+	// byte. If it is set, no rate is measured over less than Gather, and the endpoint is left below MinRate only, not because another
+	// one is faster: its nodes share their links, so that all of them would be slow together and ask the origin.
 	Gather time.Duration
 
 	// Piece is the size in bytes of the aligned ranges that it is asked for; zero means that it is asked for
@@ -82,6 +84,14 @@ func (r *rest) failed(began time.Time, free int) {
 
 // isMirror reports whether e is a mirror.
 func (e *Endpoint) isMirror() bool { return e != nil && e.Mirror }
+
+// gather returns Gather, or 0 for a nil Endpoint.
+func (e *Endpoint) gather() time.Duration {
+	if e == nil {
+		return 0
+	}
+	return e.Gather
+}
 
 // Resting returns until when the endpoint should be asked only after others.
 func (e *Endpoint) Resting() time.Time {

@@ -1,8 +1,11 @@
 package transfer
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"slices"
 	"sync"
@@ -12,6 +15,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 )
 
 // A mirrored blob is read through a mirror and its origin.
@@ -205,6 +209,116 @@ func TestPatience(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A burstServer passes on parts of 4 MiB when it has all of one, as dfdaemon does.
+type burstServer struct {
+	every time.Duration // between parts; 0 after the first one: it hangs
+	calls atomic.Int64
+}
+
+func (s *burstServer) Fetch(ctx context.Context, _ digest.Digest, _, off, n int64) (io.ReadCloser, int64, error) {
+	s.calls.Add(1)
+	r, w := io.Pipe()
+	go func() {
+		for at := int64(0); at < n; at += 4 << 20 {
+			after := time.After(cmp.Or(s.every, time.Second))
+			if s.every == 0 && at > 0 {
+				after = nil
+			}
+			select {
+			case <-after:
+				w.Write(make([]byte, min(n-at, 4<<20)))
+			case <-ctx.Done():
+				w.CloseWithError(ctx.Err())
+				return
+			}
+		}
+		w.Close()
+	}()
+	return r, off, nil
+}
+
+// TestBursts checks that a piece that comes in bursts is not given up, whatever is known about the origin, and that one
+// that does not come any more is.
+func TestBursts(t *testing.T) {
+	for name, tt := range map[string]struct {
+		every, gather time.Duration
+		known         bool // the rate of the origin
+		mirror        bool // all bytes are from it
+		most          time.Duration
+	}{
+		"bursts":                     {every: 4 * time.Second, gather: 30 * time.Second, mirror: true, most: 40 * time.Second},
+		"bursts, and a fast origin":  {every: 4 * time.Second, gather: 30 * time.Second, known: true, mirror: true, most: 40 * time.Second},
+		"rare bursts":                {every: 29 * time.Second, gather: 30 * time.Second, known: true, mirror: true, most: 5 * time.Minute},
+		"too rare bursts":            {every: 31 * time.Second, gather: 30 * time.Second, most: time.Minute},
+		"it hangs after a burst":     {gather: 30 * time.Second, most: time.Minute},
+		"a mirror that sends evenly": {every: 4 * time.Second, most: time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m, mirror := newMirrored(t, quick(), quick()), &burstServer{every: tt.every}
+				m.endpoint.Gather, m.endpoint.Piece = tt.gather, 16<<20
+				list := m.sources()
+				list[0].Fetcher = mirror
+				m.from.Set("a", list)
+				if tt.known {
+					list[1].Endpoint.received(100<<20, time.Second)
+				}
+				if took := m.ranges(15); took > tt.most { // the first one is in the middle of a piece
+					t.Errorf("15 ranges took %v", took)
+				}
+				if n := m.origin.calls.Load(); n > 0 == tt.mirror {
+					t.Errorf("the origin got %d requests", n)
+				}
+			})
+		})
+	}
+}
+
+// TestBurstsKeepTheirSlots checks that a source that sends in bursts is not slow for the sources that wait.
+func TestBurstsKeepTheirSlots(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, mirror := newMirrored(t, quick(), quick()), &burstServer{every: 4 * time.Second}
+		m.endpoint.Gather, m.endpoint.Piece = 30*time.Second, 16<<20
+		list := m.sources()
+		list[0].Fetcher = mirror
+		m.from.Set("a", list)
+		p, ctx := m.fetch.Scheduler.Places, t.Context()
+		others := m.fetch.Scheduler.NewFlow(Soon)
+		for range p.size - 1 {
+			sl, err := p.Acquire(ctx, others, "others")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer sl.Release()
+		}
+		var all sync.WaitGroup
+		all.Go(func() { m.fetch.Range(ctx, nil, make([]byte, 16<<20), 0, nil) })
+		time.Sleep(time.Second)
+		wait, stop := context.WithCancel(ctx)
+		for _, name := range []string{"a third", "a fourth"} {
+			all.Go(func() {
+				if sl, err := p.Acquire(wait, others, name); err == nil {
+					<-wait.Done()
+					sl.Release()
+				}
+			})
+		}
+		time.Sleep(14 * time.Second)
+		m.fetch.Scheduler.mu.Lock()
+		for _, h := range p.held {
+			if h.account.source != "others" && h.account.source != "a third" && h.account.source != "a fourth" && (h.slow || h.revoked != nil) {
+				t.Errorf("the slot of %q is slow: %t, or revoked: %t", h.account.source, h.slow, h.revoked != nil)
+			}
+		}
+		m.fetch.Scheduler.mu.Unlock()
+		stop()
+		all.Wait()
+		if n := mirror.calls.Load(); n != 1 {
+			t.Errorf("the mirror got %d requests for a piece", n)
+		}
+	})
 }
 
 // TestNoRangesAtMirror checks that a mirror without ranges does not make the whole transfer sequential.

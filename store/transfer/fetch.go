@@ -70,6 +70,7 @@ func (f Fetch) Range(ctx context.Context, hold *Slot, buf []byte, off int64, che
 		src, most, err := t.Source, r.most, error(nil)
 		for again := true; again; again = errors.Is(err, ErrRevoked) && ctx.Err() == nil && r.have < len(buf) {
 			have, n := r.keep(src), 0 // again: the place of the request was given to another source
+			hold.expect(src.Endpoint)
 			switch rest, at := buf[have:], off+int64(have); {
 			case f.whole != nil:
 				n, err = f.whole.read(f, src, hold, rest, at)
@@ -152,6 +153,7 @@ func (f Fetch) request(ctx context.Context, src Source, asked map[string]error, 
 		return err
 	}
 	defer place.Release()
+	place.expect(src.Endpoint)
 	ctx, cancel := context.WithCancelCause(place.Context)
 	defer cancel(nil)
 	go f.watch(ctx, src, place, maps.Clone(asked), cancel)
@@ -186,7 +188,7 @@ func (f Fetch) receive(a answer, src Source, p []byte, hold *Slot) (n int, err e
 	n, err = f.read(a.ctx, a.body, p, a.place, hold)
 	f.Flow.count(src.Endpoint, n)
 	src.Endpoint.count(n)
-	if !f.paced() {
+	if !f.paced() && src.Endpoint.gather() == 0 {
 		src.Endpoint.received(int64(n), time.Since(began))
 	}
 	return n, err
@@ -245,20 +247,21 @@ func (f Fetch) spend(ctx context.Context, n int) error {
 }
 
 // watch cancels a slow request when there is a better source that was not tried yet and has no
-// known problems. It does not cycle through sources, which would not make a slow link faster. It
-// returns when the request has ended.
+// known problems. It does not cycle through sources, which would not make a slow link faster. A rate is
+// measured over look, or over Endpoint.Gather where bytes come in bursts. It returns when the request has ended.
 func (f Fetch) watch(ctx context.Context, src Source, place *Slot, tried map[string]error, cancel context.CancelCauseFunc) {
 	if src.Endpoint != nil && src.Endpoint.Patience < 0 {
 		return
 	}
 	tick := time.NewTicker(look)
 	defer tick.Stop()
-	asked := time.Now()
+	gather, asked := src.Endpoint.gather(), time.Now()
 	patient := func() bool {
 		e, begun := src.Endpoint, place.begun.Load()
-		return e != nil && (time.Since(asked) < e.Patience || begun != nil && time.Since(*begun) < e.Gather)
+		return e != nil && (time.Since(asked) < e.Patience || begun != nil && time.Since(*begun) < gather)
 	}
-	var before int64
+	var seen, before int64      // bytes at the last tick, and at the start of the measurement
+	since, last := asked, asked // the start of the measurement, and the last tick with new bytes
 	for {
 		select {
 		case <-ctx.Done():
@@ -266,19 +269,28 @@ func (f Fetch) watch(ctx context.Context, src Source, place *Slot, tried map[str
 		case <-tick.C:
 		}
 		now := place.bytes.Load()
-		n := now - before
-		before = now
-		if now == 0 && patient() {
+		if now > seen {
+			seen, last = now, time.Now()
+		}
+		if now == 0 && patient() || f.paced() {
+			before, since, last = now, time.Now(), time.Now()
 			continue
 		}
-		if f.paced() {
-			continue
+		n, d := now-before, time.Since(since)
+		if gather > 0 && now > 0 {
+			if time.Since(last) >= gather {
+				n = 0
+			} else if d < gather {
+				continue
+			}
 		}
-		if why := f.From.better(src, tried, float64(n)/look.Seconds()); why != nil {
+		d = max(d, look)
+		if why := f.From.better(src, tried, float64(n)/d.Seconds()); why != nil {
 			f.From.slowed(src)
 			cancel(why)
 			return
 		}
-		src.Endpoint.received(n, look)
+		src.Endpoint.received(n, d)
+		before, since = now, time.Now()
 	}
 }

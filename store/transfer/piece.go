@@ -157,7 +157,12 @@ func (ps *pieces) leave(p *pieceReader, w *want, cause error) {
 func (p *pieceReader) run(ctx context.Context, ps *pieces, f Fetch, src Source, asked map[string]error) error {
 	f.Flow = p.flow
 	return f.request(ctx, src, asked, p.key.start, p.end-p.key.start, func(a answer) (err error) {
-		at := p.key.start
+		at, began := p.key.start, time.Now()
+		defer func() {
+			if !f.paced() {
+				src.Endpoint.received(at-p.key.start, time.Since(began))
+			}
+		}()
 		for w := p.next(ps); w != nil; w = p.next(ps) {
 			if _, err := io.CopyN(io.Discard, &dropped{a, f, src.Endpoint}, w.off-at); err != nil {
 				return err

@@ -226,7 +226,7 @@ func (p *Pool) tick() {
 // measure finds out whether the slot, and therefore its source, is slow.
 func (sl *Slot) measure(now time.Time) {
 	d := now.Sub(sl.seenAt)
-	if d < look {
+	if d < max(look, time.Duration(sl.gather.Load())) {
 		return
 	}
 	n, slow := sl.bytes.Load(), sl.pool.s.slow

@@ -15,7 +15,7 @@ import (
 // Times of a Scheduler. See Pool.
 const (
 	patience = 200 * time.Millisecond // before a waiting slot takes that of another source
-	look     = time.Second            // interval over which the progress of a slot is measured
+	look     = time.Second            // interval over which the progress of a slot is measured; see Endpoint.Gather
 	aging    = 2 * time.Second        // after which background work is served beside other work
 )
 
@@ -156,6 +156,7 @@ type Slot struct {
 	flow   *Flow
 	cancel context.CancelCauseFunc
 	bytes  atomic.Int64
+	gather atomic.Int64              // Endpoint.Gather of the source that is asked
 	begun  atomic.Pointer[time.Time] // when the answer of a server began; nil: it has not
 
 	// The following fields are guarded by Scheduler.mu.
@@ -250,6 +251,13 @@ func (sl *Slot) Flow() *Flow { return sl.flow }
 
 // Progress records that n bytes arrived with the slot.
 func (sl *Slot) Progress(n int) { sl.bytes.Add(int64(n)) }
+
+// expect records which endpoint is asked with the slot, if there is one.
+func (sl *Slot) expect(e *Endpoint) {
+	if sl != nil {
+		sl.gather.Store(int64(e.gather()))
+	}
+}
 
 // begin records that the answer of a server has begun.
 func (sl *Slot) begin() { sl.begun.Store(new(time.Now())) }

@@ -241,7 +241,7 @@ func (s *Sources) better(src Source, asked map[string]error, rate float64) error
 				continue // it does not have the blob
 			case rate < MinRate:
 				return errSlow
-			case !src.Endpoint.isMirror():
+			case !src.Endpoint.isMirror(), src.Endpoint.gather() > 0:
 				continue
 			}
 			if why := other.Endpoint.fasterThan(rate); why != nil {

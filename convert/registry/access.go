@@ -3,6 +3,7 @@ package registry
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,8 +18,8 @@ import (
 )
 
 // upstream calls f with the repository of ref: first without credentials and, if that fails, with
-// those of as. For a repository that needed credentials within the last minute the order is
-// reversed. It reports whether credentials were needed.
+// those of as. For a repository that needed credentials within the last minute, or whose limit for
+// everybody was reached, the order is reversed. It reports whether credentials were needed.
 func (h *Handler) upstream(ctx context.Context, ref remote.Ref, as caller, f func(*remote.Repository) error) (private bool, err error) {
 	n := nameOf(ref)
 	closed, _ := h.closed.get(n)
@@ -37,6 +38,9 @@ func (h *Handler) upstream(ctx context.Context, ref remote.Ref, as caller, f fun
 			return false, err
 		}
 		err = f(r)
+		if _, limit := errors.AsType[*remote.AnonymousLimit](err); limit && as.anonymous() {
+			h.closed.put(n, true)
+		}
 		switch {
 		case err == nil && as.anonymous():
 			h.closed.drop(n)

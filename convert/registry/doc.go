@@ -5,6 +5,7 @@
 //	GET  /v2/<repository>/manifests/<tag>         resolved upstream, converted if it is a model
 //	GET  /v2/<repository>/manifests/<digest>      converted here, or upstream's if it can be mounted
 //	GET  /v2/<repository>/blobs/<digest>          made here, or upstream's
+//	GET, POST  /token                             a token for the credentials of a pull, or for none
 //
 // HEAD returns the same without a body. The upstream host is in the query parameter ns, as containerd
 // sends it to a mirror, or is the first component of the repository. Package resolve classifies and
@@ -79,8 +80,11 @@
 // # Access
 //
 // The facade has no access rules of its own: a caller that can read an origin can read its image.
-// Requests are first sent upstream without credentials. If upstream refuses, so does the facade, with a
-// Basic challenge that makes containerd send the pull secret. The secret is used for that host and
+// Requests are first sent upstream without credentials. If upstream refuses or hides something, with whatever status (401,
+// 403, 404, 429), the answer is a challenge that makes containerd send what it has: a password, an identity token, or
+// nothing. Who has nothing then gets the text of upstream. The token is the credentials, encrypted with a key of this
+// process, for one host and five minutes. A 429 to a request without credentials is not repeated, and for a minute the
+// caller's come first. The secret is used for that host and
 // repository only, and kept for fetching blobs later (package pullsecret). It is dropped when the
 // repository becomes readable without it, unless a snapshot needs it. Blobs are also requested without
 // it, because it can expire.

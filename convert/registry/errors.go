@@ -11,6 +11,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert/format"
 	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/signature"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/transfer"
@@ -39,9 +40,13 @@ type refusal struct {
 	status int
 	code   string
 	text   string
+	err    error // of upstream; nil if credentials change nothing
 }
 
 func (e *refusal) Error() string { return e.text }
+
+// Unwrap returns the error of upstream.
+func (e *refusal) Unwrap() error { return e.err }
 
 func notFound(text string) error {
 	return &refusal{status: http.StatusNotFound, code: codeNameUnknown, text: text}
@@ -75,14 +80,14 @@ func refusalOf(err error) *refusal {
 	}
 	text := err.Error()
 	if _, ok := errors.AsType[*transfer.RetryAfterError](err); ok {
-		return &refusal{http.StatusTooManyRequests, codeTooMany, text}
+		return &refusal{status: http.StatusTooManyRequests, code: codeTooMany, text: text}
 	}
 	for _, c := range categories {
 		if c.is(err) {
-			return &refusal{c.status, c.code, text}
+			return &refusal{status: c.status, code: c.code, text: text}
 		}
 	}
-	return &refusal{http.StatusBadGateway, codeUnknown, text}
+	return &refusal{status: http.StatusBadGateway, code: codeUnknown, text: text}
 }
 
 // categories are the categories of errors with their responses, by precedence. The text of a
@@ -166,7 +171,15 @@ func isFinal(err error) bool {
 	return pin || unsigned || errdefs.IsNotImplemented(err)
 }
 
-// writeError responds with an error.
+// changesWithSecret reports whether credentials can lead to another answer than err.
+func changesWithSecret(err error) bool {
+	_, limit := errors.AsType[*remote.AnonymousLimit](err)
+	_, own := errors.AsType[*filetable.LimitError](err)
+	return !isFinal(err) && !own && (limit || errdefs.IsUnauthorized(err) || errdefs.IsPermissionDenied(err) || errdefs.IsNotFound(err))
+}
+
+// writeError responds with an error. Whatever credentials may change is a challenge (token.go) to a request that has
+// none.
 //
 // If a host refuses a manifest by digest, containerd asks the next host, which would serve the
 // original model. It does not if HEAD succeeds without a length and the GET that follows is
@@ -190,9 +203,12 @@ func (h *Handler) writeError(w http.ResponseWriter, r *http.Request, err error) 
 	if ok && m.mirror {
 		e = m.answer()
 	}
+	if r.Header.Get("Authorization") == "" && changesWithSecret(err) {
+		e = &refusal{status: http.StatusUnauthorized, code: codeUnauthorized, text: e.text}
+	}
 	level("request refused", "path", r.URL.Path, "ns", r.URL.Query().Get("ns"), "status", e.status, "err", err)
 	if e.status == http.StatusUnauthorized {
-		w.Header().Set("WWW-Authenticate", `Basic realm="ballast"`)
+		w.Header().Set("WWW-Authenticate", challenge(r, e.text))
 	}
 	if ra, ok := errors.AsType[*transfer.RetryAfterError](err); ok {
 		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(ra.After.Seconds()))))

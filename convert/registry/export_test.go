@@ -4,3 +4,10 @@ import "time"
 
 // Tests count requests at registries. How slow they are on a busy machine does not matter.
 func init() { cacheTime = time.Hour }
+
+// SetTokenTime sets how long new tokens are valid, and returns what sets it back.
+func SetTokenTime(d time.Duration) func() {
+	old := tokenTime
+	tokenTime = d
+	return func() { tokenTime = old }
+}

@@ -55,6 +55,8 @@ type Handler struct {
 
 	own pullsecret.Secrets // used if Secrets is nil
 
+	tokens tokens // of callers
+
 	closed   cache[name, bool]                 // repositories that need credentials
 	readable cache[accessKey, bool]            // callers that can read an origin
 	built    cache[digest.Digest, []byte]      // manifests converted here
@@ -123,6 +125,10 @@ func (h *Handler) log() *slog.Logger {
 // ServeHTTP answers a request.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Docker-Distribution-Api-Version", "registry/2.0")
+	if r.URL.Path == tokenPath {
+		h.serveToken(w, r)
+		return
+	}
 	if err := h.serve(w, r); err != nil {
 		h.writeError(w, r, err)
 	}
@@ -148,9 +154,9 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	var as caller
-	if user, secret, ok := r.BasicAuth(); ok {
-		as = with(remote.Credentials{Username: user, Secret: secret})
+	as, err := h.callerOf(r, t.ref.Host)
+	if err != nil {
+		return err
 	}
 	if t.blob {
 		return h.serveBlob(w, r, t.ref, as)

@@ -244,10 +244,10 @@ func (h *Handler) serveBlob(w http.ResponseWriter, r *http.Request, ref remote.R
 		return denied
 	}
 	if f, _ := h.Archive(ref); f != nil {
-		return &refusal{http.StatusNotFound, codeBlobUnknown, fmt.Sprintf("no %s that was resolved by this name has the blob", f.Name)}
+		return &refusal{status: http.StatusNotFound, code: codeBlobUnknown, text: fmt.Sprintf("no %s that was resolved by this name has the blob", f.Name)}
 	}
 	if r.Header.Get(HeaderNext) != "" && h.Upstream.Direct(ref.Host) {
-		return &refusal{http.StatusNotFound, codeBlobUnknown, "the blob is not made here; " + ref.Host + " has it"}
+		return &refusal{status: http.StatusNotFound, code: codeBlobUnknown, text: "the blob is not made here; " + ref.Host + " has it"}
 	}
 	return h.proxyBlob(w, r, ref, as)
 }
@@ -266,7 +266,7 @@ func (h *Handler) proxyBlob(w http.ResponseWriter, r *http.Request, ref remote.R
 	})
 	if err != nil {
 		if errdefs.IsNotFound(err) {
-			return &refusal{http.StatusNotFound, codeBlobUnknown, err.Error()}
+			return &refusal{http.StatusNotFound, codeBlobUnknown, err.Error(), err}
 		}
 		return err
 	}

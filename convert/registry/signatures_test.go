@@ -508,7 +508,7 @@ func TestSignaturesTogether(t *testing.T) {
 		t.Fatal(err)
 	}
 	u.put("team/m", remote.ReferrersTag(model.Digest())+".sig", p, mediatype.OCIManifest)
-	if r := f.team(t, u, "v1"); r.status == http.StatusOK {
+	if r := f.askOnce(t, http.MethodGet, "/v2/team/m/manifests/v1", u.host()); r.status == http.StatusOK {
 		t.Error("the model is accepted")
 	}
 	u.mu.Lock()

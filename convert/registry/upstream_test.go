@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -20,6 +22,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/containerd/v2/core/remotes/docker/auth"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
@@ -233,14 +236,56 @@ func (r reply) errorText(t testing.TB) string {
 	return e.Errors[0].Code + " " + e.Errors[0].Message
 }
 
-// ask sends a request. object is a tag or a digest; header is pairs.
+// ask sends a request, and again with a token for nobody if the facade asks for credentials and there are none. object is
+// a tag or a digest; header is pairs.
 func (f *facade) ask(t testing.TB, method, path, ns string, header ...string) reply {
 	t.Helper()
-	url := f.URL + path
-	if ns != "" {
-		url += "?ns=" + ns
+	r := f.askOnce(t, method, path, ns, header...)
+	if r.status == http.StatusUnauthorized && !slices.Contains(header, "Authorization") {
+		r = f.askOnce(t, method, path, ns, append(slices.Clone(header), "Authorization", "Bearer "+f.token(t, r, nil))...)
 	}
-	req, err := http.NewRequestWithContext(t.Context(), method, url, nil)
+	return r
+}
+
+// token gets a token of the facade after a challenge, as containerd does: with a form, or without credentials.
+func (f *facade) token(t testing.TB, r reply, form url.Values) string {
+	t.Helper()
+	c := auth.ParseAuthHeader(r.header)
+	if len(c) != 1 || c[0].Scheme != auth.BearerAuth || c[0].Parameters["realm"] != f.URL+"/token" {
+		t.Fatalf("status %d, challenge %q", r.status, r.header.Get("WWW-Authenticate"))
+	}
+	service := c[0].Parameters["service"]
+	var resp *http.Response
+	var err error
+	if form == nil {
+		resp, err = f.Client().Get(f.URL + "/token?service=" + url.QueryEscape(service))
+	} else {
+		form.Set("service", service)
+		resp, err = f.Client().PostForm(f.URL+"/token", form)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var answer struct {
+		Token  string
+		Access string `json:"access_token"`
+		Expire int    `json:"expires_in"`
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil || answer.Token == "" || answer.Token != answer.Access || answer.Expire <= 0 {
+		t.Fatalf("status %d, answer %+v: %v", resp.StatusCode, answer, err)
+	}
+	return answer.Token
+}
+
+// askOnce sends a request.
+func (f *facade) askOnce(t testing.TB, method, path, ns string, header ...string) reply {
+	t.Helper()
+	address := f.URL + path
+	if ns != "" {
+		address += "?ns=" + ns
+	}
+	req, err := http.NewRequestWithContext(t.Context(), method, address, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

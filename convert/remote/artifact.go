@@ -16,7 +16,8 @@ import (
 )
 
 // retry are the retries of small reads and manifests. The store has its own for large reads.
-var retry = transfer.Retry{Tries: 4, Pause: 100 * time.Millisecond, Patience: 10 * time.Second, Total: 15 * time.Second, Final: transfer.Final}
+var retry = transfer.Retry{Tries: 4, Pause: 100 * time.Millisecond, Patience: 10 * time.Second, Total: 15 * time.Second,
+	Final: func(err error) bool { return transfer.Final(err) || isQuota(err) }}
 
 // Read-ahead of BlobAt, in bytes. The headers of a tar are far apart for large files and close
 // together for small ones.

@@ -78,7 +78,7 @@ func (r *Repository) forUnverified() *transfer.Attempts {
 // forDocuments returns the attempts of a request for what peers do not have, as long as the hosts are unavailable.
 func (r *Repository) forDocuments(may func(*endpoint) bool) *transfer.Attempts {
 	again := retry
-	again.Final = func(err error) bool { return !errdefs.IsUnavailable(err) }
+	again.Final = func(err error) bool { return !errdefs.IsUnavailable(err) || isQuota(err) }
 	t := transfer.Ask(r.hosts(func(e *endpoint) bool { return e.peers == nil && may(e) }), again)
 	t.Aside = true
 	return t

@@ -109,7 +109,7 @@ func (r *Repository) do(ctx context.Context, e *endpoint, q request) (out *respo
 		case resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusPartialContent:
 			return &response{resp, target{private: used.private(e)}}, nil
 		default:
-			return nil, statusError(resp, e.Host, secretsOf(req)...)
+			return nil, limitError(resp, e.Host, !used.private(e), statusError(resp, e.Host, secretsOf(req)...))
 		}
 	}
 }

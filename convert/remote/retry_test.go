@@ -92,6 +92,7 @@ func TestManifestNoRetry(t *testing.T) {
 		"412":                  {status(412), errdefs.IsFailedPrecondition},
 		"451":                  {status(451), errdefs.IsPermissionDenied},
 		"no manifest":          {func(w http.ResponseWriter) { fmt.Fprint(w, "<html>") }, errdefs.IsInvalidArgument},
+		"429 to a stranger":    {status(429), errdefs.IsUnavailable},
 		"Retry-After too long": {status(429, "Retry-After", "3600"), errdefs.IsUnavailable},
 		"another digest": {func(w http.ResponseWriter) {
 			w.Header().Set("Docker-Content-Digest", "sha256:"+strings.Repeat("0", 64))

@@ -44,8 +44,6 @@ func statusError(resp *http.Response, host string, secrets ...string) error {
 	switch {
 	case resp.StatusCode == http.StatusForbidden:
 		what += "; ask the registry's owner for access, or use other credentials"
-	case resp.StatusCode == http.StatusTooManyRequests:
-		what += "; its limit may be higher after docker login " + host
 	case resp.StatusCode >= http.StatusInternalServerError:
 		what += "; try again later"
 	}
@@ -54,6 +52,31 @@ func statusError(resp *http.Response, host string, secrets ...string) error {
 		return &transfer.RetryAfterError{After: after, Err: err}
 	}
 	return err
+}
+
+// An AnonymousLimit is the error of a host that answered 429 to a request without credentials. An account may have a
+// limit of its own.
+type AnonymousLimit struct {
+	error
+	again bool // the host said when to ask again
+}
+
+// Unwrap returns the error.
+func (e *AnonymousLimit) Unwrap() error { return e.error }
+
+// limitError returns err, as an AnonymousLimit if it is that.
+func limitError(resp *http.Response, host string, anonymous bool, err error) error {
+	if resp.StatusCode != http.StatusTooManyRequests || !anonymous {
+		return err
+	}
+	err = fmt.Errorf("%w; its limit may be higher after docker login %s", err, host)
+	return &AnonymousLimit{err, resp.Header.Get("Retry-After") != ""}
+}
+
+// isQuota reports whether err is an AnonymousLimit that does not end soon.
+func isQuota(err error) bool {
+	e, ok := errors.AsType[*AnonymousLimit](err)
+	return ok && !e.again
 }
 
 // as returns an error of a category of errdefs, whose text is only the message.

@@ -28,7 +28,7 @@ func TestPullGatedHub(t *testing.T) {
 	if out := n.Ballast("prefetch", ref); out.Err != nil {
 		t.Fatalf("%v\n%s", out.Err, out.Output())
 	}
-	wantError(t, n.Pull("ballast", ref), "no basic auth credentials")
+	wantError(t, n.Pull("ballast", ref), "pull access denied", "no credentials for hf.co/")
 	cri := n.CRI(t)
 	if _, err := cri.Pull(ref, ""); err == nil {
 		t.Error("a pod without a secret got a gated model")
@@ -65,7 +65,7 @@ func TestPullHub(t *testing.T) {
 	mustPull(t, n, "ballast", "hf.co/org/model:main")
 	wantFiles(t, n, "hf.co/org/model:main", want)
 	mustPull(t, n, "ballast", "hf.co/org/private:main", "--user", "anybody:hf_secret")
-	wantError(t, n.Pull("ballast", "hf.co/org/private:Q8_0"), "no basic auth credentials")
+	wantError(t, n.Pull("ballast", "hf.co/org/private:Q8_0"), "pull access denied", "no credentials for hf.co/")
 	delete(want, "m-Q8_0.gguf")
 	mustPull(t, n, "ballast", "hf.co/org/model:Q4_K_M")
 	wantFiles(t, n, "hf.co/org/model:Q4_K_M", want)

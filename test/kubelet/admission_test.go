@@ -201,7 +201,7 @@ func testAdmission(t *testing.T, private bool) {
 		wantAll(create("bob", "all", names...))
 	} else {
 		for _, name := range names { // the node has it, and the kubelet asks for it without a secret
-			wantNone(create("bob", name, name), documented(t, "no basic auth credentials"))
+			wantNone(create("bob", name, name), documented(t, "pull access denied"))
 		}
 	}
 	for name, use := range refused {

@@ -129,7 +129,7 @@ func testPrivate(t *testing.T, k *kubelet) {
 		k.awaitRunning(t, pods[i])
 		k.wantFiles(t, pods[i].Metadata.Name, "main", "/model", states(private(host)))
 	}
-	wantMessage(t, k.awaitWaiting(t, "private-closed", "ErrImagePull", "ImagePullBackOff"), documented(t, "no basic auth credentials"))
+	wantMessage(t, k.awaitWaiting(t, "private-closed", "ErrImagePull", "ImagePullBackOff"), documented(t, "pull access denied"))
 
 	// A model on the node is not shown to a pull without credentials; the kubelet provides them.
 	again := k.pod("private-again", nodeHost+"/team/model:1", "IfNotPresent")

@@ -45,6 +45,12 @@ var access = []Mutant{
 	{11, "each host has the same share of pull secrets", "convert/pullsecret/secrets.go",
 		`err == nil && net.ParseIP(host) == nil {`, `err == nil && site == host {`,
 		"convert/pullsecret", "TestEvictionBySite"},
+	{11, "a token of the facade opens every registry", "convert/registry/token.go",
+		`return []byte(host)`, `return []byte("")`,
+		"convert/registry", "TestTokens"},
+	{11, "a token of the facade never ends", "convert/registry/token.go",
+		`err != nil || time.Now().After(g.Until)`, `err != nil`,
+		"convert/registry", "TestTokens"},
 	{12, "targets of redirects get credentials", "convert/remote/request.go",
 		`q.set(req.Header)
 		req.Header.Set("User-Agent", r.userAgent())`, `q.set(req.Header)
@@ -68,7 +74,7 @@ var access = []Mutant{
 		"convert/huggingface", "TestPagesElsewhere"},
 	{13, "a registry that repeats a secret puts it into errors", "convert/remote/request.go",
 		`		default:
-			return nil, statusError(resp, e.Host, secretsOf(req)...)
+			return nil, limitError(resp, e.Host, !used.private(e), statusError(resp, e.Host, secretsOf(req)...))
 		}
 	}
 }

@@ -1,0 +1,253 @@
+package registry_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/registry"
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/opencontainers/go-digest"
+)
+
+// A hider is a registry with a token server that gives everybody a token, and refuses or hides manifests from those who
+// have no account.
+type hider struct {
+	*httptest.Server
+	status int // for nobody
+
+	mu    sync.Mutex
+	asked []string // guarded by mu: who asked for manifests
+}
+
+const hiderText = "no such thing for you"
+
+func newHider(t *testing.T, u *upstream, status int) *hider {
+	t.Helper()
+	g := &hider{status: status}
+	g.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/token" {
+			who := "nobody"
+			password := r.PostFormValue("grant_type") == "password" && r.PostFormValue("username") == "alice" && r.PostFormValue("password") == "s3cret"
+			if password || r.PostFormValue("grant_type") == "refresh_token" && r.PostFormValue("refresh_token") == "identity" {
+				who = "account"
+			}
+			_ = json.NewEncoder(w).Encode(map[string]string{"token": who, "access_token": who})
+			return
+		}
+		token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+		if token == "" {
+			w.Header().Set("WWW-Authenticate", `Bearer realm="`+g.URL+`/token",service="test"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		if strings.Contains(r.URL.Path, "/manifests/") {
+			g.mu.Lock()
+			g.asked = append(g.asked, token)
+			g.mu.Unlock()
+		}
+		if token != "account" {
+			w.WriteHeader(g.status)
+			fmt.Fprintf(w, `{"errors":[{"code":"DENIED","message":%q}]}`, hiderText)
+			return
+		}
+		u.ServeHTTP(w, r)
+	}))
+	t.Cleanup(g.Close)
+	return g
+}
+
+// requests returns who asked for manifests, and forgets them.
+func (g *hider) requests() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	l := g.asked
+	g.asked = nil
+	return l
+}
+
+// TestCallersSecret: with whatever status a registry refuses a stranger, it is asked with the credentials of the pull, and
+// who has none gets its text. What the account opened is not public.
+func TestCallersSecret(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{401, 403, 404, 429} {
+		for kind, form := range map[string]url.Values{
+			"password":       {"grant_type": {"password"}, "username": {"alice"}, "password": {"s3cret"}},
+			"identity token": {"grant_type": {"refresh_token"}, "refresh_token": {"identity"}},
+		} {
+			t.Run(fmt.Sprint(status, " ", kind), func(t *testing.T) {
+				t.Parallel()
+				u := newUpstream(t)
+				u.push("org/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(1007))))
+				u.put("org/image", "v1", ordinary(2), mediatype.OCIManifest)
+				g := newHider(t, u, status)
+				host := strings.TrimPrefix(g.URL, "http://")
+				f := newFacade(t, remote.Options{})
+				for _, repository := range []string{"org/model", "org/image"} {
+					path := "/v2/" + repository + "/manifests/v1"
+					start := time.Now()
+					first := f.askOnce(t, http.MethodGet, path, host)
+					if first.status != http.StatusUnauthorized || strings.Contains(first.header.Get("WWW-Authenticate"), "error=") {
+						t.Fatalf("%s without credentials: status %d, challenge %q", path, first.status, first.header.Get("WWW-Authenticate"))
+					}
+					if l := g.requests(); !slices.Equal(l, []string{"nobody"}) {
+						t.Errorf("%s without credentials: asked as %q, want one request", path, l)
+					}
+					bearer := []string{"Authorization", "Bearer " + f.token(t, first, form)}
+					if got := f.askOnce(t, http.MethodGet, path, host, bearer...); got.status != http.StatusOK {
+						t.Fatalf("%s with credentials: status %d: %s", path, got.status, got.body)
+					}
+					l := g.requests()
+					if l[len(l)-1] != "account" || status == 429 && len(l) > 1 {
+						t.Errorf("%s with credentials: asked as %q", path, l)
+					}
+					if d := time.Since(start); status == 429 && d > 1500*time.Millisecond {
+						t.Errorf("%s: %v", path, d)
+					}
+					stranger := f.ask(t, http.MethodGet, path, host)
+					want := map[int]int{401: 401, 403: 403, 404: 404, 429: 403}[status]
+					if text := string(stranger.body); stranger.status != want || status != 401 && status != 404 && !strings.Contains(text, hiderText) {
+						t.Errorf("%s for a stranger after that: status %d: %s", path, stranger.status, text)
+					}
+					g.requests()
+				}
+				if im := onlyImage(t, f); !slices.Equal(im.PrivateNames, []string{host + "/org/model"}) || !slices.Equal(registry.Names(im), im.PrivateNames) {
+					t.Errorf("private names %q", im.PrivateNames)
+				}
+				if l := f.h.Secrets.Of(host + "/org/model"); len(l) != 1 {
+					t.Errorf("%d secrets are kept", len(l))
+				}
+			})
+		}
+	}
+}
+
+// TestTokens: a token is opaque, and good for one registry and a short time.
+func TestTokens(t *testing.T) {
+	u, other := newUpstream(t), newUpstream(t)
+	for _, u := range []*upstream{u, other} {
+		u.push("org/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(1007))))
+		u.users["org/model"] = "alice:s3cret"
+	}
+	f := newFacade(t, remote.Options{})
+	const path = "/v2/org/model/manifests/v1"
+	form := url.Values{"grant_type": {"password"}, "username": {"alice"}, "password": {"s3cret"}}
+	token := f.token(t, f.askOnce(t, http.MethodGet, path, u.host()), form)
+	if strings.Contains(token, "s3cret") || strings.Contains(token, "alice") || token == f.token(t, f.askOnce(t, http.MethodGet, path, u.host()), form) {
+		t.Errorf("token %q", token)
+	}
+	ask := func(host, token string) reply {
+		return f.askOnce(t, http.MethodGet, path, host, "Authorization", "Bearer "+token)
+	}
+	if got := ask(u.host(), token); got.status != http.StatusOK {
+		t.Fatalf("status %d: %s", got.status, got.body)
+	}
+	other.count("")
+	for name, got := range map[string]reply{
+		"another registry": ask(other.host(), token), "changed": ask(u.host(), token[:len(token)-4]+"AAAA"), "invented": ask(u.host(), "x"),
+		"of another process": newFacade(t, remote.Options{}).askOnce(t, http.MethodGet, path, u.host(), "Authorization", "Bearer "+token),
+	} {
+		if got.status != http.StatusUnauthorized || !strings.Contains(got.header.Get("WWW-Authenticate"), "error=") {
+			t.Errorf("%s: status %d, challenge %q", name, got.status, got.header.Get("WWW-Authenticate"))
+		}
+	}
+	if n := other.count(""); n != 0 {
+		t.Errorf("%d requests to a registry that the token is not for", n)
+	}
+	defer registry.SetTokenTime(-time.Second)()
+	resp, err := f.Client().PostForm(f.URL+"/token", url.Values{"grant_type": {"password"}, "username": {"alice"}, "password": {"s3cret"}, "service": {u.host()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var answer struct{ Token string }
+	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
+		t.Fatal(err)
+	}
+	if got := ask(u.host(), answer.Token); got.status != http.StatusUnauthorized {
+		t.Errorf("an expired token: status %d", got.status)
+	}
+	for _, form := range []url.Values{nil, {"grant_type": {"client_credentials"}}, {"grant_type": {"password"}, "password": {strings.Repeat("x", 64<<10)}}} {
+		resp, err := f.Client().PostForm(f.URL+"/token", form)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusBadRequest {
+			t.Errorf("a form of %d bytes: status %d", len(form.Encode()), resp.StatusCode)
+		}
+	}
+	if s := f.logs.String(); strings.Contains(s, "s3cret") || strings.Contains(s, token) {
+		t.Error("the log has credentials")
+	}
+}
+
+// TestResolver pulls with the client of containerd.
+func TestResolver(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{401, 403, 404, 429} {
+		t.Run(fmt.Sprint(status), func(t *testing.T) {
+			t.Parallel()
+			u := newUpstream(t)
+			u.push("org/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(1007))))
+			g := newHider(t, u, status)
+			host, f := strings.TrimPrefix(g.URL, "http://"), newFacade(t, remote.Options{})
+			for _, tt := range []struct{ user, secret, want string }{
+				{"", "", map[int]string{401: "imagePullSecrets", 403: hiderText, 404: "not found", 429: hiderText}[status]},
+				{"alice", "wrong", map[int]string{401: "use other credentials", 403: hiderText, 404: "not found", 429: hiderText}[status]},
+				{"alice", "s3cret", ""},
+				{"", "identity", ""},
+			} {
+				if status == 429 && tt.secret == "wrong" {
+					continue // not a stranger: the registry is asked again, for ten seconds
+				}
+				g.requests()
+				r := docker.NewResolver(docker.ResolverOptions{Hosts: func(string) ([]docker.RegistryHost, error) {
+					creds := docker.WithAuthCreds(func(string) (string, string, error) { return tt.user, tt.secret, nil })
+					return []docker.RegistryHost{{
+						Client: f.Client(), Authorizer: docker.NewDockerAuthorizer(creds), Host: strings.TrimPrefix(f.URL, "http://"),
+						Scheme: "http", Path: "/v2", Capabilities: docker.HostCapabilityPull | docker.HostCapabilityResolve,
+					}}, nil
+				}})
+				name, d, err := r.Resolve(t.Context(), host+"/org/model:v1")
+				if l := g.requests(); status == 429 && len(l) > 3 {
+					t.Errorf("%q %q: %d requests: %q", tt.user, tt.secret, len(l), l)
+				}
+				if tt.want != "" {
+					if err == nil || !strings.Contains(err.Error(), tt.want) {
+						t.Errorf("%q %q: %v, want %q", tt.user, tt.secret, err, tt.want)
+					}
+					continue
+				}
+				if err != nil {
+					t.Errorf("%q %q: %v", tt.user, tt.secret, err)
+					continue
+				}
+				fetcher, err := r.Fetcher(t.Context(), name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				rc, err := fetcher.Fetch(t.Context(), d)
+				if err != nil {
+					t.Errorf("%q %q: fetch: %v", tt.user, tt.secret, err)
+					continue
+				}
+				if p, err := io.ReadAll(rc); err != nil || digest.FromBytes(p) != d.Digest {
+					t.Errorf("%d bytes: %v", len(p), err)
+				}
+				rc.Close()
+			}
+		})
+	}
+}

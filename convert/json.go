@@ -53,7 +53,8 @@ type level struct {
 	seen map[string]bool // the keys so far, folded if they are known; nil for a list
 }
 
-// checkJSON checks all of p, so that decoding it is bounded and unambiguous. k has the known keys of the object; nil for none.
+// checkJSON checks all of p, so that decoding it is bounded and unambiguous. k has the known keys of the object; nil
+// for none.
 func checkJSON(p []byte, k *keys) error {
 	if !utf8.Valid(p) {
 		return errors.New("not UTF-8")

@@ -9,8 +9,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// keys are the keys of a JSON object that encoding/json decodes into a struct, as containerd does. It takes a key
-// in any letter case for that of a field, and the last of several, so a reader of exact keys would see another document.
+// keys are the keys of a JSON object that encoding/json decodes into a struct, as containerd does. It takes a key in
+// any letter case for that of a field, and the last of several, so a reader of exact keys would see another document.
 // Such an object is ambiguous.
 type keys struct {
 	names map[string]string // the exact key by its folded form

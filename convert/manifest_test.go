@@ -307,8 +307,8 @@ func FuzzManifest(f *testing.F) {
 // mutations is how many documents TestMutatedManifests changes.
 var mutations = flag.Uint64("mutations", 5_000, "for TestMutatedManifests")
 
-// TestMutatedManifests changes manifests and indexes in ways that mislead readers: whoever uses encoding/json, as containerd does, reads
-// what ParseManifest does, or ParseManifest refuses the document.
+// TestMutatedManifests changes manifests and indexes in ways that mislead readers: whoever uses encoding/json, as
+// containerd does, reads what ParseManifest does, or ParseManifest refuses the document.
 func TestMutatedManifests(t *testing.T) {
 	t.Parallel()
 	good := desc("application/vnd.oci.image.layer.v1.tar", digestB, 3)

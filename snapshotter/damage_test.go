@@ -273,7 +273,8 @@ func (n *node) mountModel(t *testing.T, content []byte) error {
 	return err
 }
 
-// TestOlderKernel starts on a kernel that mounts no stubs: complete models become links, which the newer kernel mounts too.
+// TestOlderKernel starts on a kernel that mounts no stubs: complete models become links, which the newer kernel
+// mounts too.
 func TestOlderKernel(t *testing.T) {
 	n, content, table := newModelNode(t, tree.Stubs)
 	n.stop(t)
@@ -312,9 +313,9 @@ func TestOlderKernel(t *testing.T) {
 	}
 }
 
-// Each file of the snapshotter is damaged in each way while no daemon runs. Afterwards a new mount
-// shows the right bytes, and a running container keeps its files. If the metadata is lost, the model is pulled again, and
-// nothing of it is downloaded.
+// Each file of the snapshotter is damaged in each way while no daemon runs. Afterwards a new mount shows the right
+// bytes, and a running container keeps its files. If the metadata is lost, the model is pulled again, and nothing of
+// it is downloaded.
 func TestDamageMatrix(t *testing.T) {
 	things := map[string]func(n *node) string{
 		"marker of a model": func(n *node) string { return filepath.Join(n.dirOf(t, "model"), "..", markerName) },

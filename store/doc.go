@@ -60,11 +60,11 @@
 //
 //	absent → partial → verified → fsync → rename → fsync directory → record → complete
 //
-// A crash at any point leaves the old or the new state, or a file without a record, which is hashed before it
-// is used. Staged bytes of an earlier process are verified again before they are read or, for chunks with digests that
-// were synced in the same boot (package staging), before the file is complete. The file becomes an object only when its own
-// digest matches, so a wrong table cannot give a file a wrong name. Package hydrate describes how each kind of
-// blob becomes objects; garbage collection and damage lead back to absent (package object).
+// A crash at any point leaves the old or the new state, or a file without a record, which is hashed before it is
+// used. Staged bytes of an earlier process are verified again before they are read or, for chunks with digests that
+// were synced in the same boot (package staging), before the file is complete. The file becomes an object only when
+// its own digest matches, so a wrong table cannot give a file a wrong name. Package hydrate describes how each kind
+// of blob becomes objects; garbage collection and damage lead back to absent (package object).
 //
 // # Files
 //
@@ -104,12 +104,13 @@
 //
 // # Locks
 //
-// Each package guards its own state. Order across packages: locks of package object before a transaction of
-// package meta; expose.Set.exposing before a transaction and before expose.Set.mu; expose.Set.mu and hydrate.Engine.mu
-// before chunkfile.Set.mu; Engine.mu before the locks of its hydrations; File.opening before the files of a name in
-// staging.Area are claimed; chunkfile.Set.asideMu before all others, by work that holds none; Set.mu before File.mu and staging.Area.mu. The locks of the scheduler,
-// transfer.Sources, offheap.Pool, chunkfile.Set.idleMu, File.mu, staging.Partial.mu, staging.Area.mu and
-// dirs.Root.mu come last, in this order. No file is opened, read, written, closed or removed in a transaction or
-// under a lock, but for File.opening, chunkfile.Set.asideMu, the claims of staging.Area, expose.Set.exposing, the locks of package object,
-// the gaps of a staging.Partial, and directories in package dirs.
+// Each package guards its own state. Order across packages: locks of package object before a transaction of package
+// meta; expose.Set.exposing before a transaction and before expose.Set.mu; expose.Set.mu and hydrate.Engine.mu before
+// chunkfile.Set.mu; Engine.mu before the locks of its hydrations; File.opening before the files of a name in
+// staging.Area are claimed; chunkfile.Set.asideMu before all others, by work that holds none; Set.mu before File.mu
+// and staging.Area.mu. The locks of the scheduler, transfer.Sources, offheap.Pool, chunkfile.Set.idleMu, File.mu,
+// staging.Partial.mu, staging.Area.mu and dirs.Root.mu come last, in this order. No file is opened, read, written,
+// closed or removed in a transaction or under a lock, but for File.opening, chunkfile.Set.asideMu, the claims of
+// staging.Area, expose.Set.exposing, the locks of package object, the gaps of a staging.Partial, and directories in
+// package dirs.
 package store

@@ -37,14 +37,14 @@ func (s *Store) HasOrder(table digest.Digest, sources []transfer.Source) bool {
 	return err == nil && len(o.Ranges) > 0
 }
 
-// FirstRead returns a channel that is closed when a reader has got bytes of a table, or waits for a whole file of it. It is nil if
-// all files of the table are complete.
+// FirstRead returns a channel that is closed when a reader has got bytes of a table, or waits for a whole file of it.
+// It is nil if all files of the table are complete.
 func (s *Store) FirstRead(table digest.Digest, sources []transfer.Source) <-chan struct{} {
 	return s.exposed.FirstRead(table, transfer.GroupKey(sources))
 }
 
-// PutOrder makes o the order in which a table is downloaded from sources. It returns errdefs.ErrInvalidArgument if the table has
-// nothing of it.
+// PutOrder makes o the order in which a table is downloaded from sources. It returns errdefs.ErrInvalidArgument if
+// the table has nothing of it.
 func (s *Store) PutOrder(table digest.Digest, sources []transfer.Source, o filetable.Order) error {
 	if err := o.Check(); err != nil {
 		return err

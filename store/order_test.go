@@ -108,8 +108,8 @@ func TestOrderIsRecorded(t *testing.T) {
 	check("collected", "own/model", nil)
 }
 
-// TestFirstRead: the first read of an incomplete model is known when it has its bytes, or when it waits for a whole file; those of
-// users of other sources do not count.
+// TestFirstRead: the first read of an incomplete model is known when it has its bytes, or when it waits for a whole
+// file; those of users of other sources do not count.
 func TestFirstRead(t *testing.T) {
 	for _, whole := range []bool{false, true} {
 		s := storetest.Open(t, t.TempDir(), store.Options{Reserve: 1})
@@ -285,8 +285,8 @@ func allocated(do func() error) (bytes uint64, err error) {
 	return m.TotalAlloc - before, err
 }
 
-// TestOrderOfWholeFiles: an order costs what the model has, not what its ranges name together. Strangers write orders, and
-// nothing of the model need exist: here 8,192 ranges each name a file of 4,000 chunks that lie far apart.
+// TestOrderOfWholeFiles: an order costs what the model has, not what its ranges name together. Strangers write
+// orders, and nothing of the model need exist: here 8,192 ranges each name a file of 4,000 chunks that lie far apart.
 func TestOrderOfWholeFiles(t *testing.T) {
 	const chunks, part, limit = 4000, 1300, 64 << 20
 	blob, content := digest.FromString("blob"), digest.FromString("content")

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestStagedDamage damages what an interrupted download has staged, and synced in this boot: for every kind of blob the object is
-// right, and no more is fetched again than what is damaged, if that can be told.
+// TestStagedDamage damages what an interrupted download has staged, and synced in this boot: for every kind of blob
+// the object is right, and no more is fetched again than what is damaged, if that can be told.
 func TestStagedDamage(t *testing.T) {
 	const (
 		chunk = filetable.MaxChunk
@@ -149,8 +149,8 @@ func markSynced(t *testing.T, dir string) {
 	unix.Sync()
 }
 
-// TestReadersOfStagedDamage checks that a reader gets the right bytes of a chunk that the disk cannot read, before the file is
-// complete, and that a file of which wrong bytes may have been read does not keep its identity.
+// TestReadersOfStagedDamage checks that a reader gets the right bytes of a chunk that the disk cannot read, before
+// the file is complete, and that a file of which wrong bytes may have been read does not keep its identity.
 func TestReadersOfStagedDamage(t *testing.T) {
 	const chunk = filetable.MaxChunk
 	weights := storetest.Random(32, 4*chunk)

@@ -11,15 +11,16 @@ import (
 
 // A State is how much of a table is on the node, and what is being done about the rest.
 type State struct {
-	// Files are the files as Views.Files returns them if the table is complete. The other fields are about an incomplete one.
+	// Files are the files as Views.Files returns them if the table is complete. The other fields are about an
+	// incomplete one.
 	Files []filetable.File
 
 	Total int64 // bytes of the whole table
 	Done  int64 // of them, complete or staged. Remaining files of an archive of which others were collected do not count
 	Begun bool  // anything is on the node: staged bytes, or an object that the table names
 
-	// Running is set while the table is hydrated, with the progress of its blobs. Awaited means that a Hydrate that is not in the
-	// background waits for it: such work does not stop when the store is paused.
+	// Running is set while the table is hydrated, with the progress of its blobs. Awaited means that a Hydrate that
+	// is not in the background waits for it: such work does not stop when the store is paused.
 	Running bool
 	Blobs   []Progress
 	Awaited bool
@@ -31,8 +32,8 @@ type State struct {
 // Incomplete reports whether files are missing.
 func (s *State) Incomplete() bool { return s.Files == nil }
 
-// State returns the state of a table. It returns errdefs.ErrNotFound for an unknown table, and the error of Views.Files for one that
-// cannot be shown.
+// State returns the state of a table. It returns errdefs.ErrNotFound for an unknown table, and the error of
+// Views.Files for one that cannot be shown.
 func (s *Store) State(ctx context.Context, table digest.Digest) (st State, err error) {
 	if st.Files, err = s.Views.Files(table); err == nil || !errdefs.IsUnavailable(err) {
 		return st, err

@@ -309,8 +309,8 @@ func TestLieBeforeCrash(t *testing.T) {
 	}
 }
 
-// TestWrongIsRemembered: after a restart it is still known that bytes of a file were read that the disk had changed: it does not
-// keep its identity.
+// TestWrongIsRemembered: after a restart it is still known that bytes of a file were read that the disk had changed:
+// it does not keep its identity.
 func TestWrongIsRemembered(t *testing.T) {
 	const chunk = filetable.MaxChunk
 	p, dir := storetest.Random(43, 4*chunk), t.TempDir()

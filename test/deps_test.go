@@ -149,8 +149,8 @@ func TestDeps(t *testing.T) {
 	}
 }
 
-// modules are the Go modules of this repository, with the reason for each. A program of others needs none: it is built with the
-// dependencies of its own go.mod, from containerd.txt, programs.txt or clients.txt.
+// modules are the Go modules of this repository, with the reason for each. A program of others needs none: it is
+// built with the dependencies of its own go.mod, from containerd.txt, programs.txt or clients.txt.
 var modules = []struct{ dir, why string }{
 	{".", "the product"},
 	{"cmd/ballast-fleet", "only it links Kubernetes"},
@@ -178,8 +178,8 @@ func TestModules(t *testing.T) {
 	}
 }
 
-// closures are what programs must not link, with the reason. A pattern matches a package and those below it; the one with "!"
-// allows again what an earlier one forbids.
+// closures are what programs must not link, with the reason. A pattern matches a package and those below it; the one
+// with "!" allows again what an earlier one forbids.
 var closures = []struct {
 	dir, pkg string
 	banned   string

@@ -323,8 +323,8 @@ var (
 	codeBlock    = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
 )
 
-// TestPagesNameWhatExists looks up the settings, values of the chart, metrics, checks of the doctor, targets of make and
-// files of the repository that pages name.
+// TestPagesNameWhatExists looks up the settings, values of the chart, metrics, checks of the doctor, targets of make
+// and files of the repository that pages name.
 func TestPagesNameWhatExists(t *testing.T) {
 	configuration := read(t, "../contrib/docs/configuration.md")
 	settings, sections := map[string]bool{}, map[string]bool{}

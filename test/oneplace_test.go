@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -224,10 +225,11 @@ func TestOnePlacePlanted(t *testing.T) {
 	}
 }
 
-// TestHouse checks the sizes of files and functions, and that every package has a package document, in
-// doc.go if it has several files.
+// TestHouse checks the sizes of files and functions, the width of comments, and that every package has a package
+// document, in doc.go if it has several files.
 func TestHouse(t *testing.T) {
 	const maxFile, maxFunc = 500, 100 // lines; functions should have 60
+	const maxColumns = 120            // a tab has 4
 	documented, sole, files := map[string]bool{}, map[string]bool{}, map[string]int{}
 	err := productFiles("..", func(name string, set *token.FileSet, f *ast.File) {
 		dir := filepath.Dir(name)
@@ -239,6 +241,13 @@ func TestHouse(t *testing.T) {
 		}
 		if n := set.Position(f.End()).Line; n > maxFile {
 			t.Errorf("%s has %d lines, more than %d", name, n, maxFile)
+		}
+		for i, l := range strings.Split(read(t, filepath.Join("..", name)), "\n") {
+			text := strings.TrimLeft(l, "\t")
+			prose := strings.HasPrefix(text, "// ") && !strings.HasPrefix(text, "// +") && !strings.Contains(text, "  ")
+			if n := 4*(len(l)-len(text)) + utf8.RuneCountInString(text); prose && n > maxColumns {
+				t.Errorf("%s:%d: a comment has %d columns, more than %d", name, i+1, n, maxColumns)
+			}
 		}
 		for _, d := range f.Decls {
 			if fn, ok := d.(*ast.FuncDecl); ok {

@@ -6,11 +6,12 @@
 //	ballast-fleet leave        on each node, at the removal of ballast: removes the labels
 //	ballast-fleet gone         once, at the removal of ballast: waits until all nodes are done
 //
-// The agent (package agent) and the controller are reconcilers. What they decide is in functions of package plan without clients, clocks and state.
+// The agent (package agent) and the controller are reconcilers. What they decide is in functions of package plan
+// without clients, clocks and state.
 //
 // # Load on the API server
 //
-// An agent has two watches: the ModelSets, and its own node. It writes its ModelNode when a phase, an error or a pin changes,
-// and otherwise at most each 30 s. The controller watches ModelSets, ModelNodes, and the metadata of nodes, and writes the
-// status of a set at most each second.
+// An agent has two watches: the ModelSets, and its own node. It writes its ModelNode when a phase, an error or a pin
+// changes, and otherwise at most each 30 s. The controller watches ModelSets, ModelNodes, and the metadata of nodes,
+// and writes the status of a set at most each second.
 package main

@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// A narrator makes events with the progress of downloads that pods wait for. ModelNodes have the downloads. Pods are read only
-// while there are some.
+// A narrator makes events with the progress of downloads that pods wait for. ModelNodes have the downloads. Pods are
+// read only while there are some.
 type narrator struct {
 	client client.Client
 	direct client.Reader
@@ -58,7 +58,8 @@ func (n *narrator) Reconcile(ctx context.Context, req reconcile.Request) (reconc
 	return reconcile.Result{}, nil
 }
 
-// event returns an event of a pod. An EventRecorder would count events with the same reason, and show the text of the first.
+// event returns an event of a pod. An EventRecorder would count events with the same reason, and show the text of the
+// first.
 func (n *narrator) event(p *core.Pod, text string, now time.Time) *eventsapi.Event {
 	return &eventsapi.Event{
 		ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, GenerateName: "ballast-"},

@@ -257,7 +257,8 @@ func (a *app) table(rows [][]string) error {
 	return w.Flush()
 }
 
-// printable returns s for a terminal, with a mark for each character that controls it or cannot be seen. Names are not trusted.
+// printable returns s for a terminal, with a mark for each character that controls it or cannot be seen. Names are
+// not trusted.
 func printable(s string) string {
 	const blank = '\u2800' // of Braille
 	return strings.Map(func(r rune) rune {

@@ -86,7 +86,8 @@ func (a *app) importArchive(cmd *cobra.Command, cl *wire.Client, name string, r 
 	})
 }
 
-// imported shows an import of what is called name, and prints its models. With lasting, ballastd continues after Ctrl-C.
+// imported shows an import of what is called name, and prints its models. With lasting, ballastd continues after
+// Ctrl-C.
 func (a *app) imported(ctx context.Context, name string, out output, lasting bool, run func(event func(wire.Event)) ([]wire.Imported, error)) error {
 	p, start := a.progress(out, name), time.Now()
 	imported, err := run(p.event)

@@ -406,8 +406,8 @@ func TestPrefetchFails(t *testing.T) {
 	}
 }
 
-// stalled returns a spoil that delays ranges, of files of more than 4 MiB, until the channel is closed, and a channel that signals
-// the first request for one.
+// stalled returns a spoil that delays ranges, of files of more than 4 MiB, until the channel is closed, and a channel
+// that signals the first request for one.
 func stalled() (spoil func(http.ResponseWriter, *http.Request) bool, asked, open chan struct{}) {
 	asked, open = make(chan struct{}), make(chan struct{})
 	var once sync.Once

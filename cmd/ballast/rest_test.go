@@ -34,8 +34,8 @@ func interrupted(t *testing.T, s *site) (ref string) {
 	return ref
 }
 
-// TestPrefetchDigest downloads the rest of a model by its digest, in a pause of background downloads: no registry is asked for its
-// tag, and the pin is that of its reference.
+// TestPrefetchDigest downloads the rest of a model by its digest, in a pause of background downloads: no registry is
+// asked for its tag, and the pin is that of its reference.
 func TestPrefetchDigest(t *testing.T) {
 	s := newSite(t)
 	ref := interrupted(t, s)

@@ -186,7 +186,8 @@ func TestScreenIsReplaced(t *testing.T) {
 	}
 }
 
-// TestRepeat repeats until Ctrl-C, or an error of the first call. Without a terminal, a loss and its end have a line each.
+// TestRepeat repeats until Ctrl-C, or an error of the first call. Without a terminal, a loss and its end have a line
+// each.
 func TestRepeat(t *testing.T) {
 	var out, notes strings.Builder
 	a := &app{stdout: &out, stderr: &notes}

@@ -19,8 +19,9 @@ import (
 // musl is the licence of the C library that runc is linked with, in a package of Debian.
 const musl = "/usr/share/doc/musl/copyright"
 
-// demo writes the image of the demo: its program, and all that it needs, for the architecture of this machine. Its files are in
-// a volume, because an overlayfs, such as the root of most containers, cannot have the files that another one changes.
+// demo writes the image of the demo: its program, and all that it needs, for the architecture of this machine. Its
+// files are in a volume, because an overlayfs, such as the root of most containers, cannot have the files that
+// another one changes.
 func (r *release) demo(ctx context.Context) error {
 	return r.writeImage(ctx, container{
 		part: "demo", file: fmt.Sprintf("%s_%s_image_%s", build.DemoName, r.number(), runtime.GOARCH), repository: repository + "-demo",
@@ -79,8 +80,8 @@ func (r *release) runc(ctx context.Context, arch string) (build.Main, error) {
 	return m, err
 }
 
-// pinned returns a module of others, which is built with the dependencies of its own go.mod, from the last line of a file in
-// test/ that has it: module, version and checksum.
+// pinned returns a module of others, which is built with the dependencies of its own go.mod, from the last line of a
+// file in test/ that has it: module, version and checksum.
 func (r *release) pinned(ctx context.Context, file, module string) (m build.Main, err error) {
 	text, err := os.ReadFile(filepath.Join(r.Source, "test", file))
 	if err != nil {

@@ -91,7 +91,8 @@ func certificates() []byte {
 	return b.Bytes()
 }
 
-// writeImage writes an OCI layout whose only entry is an index of the images, and a tar of it. A release has the tar alone.
+// writeImage writes an OCI layout whose only entry is an index of the images, and a tar of it. A release has the tar
+// alone.
 func (r *release) writeImage(ctx context.Context, c container) error {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, arch := range c.archs {

@@ -89,8 +89,8 @@ func (r *release) tarballs(ctx context.Context) error {
 	return nil
 }
 
-// packaged returns the files of common that packages have in another form: they start the programs of the package, and have
-// compressed man pages.
+// packaged returns the files of common that packages have in another form: they start the programs of the package,
+// and have compressed man pages.
 func (r *release) packaged(common tree) (tree, error) {
 	return r.tree("packaged", func(t tree) error {
 		names, err := filepath.Glob(common.path("*/*"))

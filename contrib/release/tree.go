@@ -37,8 +37,8 @@ func (t tree) copy(name, from string) error {
 	return t.write(name, p)
 }
 
-// tar writes a tar of the files and directories in the order of their names. Their owner is root, all have one time, and
-// their modes do not depend on the umask.
+// tar writes a tar of the files and directories in the order of their names. Their owner is root, all have one time,
+// and their modes do not depend on the umask.
 func (t tree) tar(to io.Writer, at time.Time) error {
 	w := tar.NewWriter(to)
 	err := filepath.WalkDir(string(t), func(path string, e fs.DirEntry, err error) error {

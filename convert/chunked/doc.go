@@ -41,8 +41,8 @@
 //
 // # The library of stargz
 //
-// The footer of eStargz and the names of its files are those of estargz v0.19.1. ParseFooter panics if the extra field is
-// short, so its length is compared before. What else the library has needs more memory or more lines:
+// The footer of eStargz and the names of its files are those of estargz v0.19.1. ParseFooter panics if the extra
+// field is short, so its length is compared before. What else the library has needs more memory or more lines:
 //
 //   - ParseTOC and Open have no limits, and compare no digest before they return. A table of 16 MiB of empty entries, in
 //     17 kB of gzip, takes 1.7 GiB in ParseTOC and 2.4 GiB in Open; a layer of 230 bytes, with a file of 16 GiB in chunks of

@@ -11,11 +11,13 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// A change is a mutation of a manifest, an index or a config, that somebody might make who wants two readers to read two documents.
+// A change is a mutation of a manifest, an index or a config, that somebody might make who wants two readers to read
+// two documents.
 type change func(r *rand.Rand, all []*value, v *value)
 
-// Mutate returns a JSON object with one to three changes: keys in other letter cases, twice, missing or unknown; other values, media
-// types, platforms and digests; entries twice or in another order. The same random numbers give the same result.
+// Mutate returns a JSON object with one to three changes: keys in other letter cases, twice, missing or unknown;
+// other values, media types, platforms and digests; entries twice or in another order. The same random numbers give
+// the same result.
 func Mutate(r *rand.Rand, doc []byte) []byte {
 	dec := json.NewDecoder(bytes.NewReader(doc))
 	dec.UseNumber()

@@ -303,9 +303,9 @@ func (p *passage) close() {
 	}
 }
 
-// verify returns a *verify.Error if the blob is a file that was read completely and does not match
-// its digest, and errdefs.ErrInvalidArgument if it is a tar with other members than in the table: their headers were read
-// before there was a digest to compare.
+// verify returns a *verify.Error if the blob is a file that was read completely and does not match its digest, and
+// errdefs.ErrInvalidArgument if it is a tar with other members than in the table: their headers were read before
+// there was a digest to compare.
 func (p *passage) verify(d digest.Digest, size int64) error {
 	if p.off < size {
 		return nil

@@ -44,8 +44,8 @@
 //
 // The manifest is sent last, so a failed conversion leaves nothing under the name.
 //
-// Layouts are written by convert/layout: content/oci.Store of oras-go v2.6.4 needs the digest of a blob before its bytes, writes
-// index.json in place, and syncs nothing.
+// Layouts are written by convert/layout: content/oci.Store of oras-go v2.6.4 needs the digest of a blob before its
+// bytes, writes index.json in place, and syncs nothing.
 //
 // Memory: four streams with four buffers of 1 MiB each, one more for a tar, and 16 chunks of the
 // temporary store.

@@ -167,12 +167,11 @@ func (o Options) Check() error {
 	return fmt.Errorf("%s: %w", text, errdefs.ErrInvalidArgument)
 }
 
-// Run writes a model to a target, which may be nil in a dry run: then it is empty. The manifest is
-// written last: after an error, nothing new has the name of the target. It returns
-// errdefs.ErrAlreadyExists if the name has something that Run does not replace, *verify.Error if
-// the source has wrong bytes, errdefs.ErrPermissionDenied or errdefs.ErrUnauthenticated if the source or the target refuses
-// access, errdefs.ErrInvalidArgument if Check does, and errdefs.ErrResourceExhausted if there is no
-// space for unpacking.
+// Run writes a model to a target, which may be nil in a dry run: then it is empty. The manifest is written last:
+// after an error, nothing new has the name of the target. It returns errdefs.ErrAlreadyExists if the name has
+// something that Run does not replace, *verify.Error if the source has wrong bytes, errdefs.ErrPermissionDenied or
+// errdefs.ErrUnauthenticated if the source or the target refuses access, errdefs.ErrInvalidArgument if Check does,
+// and errdefs.ErrResourceExhausted if there is no space for unpacking.
 func Run(ctx context.Context, src *resolve.Source, dst Target, o Options) (res *Result, err error) {
 	if err := o.Check(); err != nil {
 		return nil, err

@@ -13,8 +13,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// TestOrder: an order is attached to the image that it is of, and the latest one is found, in registries with and without lists of
-// referrers.
+// TestOrder: an order is attached to the image that it is of, and the latest one is found, in registries with and
+// without lists of referrers.
 func TestOrder(t *testing.T) {
 	b := converttest.ModelPackRaw(converttest.Files(weights(70_000)))
 	for _, subject := range []bool{true, false} {

@@ -16,8 +16,8 @@ import (
 // maxTars limits the tars for the smaller files of a model with more files than an image has layers for.
 const maxTars = 32
 
-// planPacked plans the converted image of a model with more blobs than the image has layers for. Files are blobs, and of too many
-// files the smaller ones are in plain tars.
+// planPacked plans the converted image of a model with more blobs than the image has layers for. Files are blobs, and
+// of too many files the smaller ones are in plain tars.
 func (j *job) planPacked(ctx context.Context) (*plan, error) {
 	files, err := j.files(ctx)
 	if err != nil {

@@ -28,9 +28,9 @@ var platforms = []ocispec.Platform{
 	{OS: os, Architecture: "arm64"},
 }
 
-// BuildIndex builds the index for an origin index with the given digest, as an Image that has only a
-// manifest. The children are in the order of the origin. A model without a platform is listed for linux/amd64 and linux/arm64, since
-// containerd would select it for neither.
+// BuildIndex builds the index for an origin index with the given digest, as an Image that has only a manifest. The
+// children are in the order of the origin. A model without a platform is listed for linux/amd64 and linux/arm64,
+// since containerd would select it for neither.
 func BuildIndex(originDigest digest.Digest, children []Child) (*Image, error) {
 	if len(children) == 0 {
 		return nil, fmt.Errorf("index %s has no entries: %w", originDigest, errdefs.ErrInvalidArgument)

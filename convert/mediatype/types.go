@@ -36,8 +36,8 @@ const (
 // Converted is the artifactType of an index by which a converted image refers to its origin.
 const Converted = "application/vnd.ballast.converted.v1+json"
 
-// Order is the artifactType, and the type of the layer, of the order in which an image is first read (filetable.Order). Its
-// subject is the manifest of the image.
+// Order is the artifactType, and the type of the layer, of the order in which an image is first read
+// (filetable.Order). Its subject is the manifest of the image.
 const Order = "application/vnd.ballast.order.v1+json"
 
 // UseInstead is the prefix of the Content-Type of a refused digest; the digest to use follows.

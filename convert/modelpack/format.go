@@ -45,8 +45,8 @@ func detectEarly(m *convert.Manifest) (format.Claim, error) {
 	return format.ByTypes(m, mediatype.FormatCNAI)
 }
 
-// isEarly reports whether m has image layers or layers of no kind, which are what the early generation calls them, or the
-// type of the artifact as the type of the manifest.
+// isEarly reports whether m has image layers or layers of no kind, which are what the early generation calls them, or
+// the type of the artifact as the type of the manifest.
 func isEarly(m *convert.Manifest) bool {
 	return mediatype.FormatOf(m.MediaType) == mediatype.FormatCNAI ||
 		slices.ContainsFunc(m.Layers, func(l convert.Descriptor) bool {

@@ -64,8 +64,8 @@ func (e *entry) size() (n int) {
 	return n
 }
 
-// limit drops secrets that are too many: the oldest of the user with the most. Who has many tokens displaces only his own,
-// as long as others have a place.
+// limit drops secrets that are too many: the oldest of the user with the most. Who has many tokens displaces only his
+// own, as long as others have a place.
 func (e *entry) limit() {
 	for len(e.secrets) > maxOfName {
 		of, victim := map[string]int{}, 0

@@ -95,12 +95,12 @@ func (h *Handler) isReadable(im store.Image, n name, as caller) bool {
 	return ok
 }
 
-// maxOwners limits the images with a blob for which the registry of a caller is asked whether it may read them: strangers
-// can make images with the documents of others.
+// maxOwners limits the images with a blob for which the registry of a caller is asked whether it may read them:
+// strangers can make images with the documents of others.
 const maxOwners = 4
 
-// nearest sorts images by what the caller has to do with them: those that it may read, as far as that is known, those that
-// were resolved by its reference, and others, the last used first.
+// nearest sorts images by what the caller has to do with them: those that it may read, as far as that is known, those
+// that were resolved by its reference, and others, the last used first.
 func (h *Handler) nearest(images []store.Image, ref remote.Ref, as caller) []store.Image {
 	n, far := nameOf(ref), map[digest.Digest]int{}
 	for _, im := range images {
@@ -296,8 +296,9 @@ func (h *Handler) image(d digest.Digest) (store.Image, error) {
 	return im, nil
 }
 
-// mayKnow reports whether the documents of im were read by the name n, or are public by another one. Those of any other image
-// are not given by n, not even to who can read the manifest of the origin there: the repository must have them, too.
+// mayKnow reports whether the documents of im were read by the name n, or are public by another one. Those of any
+// other image are not given by n, not even to who can read the manifest of the origin there: the repository must have
+// them, too.
 func mayKnow(im store.Image, n name) bool {
 	return resolvedFrom(im, n) || slices.ContainsFunc(Names(im), func(n string) bool { return !slices.Contains(im.PrivateNames, n) })
 }

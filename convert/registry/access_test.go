@@ -117,8 +117,8 @@ func assertNotOnDisk(t *testing.T, dir, s string) {
 	}
 }
 
-// TestSameDocuments: images of a stranger with the config and table of a model cost the registry of that model nothing, and
-// its own image is found among them.
+// TestSameDocuments: images of a stranger with the config and table of a model cost the registry of that model
+// nothing, and its own image is found among them.
 func TestSameDocuments(t *testing.T) {
 	t.Parallel()
 	const strangers = 30

@@ -7,9 +7,9 @@ import (
 	"github.com/ballast-dev/ballast/store/filetable"
 )
 
-// adopt records an image that was converted before it was pushed, by the name that it was resolved
-// from, so that it can be prefetched, pinned and listed like images made here. The image is what ballast builds from its
-// documents (resolve.Preconverted).
+// adopt records an image that was converted before it was pushed, by the name that it was resolved from, so that it
+// can be prefetched, pinned and listed like images made here. The image is what ballast builds from its documents
+// (resolve.Preconverted).
 //
 // Its Origin is the manifest that was pushed, not the origin in its table: a request for that origin gets what
 // this node makes of it, whatever others claim to have made.

@@ -13,7 +13,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// ahead puts the image of a tag, as a facade makes it, into the registry u: its documents into u.blobs. It returns its manifest.
+// ahead puts the image of a tag, as a facade makes it, into the registry u: its documents into u.blobs. It returns
+// its manifest.
 func (u *upstream) ahead(t *testing.T, repository, tag string) (ocispec.Manifest, []byte) {
 	t.Helper()
 	g := newFacade(t, remote.Options{}) // that of whom converts ahead

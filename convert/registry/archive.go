@@ -218,8 +218,9 @@ func (h *Handler) member(im store.Image, d digest.Digest) (filetable.Blob, bool)
 	return filetable.Blob{}, false
 }
 
-// serveMember answers with a file of an archive: from its object, if the requested name may have it, since anybody can
-// write an archive that names the files of others, or from the archives of that name. The latter is not verified here: clients that ask for a digest verify it.
+// serveMember answers with a file of an archive: from its object, if the requested name may have it, since anybody
+// can write an archive that names the files of others, or from the archives of that name. The latter is not verified
+// here: clients that ask for a digest verify it.
 func (h *Handler) serveMember(w http.ResponseWriter, r *http.Request, im store.Image, ref remote.Ref, b filetable.Blob) error {
 	if f, err := h.Store.OpenObject(b.Digest, []string{ref.Name()}); err == nil {
 		defer f.Close()

@@ -80,7 +80,8 @@ func (h *Handler) ConvertAs(ctx context.Context, ref remote.Ref, creds remote.Cr
 	return h.converted(ctx, ref, im, err, h.givers)
 }
 
-// converted ends a conversion with its image or error: it checks the signatures, counts, and returns the image for this machine.
+// converted ends a conversion with its image or error: it checks the signatures, counts, and returns the image for
+// this machine.
 func (h *Handler) converted(ctx context.Context, ref remote.Ref, im store.Image, err error, viewers func(name) []viewer) (store.Image, error) {
 	if err == nil {
 		_, err = h.admit(ctx, ref, im, viewers)
@@ -266,14 +267,15 @@ func (h *Handler) convert(ctx context.Context, o *origin, as caller) (store.Imag
 	return h.used(im, o.source())
 }
 
-// madeFrom returns the images that were converted from an origin: several if a registry lied about the headers of a tar.
+// madeFrom returns the images that were converted from an origin: several if a registry lied about the headers of a
+// tar.
 func (h *Handler) madeFrom(key filetable.Origin) []store.Image {
 	return slices.DeleteFunc(h.Store.Catalog.ImagesByOrigin(key.Digest), func(im store.Image) bool { return im.Origin != key })
 }
 
 // known returns the image to which a model was converted before, or errdefs.ErrNotFound. Headers of tars that are not
-// verified count only for the name that they were read by: another registry can have lied. So do private images: another
-// repository must have the documents, and not only the manifest.
+// verified count only for the name that they were read by: another registry can have lied. So do private images:
+// another repository must have the documents, and not only the manifest.
 func (h *Handler) known(o *origin) (store.Image, filetable.Origin, error) {
 	key, err := h.Key(o.Origin)
 	if err != nil {

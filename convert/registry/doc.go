@@ -18,11 +18,11 @@
 // once. Concurrent requests for the same origin at the same place with the same credentials share one
 // conversion, which continues if a caller goes away, and a stalling registry delays no other.
 //
-// An index of models becomes an index of converted images. It is reused as long as its models are here
-// and were read by the same name. Entries are classified by their descriptors; only those with neither
-// an artifact type nor a platform are read. Images converted before they were pushed are built
-// again from their tables, with the same bytes unless somebody has changed them; an index of such images stays as it is. An index in
-// an index is refused. containerd's own code says which entry containerd takes (resolve.Entries).
+// An index of models becomes an index of converted images. It is reused as long as its models are here and were read
+// by the same name. Entries are classified by their descriptors; only those with neither an artifact type nor a
+// platform are read. Images converted before they were pushed are built again from their tables, with the same bytes
+// unless somebody has changed them; an index of such images stays as it is. An index in an index is refused.
+// containerd's own code says which entry containerd takes (resolve.Entries).
 //
 // # Manifests by digest
 //
@@ -67,10 +67,10 @@
 //
 // # Imports
 //
-// An Import takes over the models of an archive, or of an Ollama, on this machine: files first, and records only when all of
-// them are objects. A tag whose registry does not answer (errdefs.ErrUnavailable) is answered with the image that
-// was imported by this name, if the name is not private; the registry wins whenever it answers. The operator decides
-// that an import is public. A record of an import stays until the reference names another image.
+// An Import takes over the models of an archive, or of an Ollama, on this machine: files first, and records only when
+// all of them are objects. A tag whose registry does not answer (errdefs.ErrUnavailable) is answered with the image
+// that was imported by this name, if the name is not private; the registry wins whenever it answers. The operator
+// decides that an import is public. A record of an import stays until the reference names another image.
 //
 // # Sources
 //
@@ -79,34 +79,33 @@
 //
 // # Access
 //
-// The facade has no access rules of its own: a caller that can read an origin can read its image.
-// Requests are first sent upstream without credentials. If upstream refuses or hides something, with whatever status (401,
-// 403, 404, 429), the answer is a challenge that makes containerd send what it has: a password, an identity token, or
-// nothing. Who has nothing then gets the text of upstream. The token is the credentials, encrypted with a key of this
-// process, for one host and five minutes. A 429 to a request without credentials is not repeated, and for a minute the
-// caller's come first. The secret is used for that host and
-// repository only, and kept for fetching blobs later (package pullsecret). It is dropped when the
-// repository becomes readable without it, unless a snapshot needs it. Blobs are also requested without
-// it, because it can expire.
+// The facade has no access rules of its own: a caller that can read an origin can read its image. Requests are first
+// sent upstream without credentials. If upstream refuses or hides something, with whatever status (401, 403, 404,
+// 429), the answer is a challenge that makes containerd send what it has: a password, an identity token, or nothing.
+// Who has nothing then gets the text of upstream. The token is the credentials, encrypted with a key of this process,
+// for one host and five minutes. A 429 to a request without credentials is not repeated, and for a minute the
+// caller's come first. The secret is used for that host and repository only, and kept for fetching blobs later
+// (package pullsecret). It is dropped when the repository becomes readable without it, unless a snapshot needs it.
+// Blobs are also requested without it, because it can expire.
 //
 // The credentials of the node are for Convert and NodeSources, which no HTTP request reaches. A name
 // that needed them is as private as one that needed a pull secret.
 //
-// Each image records the names (host/repository) by which its origin needed credentials. By these
-// names, and by names it was never resolved from, its manifest and blobs are served only to callers
-// that can read the origin there; the result is cached for a minute. By its other names they are public. If there is no such
-// name, a name it was never resolved from does not know it: its repository must have the documents, and not only the manifest.
-// A registry that serves the same bytes publicly therefore makes only its own name public. For the same
-// reason Handler.Sources uses only the names by which the caller pulls, not all recorded ones.
+// Each image records the names (host/repository) by which its origin needed credentials. By these names, and by names
+// it was never resolved from, its manifest and blobs are served only to callers that can read the origin there; the
+// result is cached for a minute. By its other names they are public. If there is no such name, a name it was never
+// resolved from does not know it: its repository must have the documents, and not only the manifest. A registry that
+// serves the same bytes publicly therefore makes only its own name public. For the same reason Handler.Sources uses
+// only the names by which the caller pulls, not all recorded ones.
 //
 // # Signatures
 //
-// Handler.Signatures, if set, is asked in one place, admit, before a manifest is served and by Convert;
-// an Import asks it itself. A refusal is a 403 with the reason. Signatures are looked up in the repository
-// being pulled from, with credentials that work there. A signed model says nothing about other layers
-// of its image, other entries of its index, or a config by which containerd unpacks it: for bytes of others to be answered, a
-// signature of their manifest is needed as well (admitBytes). Admit is for the
-// differ, which knows a table and the images found here to have it.
+// Handler.Signatures, if set, is asked in one place, admit, before a manifest is served and by Convert; an Import
+// asks it itself. A refusal is a 403 with the reason. Signatures are looked up in the repository being pulled from,
+// with credentials that work there. A signed model says nothing about other layers of its image, other entries of its
+// index, or a config by which containerd unpacks it: for bytes of others to be answered, a signature of their
+// manifest is needed as well (admitBytes). Admit is for the differ, which knows a table and the images found here to
+// have it.
 //
 // # Limits
 //

@@ -109,7 +109,8 @@ func TestFindInventedCallers(t *testing.T) {
 		t.Errorf("64 tags were read %d times", n)
 	}
 
-	// Where tags can be listed and not read, there are few searches of a repository, and of all repositories of the host.
+	// Where tags can be listed and not read, there are few searches of a repository, and of all repositories of the
+	// host.
 	for i := range 50 {
 		u.setUser(fmt.Sprint("closed/m", i), "alice:s3cret")
 	}

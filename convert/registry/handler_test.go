@@ -474,8 +474,8 @@ func TestWrongBlob(t *testing.T) {
 	f.get(t, u, "org/model", "v1") // and all is well
 }
 
-// TestLyingHeaders has a registry that gives other headers of a tar than its digest covers: that is nothing for those who
-// pull the same model from another one.
+// TestLyingHeaders has a registry that gives other headers of a tar than its digest covers: that is nothing for those
+// who pull the same model from another one.
 func TestLyingHeaders(t *testing.T) {
 	t.Parallel()
 	good, evil := newUpstream(t), newUpstream(t)

@@ -180,9 +180,9 @@ func (i *Import) admit(ctx context.Context, p *importPart) error {
 	return err
 }
 
-// Fetch checks signatures if a rule requires them, for which alone a registry is asked, and makes the files of all models
-// objects: by links, if the file system and the archive allow it, otherwise
-// by copies. It returns the bytes that were not copied. progress is called as store.HydrateOptions.Progress.
+// Fetch checks signatures if a rule requires them, for which alone a registry is asked, and makes the files of all
+// models objects: by links, if the file system and the archive allow it, otherwise by copies. It returns the bytes
+// that were not copied. progress is called as store.HydrateOptions.Progress.
 func (i *Import) Fetch(ctx context.Context, progress func(table digest.Digest, ps []store.Progress)) (linked store.Linked, err error) {
 	for _, p := range i.parts {
 		l, err := i.fetch(ctx, p, func(ps []store.Progress) { progress(p.record.Table, ps) })

@@ -9,8 +9,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// ReadOrder returns the latest order that a repository has of the first reads of an image. It returns errdefs.ErrNotFound if
-// there is none.
+// ReadOrder returns the latest order that a repository has of the first reads of an image. It returns
+// errdefs.ErrNotFound if there is none.
 func ReadOrder(ctx context.Context, r *remote.Repository, manifest digest.Digest) (filetable.Order, error) {
 	p, err := r.Attached(ctx, manifest, mediatype.Order, filetable.MaxOrderSize)
 	if err != nil {

@@ -52,8 +52,8 @@ func (u *upstream) cosign(t *testing.T, key crypto.Signer, d digest.Digest) {
 	u.attach(t, "tag", "team/m", d, mediatype.Bundle, mediatype.Bundle, bundleOf(t, key, cosign.Statement(d)))
 }
 
-// TestAmbiguousManifests refuses manifests with keys that containerd takes for others, because encoding/json ignores their
-// letter case: signed are the layers, containerd would unpack the Layers.
+// TestAmbiguousManifests refuses manifests with keys that containerd takes for others, because encoding/json ignores
+// their letter case: signed are the layers, containerd would unpack the Layers.
 func TestAmbiguousManifests(t *testing.T) {
 	t.Parallel()
 	f, u := newFacade(t, remote.Options{}), newUpstream(t)
@@ -74,8 +74,8 @@ func TestAmbiguousManifests(t *testing.T) {
 	}
 }
 
-// TestPlatformSpellings refuses an index with a signed model, and an ordinary image for a platform that containerd takes for
-// that of this machine.
+// TestPlatformSpellings refuses an index with a signed model, and an ordinary image for a platform that containerd
+// takes for that of this machine.
 func TestPlatformSpellings(t *testing.T) {
 	t.Parallel()
 	alias := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]
@@ -104,7 +104,8 @@ func TestPlatformSpellings(t *testing.T) {
 	}
 }
 
-// TestEntryForHere converts the entry of an index that containerd takes, whatever the spelling of its platform, and no other.
+// TestEntryForHere converts the entry of an index that containerd takes, whatever the spelling of its platform, and
+// no other.
 func TestEntryForHere(t *testing.T) {
 	t.Parallel()
 	f, u := newFacade(t, remote.Options{}), newUpstream(t)
@@ -124,8 +125,8 @@ func TestEntryForHere(t *testing.T) {
 	}
 }
 
-// TestPreconvertedConfig refuses the configs of images that were converted before they were pushed, if containerd would show
-// other layers or a container would get more than files.
+// TestPreconvertedConfig refuses the configs of images that were converted before they were pushed, if containerd
+// would show other layers or a container would get more than files.
 func TestPreconvertedConfig(t *testing.T) {
 	t.Parallel()
 	f, u := newFacade(t, remote.Options{}), newUpstream(t)
@@ -171,8 +172,8 @@ func TestPreconvertedConfig(t *testing.T) {
 	}
 }
 
-// TestChangedImage answers an image that was converted ahead, and changed, with what the signed files make, and not at all by the digest
-// of bytes that nobody signed.
+// TestChangedImage answers an image that was converted ahead, and changed, with what the signed files make, and not
+// at all by the digest of bytes that nobody signed.
 func TestChangedImage(t *testing.T) {
 	t.Parallel()
 	f, u := newFacade(t, remote.Options{}), newUpstream(t)
@@ -193,8 +194,8 @@ func TestChangedImage(t *testing.T) {
 	}
 }
 
-// TestImageOfModel passes an image that was made from a model, with an environment and a layer of its own, and asks for a signature
-// of its manifest if there is a rule.
+// TestImageOfModel passes an image that was made from a model, with an environment and a layer of its own, and asks
+// for a signature of its manifest if there is a rule.
 func TestImageOfModel(t *testing.T) {
 	t.Parallel()
 	f, u := newFacade(t, remote.Options{}), newUpstream(t)
@@ -222,7 +223,8 @@ func TestImageOfModel(t *testing.T) {
 	}
 }
 
-// TestLayeredSigned refuses a model in its original form, which containerd unpacks by its config, if only its files are signed.
+// TestLayeredSigned refuses a model in its original form, which containerd unpacks by its config, if only its files
+// are signed.
 func TestLayeredSigned(t *testing.T) {
 	t.Parallel()
 	f, u := newFacade(t, remote.Options{}), newUpstream(t)
@@ -241,8 +243,8 @@ func TestLayeredSigned(t *testing.T) {
 	}
 }
 
-// containerd reads an image as containerd does: it resolves a reference at the facade, fetches manifests and configs with the code of
-// containerd into a content store, and returns what would be unpacked on this machine.
+// containerd reads an image as containerd does: it resolves a reference at the facade, fetches manifests and configs
+// with the code of containerd into a content store, and returns what would be unpacked on this machine.
 func (f *facade) containerd(ctx context.Context, store content.Store, u *upstream, object string) (manifest ocispec.Manifest, config ocispec.Image, err error) {
 	ctx = namespaces.WithNamespace(ctx, "test")
 	resolver := docker.NewResolver(docker.ResolverOptions{Hosts: func(string) ([]docker.RegistryHost, error) {
@@ -297,9 +299,9 @@ func digestsOf(files []filetable.File) map[string]digest.Digest {
 // mutations is how many documents TestWhatWasJudged changes.
 var mutations = flag.Uint64("mutations", 300, "for TestWhatWasJudged")
 
-// TestWhatWasJudged changes documents of a signed model, of its image that was converted ahead, and of indexes with them and with an
-// image that nobody signed, in ways that mislead readers. Whatever the facade answers, containerd reads the signed model in it and
-// nothing else, or refuses it.
+// TestWhatWasJudged changes documents of a signed model, of its image that was converted ahead, and of indexes with
+// them and with an image that nobody signed, in ways that mislead readers. Whatever the facade answers, containerd
+// reads the signed model in it and nothing else, or refuses it.
 func TestWhatWasJudged(t *testing.T) {
 	t.Parallel()
 	f, u := newFacade(t, remote.Options{}), newUpstream(t)

@@ -134,9 +134,9 @@ func (h *Handler) byDigest(ctx context.Context, ref remote.Ref, as caller) (answ
 	return h.unconverted(ctx, o, im, as)
 }
 
-// asItCame answers with the bytes of an image that was converted before it was pushed, if the signature rules allow it. im is
-// the image that ballast builds from its documents: if that is another one, or has more than a model, the rules must allow the
-// bytes as well.
+// asItCame answers with the bytes of an image that was converted before it was pushed, if the signature rules allow
+// it. im is the image that ballast builds from its documents: if that is another one, or has more than a model, the
+// rules must allow the bytes as well.
 func (h *Handler) asItCame(ctx context.Context, o *origin, im store.Image, as caller) (answer, error) {
 	if im.Manifest != o.Served.Digest {
 		if err := h.admitBytes(ctx, o); err != nil {

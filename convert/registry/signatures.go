@@ -16,9 +16,9 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// admit returns a *signature.Refusal if a rule for ref refuses an image, and otherwise the table
-// that must be checked again when its model is complete; empty means none. Signatures of manifests count as well: those from
-// which the image follows.
+// admit returns a *signature.Refusal if a rule for ref refuses an image, and otherwise the table that must be checked
+// again when its model is complete; empty means none. Signatures of manifests count as well: those from which the
+// image follows.
 func (h *Handler) admit(ctx context.Context, ref remote.Ref, im store.Image, viewers func(name) []viewer, manifests ...digest.Digest) (pending digest.Digest, err error) {
 	if h.Signatures == nil {
 		return "", nil

@@ -42,7 +42,8 @@ func licence(l string) func(map[string]any) {
 	return func(c map[string]any) { c["descriptor"].(map[string]any)["licenses"] = []string{l} }
 }
 
-// TestManifestOnly: a stranger has the manifest of a private model, and none of its blobs, so nothing is served by his name.
+// TestManifestOnly: a stranger has the manifest of a private model, and none of its blobs, so nothing is served by
+// his name.
 func TestManifestOnly(t *testing.T) {
 	t.Parallel()
 	for _, ahead := range []bool{false, true} {
@@ -104,8 +105,8 @@ func TestRecordOfOthers(t *testing.T) {
 	}
 }
 
-// TestImagesOfStrangers: what is shown by a name is judged by the images of that name, whatever licence others give to the same
-// table, and however many they make.
+// TestImagesOfStrangers: what is shown by a name is judged by the images of that name, whatever licence others give
+// to the same table, and however many they make.
 func TestImagesOfStrangers(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ team, strangers string }{{"gpl-3.0", "mit"}, {"mit", "gpl-3.0"}} {
@@ -132,8 +133,8 @@ func TestImagesOfStrangers(t *testing.T) {
 	}
 }
 
-// TestConfigOfSigned: a signature of a manifest does not cover another config with the same table, also when the signed model
-// was pulled before.
+// TestConfigOfSigned: a signature of a manifest does not cover another config with the same table, also when the
+// signed model was pulled before.
 func TestConfigOfSigned(t *testing.T) {
 	t.Parallel()
 	f, u := newFacade(t, remote.Options{}), newUpstream(t)
@@ -151,7 +152,8 @@ func TestConfigOfSigned(t *testing.T) {
 	}
 }
 
-// TestBareConfig refuses a model by the digest of its registry whose config gives containers an environment: containerd has the config.
+// TestBareConfig refuses a model by the digest of its registry whose config gives containers an environment:
+// containerd has the config.
 func TestBareConfig(t *testing.T) {
 	t.Parallel()
 	f, u := newFacade(t, remote.Options{}), newUpstream(t)

@@ -14,10 +14,10 @@ import (
 	"github.com/ballast-dev/ballast/convert/remote"
 )
 
-// containerd sends the credentials of a pull only if they are asked for. A Basic challenge asks only those who have a user
-// name and a password: an identity token gets no further, and in place of the text of the registry, who has nothing sees
-// "no basic auth credentials". So the facade is its own token server: it takes what containerd has, or nothing, and the
-// request comes again with a token for that.
+// containerd sends the credentials of a pull only if they are asked for. A Basic challenge asks only those who have a
+// user name and a password: an identity token gets no further, and in place of the text of the registry, who has
+// nothing sees "no basic auth credentials". So the facade is its own token server: it takes what containerd has, or
+// nothing, and the request comes again with a token for that.
 // https://distribution.github.io/distribution/spec/auth/oauth/
 
 // tokenPath is the path of the token server.
@@ -29,8 +29,8 @@ var tokenTime = 5 * time.Minute
 // maxTokenForm limits a request for a token, in bytes. The token in a header is larger than its credentials.
 const maxTokenForm = 32 << 10
 
-// tokens makes the tokens of callers. A token is the credentials, encrypted with a key that nobody else has, and lost with
-// the process. It is good for one host.
+// tokens makes the tokens of callers. A token is the credentials, encrypted with a key that nobody else has, and lost
+// with the process. It is good for one host.
 type tokens struct {
 	once sync.Once
 	aead cipher.AEAD
@@ -146,8 +146,8 @@ func (h *Handler) serveToken(w http.ResponseWriter, r *http.Request) {
 	w.Write(p) // errors are ignored: the request is done
 }
 
-// challenge returns the challenge of a request that was refused with a text. containerd asks for another token, and shows
-// the error if that changes nothing; without it, it would try again several times.
+// challenge returns the challenge of a request that was refused with a text. containerd asks for another token, and
+// shows the error if that changes nothing; without it, it would try again several times.
 func challenge(r *http.Request, text string) string {
 	scheme, service := "https", ""
 	if r.TLS == nil {

@@ -77,8 +77,8 @@ func (g *hider) requests() []string {
 	return l
 }
 
-// TestCallersSecret: with whatever status a registry refuses a stranger, it is asked with the credentials of the pull, and
-// who has none gets its text. What the account opened is not public.
+// TestCallersSecret: with whatever status a registry refuses a stranger, it is asked with the credentials of the
+// pull, and who has none gets its text. What the account opened is not public.
 func TestCallersSecret(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{401, 403, 404, 429} {

@@ -236,8 +236,8 @@ func (r reply) errorText(t testing.TB) string {
 	return e.Errors[0].Code + " " + e.Errors[0].Message
 }
 
-// ask sends a request, and again with a token for nobody if the facade asks for credentials and there are none. object is
-// a tag or a digest; header is pairs.
+// ask sends a request, and again with a token for nobody if the facade asks for credentials and there are none.
+// object is a tag or a digest; header is pairs.
 func (f *facade) ask(t testing.TB, method, path, ns string, header ...string) reply {
 	t.Helper()
 	r := f.askOnce(t, method, path, ns, header...)

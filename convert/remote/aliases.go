@@ -20,7 +20,8 @@ var defaultPorts = map[string]string{"http": "80", "https": "443"}
 // rules, credentials and records for it cannot be avoided by another. The name is in lower case, without a dot at its
 // end, and no alias; an address is written in its shortest form, an IPv4 address never in IPv6; the port has no zeros
 // before it, and 443 is left out, since registries are asked by https: also by plain HTTP, if hosts.toml of the name
-// says so. It stays after a name without a dot, which is no host in a reference without it. What is not a host is returned in lower case.
+// says so. It stays after a name without a dot, which is no host in a reference without it. What is not a host is
+// returned in lower case.
 func NormalHost(host string) string {
 	normal := NormalAddress(host, "https")
 	if to, ok := aliases[normal]; ok {
@@ -41,8 +42,9 @@ func NormalAddress(host, scheme string) string {
 	return joinHost(name, port)
 }
 
-// SplitHost returns the name and the port of a host in their normal form, without aliases: an IPv6 address has brackets,
-// also if it is written without. The port is empty if it is left out. What is not a host is a name in lower case.
+// SplitHost returns the name and the port of a host in their normal form, without aliases: an IPv6 address has
+// brackets, also if it is written without. The port is empty if it is left out. What is not a host is a name in lower
+// case.
 func SplitHost(host string) (name, port string) {
 	name = strings.ToLower(host)
 	if ip, err := netip.ParseAddr(name); err == nil && ip.Zone() == "" {

@@ -32,8 +32,9 @@ func (r *Repository) PutReferrer(ctx context.Context, subject digest.Digest, des
 // maxAttached limits the referrers of one type that are compared: the latest one can be the last.
 const maxAttached = 1000
 
-// Attached returns the layer of the latest referrer of a manifest with an artifactType. It returns errdefs.ErrNotFound if there is
-// none, and errdefs.ErrInvalidArgument if it has more than limit bytes, or another number of layers than one.
+// Attached returns the layer of the latest referrer of a manifest with an artifactType. It returns
+// errdefs.ErrNotFound if there is none, and errdefs.ErrInvalidArgument if it has more than limit bytes, or another
+// number of layers than one.
 func (r *Repository) Attached(ctx context.Context, subject digest.Digest, artifactType string, limit int64) ([]byte, error) {
 	list, err := r.Referrers(ctx, subject, maxAttached, artifactType)
 	if err != nil {

@@ -205,8 +205,8 @@ func redirecting(u *upstream, status int, target string) {
 	}
 }
 
-// TestRedirectWithoutCredentials checks that credentials are not sent to the target of a redirect, and that the target is
-// used again.
+// TestRedirectWithoutCredentials checks that credentials are not sent to the target of a redirect, and that the
+// target is used again.
 func TestRedirectWithoutCredentials(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{301, 302, 303, 307, 308} {

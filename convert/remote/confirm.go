@@ -79,8 +79,8 @@ func (r *Repository) ask(ctx context.Context, origin *endpoint, q question, size
 	})
 }
 
-// disproved returns that the registry and a mirror gave different bytes of a blob, if that is known. Either can be wrong:
-// nothing is verified yet.
+// disproved returns that the registry and a mirror gave different bytes of a blob, if that is known. Either can be
+// wrong: nothing is verified yet.
 func (r *Repository) disproved(d digest.Digest) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

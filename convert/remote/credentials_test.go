@@ -103,8 +103,8 @@ func TestDockerCredentialsOfAliases(t *testing.T) {
 	}
 }
 
-// TestHelperRunsOnce checks that a helper without credentials for Docker Hub is asked once, by the name that docker uses,
-// and that a helper has a plain name.
+// TestHelperRunsOnce checks that a helper without credentials for Docker Hub is asked once, by the name that docker
+// uses, and that a helper has a plain name.
 func TestHelperRunsOnce(t *testing.T) {
 	dir := t.TempDir()
 	log, path := filepath.Join(dir, "log"), filepath.Join(dir, "config.json")

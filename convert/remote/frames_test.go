@@ -15,9 +15,10 @@ import (
 	"github.com/ballast-dev/ballast/store/transfer"
 )
 
-// How many frames of functions of ballast lead to the request for a chunk: in the goroutine that has the buffer for it, and
-// in all goroutines from store.Store.Hydrate on. Six more lead there from diff.Applier.Apply: Apply of package jobs and of
-// package differ, applyTable, show, its argument, ensure. A compiler may inline some of those of earlier goroutines.
+// How many frames of functions of ballast lead to the request for a chunk: in the goroutine that has the buffer for
+// it, and in all goroutines from store.Store.Hydrate on. Six more lead there from diff.Applier.Apply: Apply of
+// package jobs and of package differ, applyTable, show, its argument, ensure. A compiler may inline some of those of
+// earlier goroutines.
 const (
 	maxFrames    = 10
 	maxAllFrames = 27

@@ -58,8 +58,9 @@ var (
 	peersPatience  = confirmTime + 5*time.Second
 )
 
-// pieceGather is how long Dragonfly may take to get a piece (transfer.Endpoint.Gather), from the registry too: that is 560 KiB/s. If
-// nodes gave up earlier on a slow network, all of them would ask the registry, which makes it slower.
+// pieceGather is how long Dragonfly may take to get a piece (transfer.Endpoint.Gather), from the registry too: that
+// is 560 KiB/s. If nodes gave up earlier on a slow network, all of them would ask the registry, which makes it
+// slower.
 const pieceGather = 30 * time.Second
 
 // Check returns errdefs.ErrInvalidArgument if p is not valid.

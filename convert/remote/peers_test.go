@@ -140,8 +140,8 @@ func TestSpegel(t *testing.T) {
 	}
 }
 
-// TestPeersOfALiar: a registry that says that it has a blob, and does not know its bytes, makes nothing of it public, and
-// peers are not asked for the rest.
+// TestPeersOfALiar: a registry that says that it has a blob, and does not know its bytes, makes nothing of it public,
+// and peers are not asked for the rest.
 func TestPeersOfALiar(t *testing.T) {
 	t.Parallel()
 	server := newUpstream(t)

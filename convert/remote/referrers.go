@@ -90,8 +90,8 @@ func (r *Repository) referrers(ctx context.Context, e *endpoint, d digest.Digest
 	return nil
 }
 
-// eachReferrer calls keep for each descriptor in a list of referrers, one after another: a list of 8 MiB can have millions, in
-// a hundred times its size.
+// eachReferrer calls keep for each descriptor in a list of referrers, one after another: a list of 8 MiB can have
+// millions, in a hundred times its size.
 func eachReferrer(p []byte, keep func(ocispec.Descriptor)) error {
 	bad := func(err error) error {
 		return fmt.Errorf("the list of referrers: %w: %w", err, errdefs.ErrInvalidArgument)

@@ -98,7 +98,8 @@ func TestPeersRestart(t *testing.T) {
 	}
 }
 
-// TestOnlyMirrorRestarts stops the mirror of a registry that is never asked: when it is there again, it is asked at once.
+// TestOnlyMirrorRestarts stops the mirror of a registry that is never asked: when it is there again, it is asked at
+// once.
 func TestOnlyMirrorRestarts(t *testing.T) {
 	t.Parallel()
 	up := bare()

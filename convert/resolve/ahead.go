@@ -85,8 +85,8 @@ func (p *Preconverted) judge(m *convert.Manifest) error {
 	return nil
 }
 
-// checkConfig checks the config of an image that was converted ahead: containerd shows the layers that diffIDs name if it has
-// them, whatever the manifest says, and gives containers the environment in it.
+// checkConfig checks the config of an image that was converted ahead: containerd shows the layers that diffIDs name
+// if it has them, whatever the manifest says, and gives containers the environment in it.
 func checkConfig(config []byte, m *convert.Manifest, extends bool) error {
 	o, err := convert.ParseImageConfig(config)
 	if err != nil {
@@ -118,7 +118,8 @@ func checkConfig(config []byte, m *convert.Manifest, extends bool) error {
 	return setsNothing(o)
 }
 
-// CheckBare checks the config of a model that containerd has in its original form: it gives containers the environment in it.
+// CheckBare checks the config of a model that containerd has in its original form: it gives containers the
+// environment in it.
 func CheckBare(config []byte) error {
 	o, err := convert.ParseImageConfig(config)
 	if err != nil {

@@ -32,9 +32,9 @@
 //
 // # Indexes
 //
-// Index determines what each entry is, at most once, and replaces models by their images. Entries
-// that were converted ahead of time stay if their images have the same bytes, even if their descriptors have the type of a
-// model: an index of ours in another registry has such entries. Entries returns which entry containerd takes.
+// Index determines what each entry is, at most once, and replaces models by their images. Entries that were converted
+// ahead of time stay if their images have the same bytes, even if their descriptors have the type of a model: an
+// index of ours in another registry has such entries. Entries returns which entry containerd takes.
 //
 // # Errors
 //

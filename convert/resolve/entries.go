@@ -24,7 +24,8 @@ func Entries(index *convert.Manifest) ([]ocispec.Descriptor, error) {
 	return images.LimitManifests(images.FilterPlatforms(all, here), here, noLimit)(context.Background(), ocispec.Descriptor{MediaType: ocispec.MediaTypeImageIndex})
 }
 
-// OtherSystem reports whether no entry with the platform of d is for Linux, for any processor and whatever its spelling.
+// OtherSystem reports whether no entry with the platform of d is for Linux, for any processor and whatever its
+// spelling.
 func OtherSystem(d convert.Descriptor) bool {
 	return d.Platform != nil && platforms.Normalize(*d.Platform).OS != "linux"
 }

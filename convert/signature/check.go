@@ -360,7 +360,8 @@ func (m *model) chunked() bool {
 	return m.table != nil && slices.ContainsFunc(m.table.Files, func(f filetable.File) bool { return f.Source != nil && len(f.Source.Chunks) > 1 })
 }
 
-// unread reports whether names in the table are from the headers of tars that have not been here: no signature covers them.
+// unread reports whether names in the table are from the headers of tars that have not been here: no signature covers
+// them.
 func (m *model) unread() bool {
 	return m.table != nil && !m.known && slices.ContainsFunc(m.table.Blobs, func(b filetable.Blob) bool { return b.Index != "" })
 }

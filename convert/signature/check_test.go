@@ -182,8 +182,8 @@ func TestSignatureOfOthers(t *testing.T) {
 	}
 }
 
-// TestRuleOfAPort: a rule that may be for a name, of which the port is unknown, applies beside the one that matches, and
-// does not decide instead of it.
+// TestRuleOfAPort: a rule that may be for a name, of which the port is unknown, applies beside the one that matches,
+// and does not decide instead of it.
 func TestRuleOfAPort(t *testing.T) {
 	is := func(names ...string) func(string) bool {
 		return func(n string) bool { return slices.Contains(names, n) }

@@ -29,16 +29,17 @@
 //
 // # When checks run
 //
-// A Check can run before any byte of the model is present. If its files are known only later (archives),
-// the result is pending, and the check must be repeated with Subject.Complete before the model is shown.
-// A result is stored under the digest of the table, with an id of the rule that changes with its
-// keys and, if it names licences, with the config of the image. It is used again, also without a network. Refusals are not stored, since a signature may be added.
+// A Check can run before any byte of the model is present. If its files are known only later (archives), the result
+// is pending, and the check must be repeated with Subject.Complete before the model is shown. A result is stored
+// under the digest of the table, with an id of the rule that changes with its keys and, if it names licences, with
+// the config of the image. It is used again, also without a network. Refusals are not stored, since a signature may
+// be added.
 //
 // # Limits
 //
-// All input is untrusted. A Check reads at most 32 signatures of a manifest, in bundles of at most 8 MiB, 32
-// MiB in total, within a minute. Bundles without a trusted signer are dropped at once. At most six Checks
-// run at a time, two for one host, half of them for hosts that have none, and one for hosts that answered the last time.
-// While a host that has none waits, a check of a host that did not answer the last time ends after ten seconds. Memory
-// is not allocated by the sizes in descriptors.
+// All input is untrusted. A Check reads at most 32 signatures of a manifest, in bundles of at most 8 MiB, 32 MiB in
+// total, within a minute. Bundles without a trusted signer are dropped at once. At most six Checks run at a time, two
+// for one host, half of them for hosts that have none, and one for hosts that answered the last time. While a host
+// that has none waits, a check of a host that did not answer the last time ends after ten seconds. Memory is not
+// allocated by the sizes in descriptors.
 package signature

@@ -88,8 +88,8 @@ func (s *slots) count(host string) (own, strangers int) {
 	return own, strangers
 }
 
-// hurry ends the oldest check of a host that is not known, if it has run for long, or returns when it will have. The caller
-// holds mu.
+// hurry ends the oldest check of a host that is not known, if it has run for long, or returns when it will have. The
+// caller holds mu.
 func (s *slots) hurry() <-chan time.Time {
 	for _, sl := range s.running {
 		if s.known[sl.host] || sl.ctx.Err() != nil {

@@ -66,8 +66,8 @@ func TestSlots(t *testing.T) {
 	})
 }
 
-// TestSlotsOfStrangers: hosts that have not answered leave room for those that have, and lose a check that takes long to any
-// host that has none.
+// TestSlotsOfStrangers: hosts that have not answered leave room for those that have, and lose a check that takes long
+// to any host that has none.
 func TestSlotsOfStrangers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s slots

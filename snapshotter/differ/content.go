@@ -109,8 +109,9 @@ type ContentFetcher struct {
 	// from "ctr images import"; it sees only blobs without one.
 	Repository Repository
 
-	// Ports reports whether repositories are known that differ from Repository only in the port of their host. containerd
-	// does not say then which of them a blob is from, so the fetcher sees none. Nil means that there are none.
+	// Ports reports whether repositories are known that differ from Repository only in the port of their host.
+	// containerd does not say then which of them a blob is from, so the fetcher sees none. Nil means that there are
+	// none.
 	Ports func(context.Context) bool
 
 	mu      sync.Mutex // guards the following

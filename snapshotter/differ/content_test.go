@@ -114,7 +114,8 @@ func (a *asked) Walk(ctx context.Context, fn content.WalkFunc, filters ...string
 	return a.Content.Walk(ctx, fn, filters...)
 }
 
-// A model whose layers are not in the content store takes one request for all of them, and what is there is still found.
+// A model whose layers are not in the content store takes one request for all of them, and what is there is still
+// found.
 func TestContentFetcherManyMissing(t *testing.T) {
 	n := newNode(t)
 	for i := range 3 { // of other repositories

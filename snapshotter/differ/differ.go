@@ -345,7 +345,8 @@ func (d *Differ) expose(ctx context.Context, view string, table digest.Digest, f
 	return true, nil
 }
 
-// logComplete logs that a model is complete. Show has just looked for each of its files, of which there can be thousands.
+// logComplete logs that a model is complete. Show has just looked for each of its files, of which there can be
+// thousands.
 func (d *Differ) logComplete(ctx context.Context, table digest.Digest, dur time.Duration) {
 	files, err := d.o.Store.Views.Listing(table)
 	if err != nil {

@@ -26,10 +26,10 @@
 //	                      │                          │
 //	                      └──Unmount──▶ absent       └──keeper dies──▶ dead → replaced by Start
 //
-// Close also gives the mount itself to the keeper and unmounts its directory, because df, find and rm
-// would hang there until the next Start, which mounts it there again. Overlays and open files use the
-// same file system all the time. A daemon that hangs cannot do that, and the kernel asks only the daemon: df waits for it, until the
-// service manager restarts it, unless it leaves out file systems of this type (df -x fuse.ballast).
+// Close also gives the mount itself to the keeper and unmounts its directory, because df, find and rm would hang
+// there until the next Start, which mounts it there again. Overlays and open files use the same file system all the
+// time. A daemon that hangs cannot do that, and the kernel asks only the daemon: df waits for it, until the service
+// manager restarts it, unless it leaves out file systems of this type (df -x fuse.ballast).
 //
 // While the connection is kept, reads block and none fails. The next Start takes the connection over:
 // it feeds the saved first message of the kernel (INIT) to the protocol code, and asks the kernel to

@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestStoppedMountIsHidden stops a daemon whose mount has a waiting reader: nothing is mounted at the directory, so programs that
-// look into all mounts do not wait there. The next daemon mounts the same file system there again, and the reader
-// goes on.
+// TestStoppedMountIsHidden stops a daemon whose mount has a waiting reader: nothing is mounted at the directory, so
+// programs that look into all mounts do not wait there. The next daemon mounts the same file system there again, and
+// the reader goes on.
 func TestStoppedMountIsHidden(t *testing.T) {
 	p := newPlace(t)
 	file := p.add(t, 1, 1<<20, 0)

@@ -12,6 +12,6 @@
 // the mtime of the object. A file with another mode is copied if it has at most 1 MiB, otherwise it
 // gets the mode of the object. Directory and objects must be on one file system.
 //
-// Correct files are left as they are, so showing a tree again repairs it, also while it is in use.
-// Files are replaced by a rename. They are durable before their directories are. Parts of a large tree are made concurrently.
+// Correct files are left as they are, so showing a tree again repairs it, also while it is in use. Files are replaced
+// by a rename. They are durable before their directories are. Parts of a large tree are made concurrently.
 package tree

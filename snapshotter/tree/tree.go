@@ -57,8 +57,8 @@ const (
 	// that of its object.
 	maxCopy = 1 << 20 // 1 MiB
 
-	// tempName is the beginning of the name of a new file before it replaces another; the number of the part is the rest.
-	// Paths of a table have no control characters.
+	// tempName is the beginning of the name of a new file before it replaces another; the number of the part is the
+	// rest. Paths of a table have no control characters.
 	tempName = ".new\x01"
 
 	// partFiles is the number of files that one goroutine makes.
@@ -126,8 +126,8 @@ func Show(ctx context.Context, dir string, o Objects, b Backend, files []filetab
 	return t.usage, err
 }
 
-// putAll makes all files. Parts of them are made concurrently, since nearly all that a file costs is processor time of the
-// kernel, and there can be thousands.
+// putAll makes all files. Parts of them are made concurrently, since nearly all that a file costs is processor time
+// of the kernel, and there can be thousands.
 func (t *tree) putAll(ctx context.Context, files []filetable.File) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(runtime.GOMAXPROCS(0))

@@ -125,7 +125,8 @@ func TestMany(t *testing.T) {
 	}
 }
 
-// TestErrorsOfOthers makes many files on a disk that fails a write, which somebody else's sync of the file system is told first.
+// TestErrorsOfOthers makes many files on a disk that fails a write, which somebody else's sync of the file system is
+// told first.
 func TestErrorsOfOthers(t *testing.T) {
 	if !durable.SyncfsTells() {
 		t.Skip("this kernel tells nobody")
@@ -305,8 +306,8 @@ func TestOpensOfDirectories(t *testing.T) {
 	}
 }
 
-// A tree that is made in several parts is complete, counted as a whole, and repaired where all parts replace files of one
-// directory.
+// A tree that is made in several parts is complete, counted as a whole, and repaired where all parts replace files of
+// one directory.
 func TestParts(t *testing.T) {
 	o, dir := objects(t, "content"), t.TempDir()
 	var files []filetable.File

@@ -90,8 +90,8 @@ func Touch(dir string) error {
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
-// SyncfsTells reports whether syncfs(2) of this kernel returns the error of a write that failed since the descriptor was opened.
-// Before Linux 5.8 it returns 0 then.
+// SyncfsTells reports whether syncfs(2) of this kernel returns the error of a write that failed since the descriptor
+// was opened. Before Linux 5.8 it returns 0 then.
 // https://man7.org/linux/man-pages/man2/syncfs.2.html
 func SyncfsTells() bool {
 	var u unix.Utsname

@@ -19,7 +19,7 @@ const (
 	LimitDirs    = "model_directories"
 )
 
-// MaxWindow is the largest window of zstd in a compressed archive, in bytes: that of "zstd --long", and of the highest level
-// of the reference implementation, which decompresses no more by default.
+// MaxWindow is the largest window of zstd in a compressed archive, in bytes: that of "zstd --long", and of the
+// highest level of the reference implementation, which decompresses no more by default.
 // https://github.com/facebook/zstd/blob/v1.5.7/programs/zstd.1.md
 const MaxWindow = 128 << 20

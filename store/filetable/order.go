@@ -129,8 +129,8 @@ func (o Order) ByPath() map[string][]Range {
 	return of
 }
 
-// A range is added to one of the last orderStreams ranges if it continues that: several readers alternate. Only the last one
-// becomes larger than maxMerged, so that the others keep their turns.
+// A range is added to one of the last orderStreams ranges if it continues that: several readers alternate. Only the
+// last one becomes larger than maxMerged, so that the others keep their turns.
 const (
 	orderStreams = 8
 	maxMerged    = 32 << 20 // 32 MiB: 4,480 ranges for 140 GiB

@@ -76,11 +76,10 @@ const (
 
 // Blob is one blob of the origin.
 //
-// A raw blob (ArchiveNone, CodecNone) is stored as an object without conversion. A tar without
-// codec has its members in Table.Files, by offset; a tar with a codec has an entry in
-// Table.Unpacks. A blob with ArchiveChunks has no codec of its own and is not fetched as a whole, unless its chunks cannot
-// be read: its files are in Table.Files, with digest and chunks, and the bytes between the chunks are
-// ignored.
+// A raw blob (ArchiveNone, CodecNone) is stored as an object without conversion. A tar without codec has its members
+// in Table.Files, by offset; a tar with a codec has an entry in Table.Unpacks. A blob with ArchiveChunks has no codec
+// of its own and is not fetched as a whole, unless its chunks cannot be read: its files are in Table.Files, with
+// digest and chunks, and the bytes between the chunks are ignored.
 type Blob struct {
 	Digest  digest.Digest `json:"digest"`
 	Size    int64         `json:"size"` // bytes as transferred
@@ -202,8 +201,8 @@ func (t *Table) Encode() ([]byte, error) {
 	return json.Marshal(t)
 }
 
-// Parse is Decode for a table of others. It also returns errdefs.ErrInvalidArgument for one that is not canonical, so that
-// nothing in it is read in another way, or not at all: a key twice, in another spelling or unknown.
+// Parse is Decode for a table of others. It also returns errdefs.ErrInvalidArgument for one that is not canonical, so
+// that nothing in it is read in another way, or not at all: a key twice, in another spelling or unknown.
 func Parse(p []byte) (*Table, error) {
 	t, err := Decode(p)
 	if err != nil {
@@ -238,12 +237,12 @@ func Decode(p []byte) (*Table, error) {
 	return &t, nil
 }
 
-// maxNested limits the chunks and parts of all files of an encoded table: 4 MiB each make 4 TiB, and MaxSize is not enough for
-// that many with digests.
+// maxNested limits the chunks and parts of all files of an encoded table: 4 MiB each make 4 TiB, and MaxSize is not
+// enough for that many with digests.
 const maxNested = 1 << 20
 
-// checkCounts returns an error for an encoded table with more objects than one can have, before memory is allocated for each:
-// those that are empty take fifty times their size.
+// checkCounts returns an error for an encoded table with more objects than one can have, before memory is allocated
+// for each: those that are empty take fifty times their size.
 func checkCounts(p []byte) error {
 	var depth, entries, nested int // of objects: the table has depth 1, its files and blobs 2, sources 3, chunks and parts 4
 	for i := 0; i < len(p); i++ {

@@ -139,14 +139,15 @@ func (t *Table) validateFiles(blobs map[digest.Digest]Blob) error {
 	return t.validateTree()
 }
 
-// units are the bytes of blobs with ArchiveChunks that the chunks of files are in. Files with one digest are fetched once.
+// units are the bytes of blobs with ArchiveChunks that the chunks of files are in. Files with one digest are fetched
+// once.
 type units map[digest.Digest]struct {
 	sum   int64
 	files map[digest.Digest]bool
 }
 
-// add adds the chunks of a file. It returns an error if the units of the blob have twice its size: whoever made the table
-// would have a byte fetched and unpacked for any number of chunks.
+// add adds the chunks of a file. It returns an error if the units of the blob have twice its size: whoever made the
+// table would have a byte fetched and unpacked for any number of chunks.
 func (u units) add(f *File, blobs map[digest.Digest]Blob) error {
 	if f.Source == nil || blobs[f.Source.Blob].Archive != ArchiveChunks {
 		return nil

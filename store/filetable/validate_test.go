@@ -10,8 +10,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// TestOverlappingChunks: the chunks of a blob name each of its bytes about once, so that a model of a few bytes does not have the
-// blob fetched for each of them.
+// TestOverlappingChunks: the chunks of a blob name each of its bytes about once, so that a model of a few bytes does
+// not have the blob fetched for each of them.
 func TestOverlappingChunks(t *testing.T) {
 	const files, size = 100, 1 << 20
 	blob := Blob{Digest: digest.FromString("blob"), Size: size, Archive: ArchiveChunks}

@@ -22,17 +22,19 @@ type Endpoint struct {
 	// means a second. Below zero, the server is never left for being slow.
 	Patience time.Duration
 
-	// Gather is how long the first byte may take after the header, and the next one after any other: Dragonfly answers when it has
-	// found a piece, and sends a part of it when it has all of that part. The longer one of Patience and Gather counts for the first
-	// byte. If it is set, no rate is measured over less than Gather, and the endpoint is left below MinRate only, not because another
-	// one is faster: its nodes share their links, so that all of them would be slow together and ask the origin.
+	// Gather is how long the first byte may take after the header, and the next one after any other: Dragonfly
+	// answers when it has found a piece, and sends a part of it when it has all of that part. The longer one of
+	// Patience and Gather counts for the first byte. If it is set, no rate is measured over less than Gather, and the
+	// endpoint is left below MinRate only, not because another one is faster: its nodes share their links, so that
+	// all of them would be slow together and ask the origin.
 	Gather time.Duration
 
 	// Piece is the size in bytes of the aligned ranges that it is asked for; zero means that it is asked for
 	// what is needed.
 	Piece int64
 
-	// Counts count what happens at it, and perhaps at others; required for a mirror. Of an origin only the bytes are counted.
+	// Counts count what happens at it, and perhaps at others; required for a mirror. Of an origin only the bytes are
+	// counted.
 	Counts *Counts
 
 	mu      sync.Mutex // guards the following

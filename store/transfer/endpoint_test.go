@@ -122,7 +122,8 @@ func TestMirrorMisses(t *testing.T) {
 	})
 }
 
-// TestAbsentOrigin checks that a source without the blob is not asked for each range, and does not disturb those that run.
+// TestAbsentOrigin checks that a source without the blob is not asked for each range, and does not disturb those that
+// run.
 func TestAbsentOrigin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirrored(t, &server{err: errdefs.ErrNotFound}, &server{bytes: 64 << 10, every: 50 * time.Millisecond})
@@ -364,7 +365,8 @@ func TestRests(t *testing.T) {
 	})
 }
 
-// TestWrongMirrorIsAvoided checks that a mirror that sent wrong bytes is not asked for an hour, unless there is no origin.
+// TestWrongMirrorIsAvoided checks that a mirror that sent wrong bytes is not asked for an hour, unless there is no
+// origin.
 func TestWrongMirrorIsAvoided(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirrored(t, quick(), quick())

@@ -48,10 +48,11 @@ type Fetch struct {
 // its Context and Flow; it is informed of progress. check, if not nil, gets the bytes when buf is full, and returns
 // errdefs.ErrDataLoss if they are wrong. Without it, they are not verified.
 //
-// Sources are asked as Attempts describes, until the range is complete, no source can provide it, or eight rounds made
-// no progress. If a source is slower than MinRate, or a mirror much slower than others, the rest of the range is taken
-// from another source without known problems. A source of wrong bytes is blamed and another one is asked, or the same
-// one once more if there is no other. The mirrors among them are reported as wrong if an origin then has the right bytes.
+// Sources are asked as Attempts describes, until the range is complete, no source can provide it, or eight rounds
+// made no progress. If a source is slower than MinRate, or a mirror much slower than others, the rest of the range is
+// taken from another source without known problems. A source of wrong bytes is blamed and another one is asked, or
+// the same one once more if there is no other. The mirrors among them are reported as wrong if an origin then has the
+// right bytes.
 //
 // It returns ErrNoRanges if the server does not support ranges, ErrRevoked if hold is revoked, ErrWrong, other errors
 // of check, and otherwise those of Attempts.

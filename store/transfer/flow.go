@@ -57,8 +57,8 @@ func (s *Scheduler) NewFlow(c Class) *Flow {
 	return &Flow{s: s, class: c, slots: map[*Slot]bool{}, limits: []*Limiter{s.limit}, began: time.Now()}
 }
 
-// Limit limits the rate of the work while it is Background, beside Scheduler.SetRate. It must be called before the Flow is used;
-// nil is no limit.
+// Limit limits the rate of the work while it is Background, beside Scheduler.SetRate. It must be called before the
+// Flow is used; nil is no limit.
 func (f *Flow) Limit(l *Limiter) *Flow {
 	if l != nil {
 		f.limits = append(f.limits, l)

@@ -562,8 +562,8 @@ func TestRange(t *testing.T) {
 	}
 }
 
-// TestRate checks that the rates of the scheduler and of the work limit background transfers only, until these are promoted, and
-// that a rate may become lower while bytes arrive.
+// TestRate checks that the rates of the scheduler and of the work limit background transfers only, until these are
+// promoted, and that a rate may become lower while bytes arrive.
 func TestRate(t *testing.T) {
 	const mebi = 1 << 20
 	fast, slow := [2]time.Duration{0, time.Second}, [2]time.Duration{3500 * time.Millisecond, 5 * time.Second}

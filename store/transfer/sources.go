@@ -200,9 +200,9 @@ func (s *Sources) demote(src Source, d time.Duration) {
 	s.bad[src.Key()] = time.Now().Add(d)
 }
 
-// asked records the result of a request that began at a time. One absent range of a mirror is one: it can
-// be that no node that has it answered in time. What has not the blob otherwise is asked after others for a while: each request would
-// take a slot from one that runs.
+// asked records the result of a request that began at a time. One absent range of a mirror is one: it can be that no
+// node that has it answered in time. What has not the blob otherwise is asked after others for a while: each request
+// would take a slot from one that runs.
 func (s *Sources) asked(src Source, began time.Time, o outcome) {
 	free := 0
 	if src.Endpoint.isMirror() {

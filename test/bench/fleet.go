@@ -303,7 +303,8 @@ func (w *faultyWriter) Write(p []byte) (n int, err error) {
 	return n + m, err
 }
 
-// fleetMirrors measures a pull through a mirror with a fault, and how long it takes until a mirror that is well again is used.
+// fleetMirrors measures a pull through a mirror with a fault, and how long it takes until a mirror that is well again
+// is used.
 func (b *bench) fleetMirrors() {
 	f := &faulty{next: b.node.Registry.Wire}
 	set := func(fault string) { f.fault.Store(&fault) }

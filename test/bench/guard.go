@@ -23,8 +23,8 @@ type work struct {
 	run func(b *bench) []time.Duration
 }
 
-// guard compares the ballast of another commit with that of the working tree, each on a node of its own with the same registry.
-// One of the nodes is idle while the other one works.
+// guard compares the ballast of another commit with that of the working tree, each on a node of its own with the same
+// registry. One of the nodes is idle while the other one works.
 func (b *bench) guard() {
 	if b.base == "" {
 		b.t.Fatalf("guard: -base is not given; run `make bench-guard`")
@@ -128,7 +128,8 @@ func guardSmall(base, head *bench) work {
 	}}
 }
 
-// guardFirstByte pulls lazy models until a byte can be read, several times in each run, because it takes so little time.
+// guardFirstByte pulls lazy models until a byte can be read, several times in each run, because it takes so little
+// time.
 func guardFirstByte(base, head *bench) work {
 	const times = 5
 	m := head.pushModel("bench/first", head.size/8, 201)

@@ -178,7 +178,8 @@ func safetensors(size int64, seed uint64, tuned bool) io.Reader {
 	return io.MultiReader(parts...)
 }
 
-// safetensorsHeader returns what is before the tensors of a file, which have each bytes. note is the beginning of the JSON.
+// safetensorsHeader returns what is before the tensors of a file, which have each bytes. note is the beginning of the
+// JSON.
 func safetensorsHeader(size, tensors int64, note string) (front []byte, each int64) {
 	each = size / tensors / 512 * 512
 	var head bytes.Buffer

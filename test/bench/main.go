@@ -160,8 +160,8 @@ type scope struct {
 	size   int64 // of the model
 }
 
-// The default scopes: large for what the README of ballast shows and for what is apart, usual for the rest, so that all of it takes about
-// an hour.
+// The default scopes: large for what the README of ballast shows and for what is apart, usual for the rest, so that
+// all of it takes about an hour.
 var (
 	large = scope{5, 2 << 30}
 	usual = scope{3, 512 << 20}

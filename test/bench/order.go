@@ -30,8 +30,9 @@ type wanted struct {
 	off, size int64
 }
 
-// ordered measures a loader that reads in an order of its own, every second tensor of shuffled shards with the header last, over a
-// link: without and with a recorded order, beside the time that the link needs for the chunks with these bytes.
+// ordered measures a loader that reads in an order of its own, every second tensor of shuffled shards with the header
+// last, over a link: without and with a recorded order, beside the time that the link needs for the chunks with these
+// bytes.
 func (b *bench) ordered() {
 	plain, files := b.pushShards("order-plain")
 	recorded, _ := b.pushShards("order-recorded")
@@ -47,7 +48,8 @@ func (b *bench) ordered() {
 		b.t.Fatalf("%v", err)
 	}
 	blobs := digestsOf(files)
-	// load returns when the loader has read all and the first tenth, from the end of the pull. The node keeps the order if keep is set.
+	// load returns when the loader has read all and the first tenth, from the end of the pull. The node keeps the
+	// order if keep is set.
 	load := func(ref string, keep bool, all, first *series) {
 		b.settle(b.size, blobs...)
 		link.set(b)
@@ -108,8 +110,8 @@ func (b *bench) ordered() {
 	b.times(first, noneFirst, "the link", tenth, target{})
 }
 
-// recordOrder writes the recorded order of a model beside it, and returns the bytes of the chunks that it has: those with the bytes
-// of the reads, and with the rest of their pages.
+// recordOrder writes the recorded order of a model beside it, and returns the bytes of the chunks that it has: those
+// with the bytes of the reads, and with the rest of their pages.
 func (b *bench) recordOrder(ref string) (size int64) {
 	b.must(b.node.Ballast("record", ref))
 	var r struct {

@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// headlines are the rows of the tables that the plot shows: a pattern of the beginning of a row, after a row that begins with after.
+// headlines are the rows of the tables that the plot shows: a pattern of the beginning of a row, after a row that
+// begins with after.
 var headlines = []struct{ after, row, label string }{
 	{`lazy: pull to a page in the middle, \d+ \w+, the rest`, `the same, \d+ \w+$`, "first byte / stock containerd, which pulls all before it"},
 	{"pull to resident and verified", "the same, beside stock containerd", "pull / stock containerd: pull, unpack, sync"},

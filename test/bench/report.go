@@ -12,7 +12,8 @@ import (
 	"syscall"
 )
 
-// A report is what a run has found. Tables are printed as soon as they are made, so that a run that is interrupted keeps them.
+// A report is what a run has found. Tables are printed as soon as they are made, so that a run that is interrupted
+// keeps them.
 type report struct {
 	out  io.Writer
 	page string  // file to write at the end, or when the run is interrupted; empty: none

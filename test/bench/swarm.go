@@ -17,8 +17,9 @@ import (
 	"time"
 )
 
-// A swarm is the proxy of dfdaemon on a node, as far as its traffic is concerned: ranges of at most 4 MiB go to the registry, others
-// are whole pieces of 16 MiB, which one node gets from the registry and the others from nodes that have it.
+// A swarm is the proxy of dfdaemon on a node, as far as its traffic is concerned: ranges of at most 4 MiB go to the
+// registry, others are whole pieces of 16 MiB, which one node gets from the registry and the others from nodes that
+// have it.
 //
 // https://github.com/dragonflyoss/client/blob/v1.5.1/dragonfly-client/src/resource/task.rs
 type swarm struct {

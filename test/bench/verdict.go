@@ -8,9 +8,9 @@ import (
 	"golang.org/x/perf/benchmath"
 )
 
-// The guard lets a cost grow by a twentieth. The interval of the median has a confidence that allows to look at it after each
-// pair: a cost whose median has grown by exactly as much is called worse in 4 of 100 guards of 15 pairs, one that has not grown
-// hardly ever. TestFalseVerdicts counts it.
+// The guard lets a cost grow by a twentieth. The interval of the median has a confidence that allows to look at it
+// after each pair: a cost whose median has grown by exactly as much is called worse in 4 of 100 guards of 15 pairs,
+// one that has not grown hardly ever. TestFalseVerdicts counts it.
 const (
 	mostRatio  = 1.05
 	confidence = 0.95
@@ -45,9 +45,9 @@ func (c *comparison) add(base, head time.Duration) {
 	}
 }
 
-// summary returns the median of the ratios of the pairs with its interval. It assumes nothing about their distribution: the
-// bounds are two of the ratios, chosen by the binomial distribution. So with fewer than six pairs there is no lower bound, and
-// with fewer than five none at all.
+// summary returns the median of the ratios of the pairs with its interval. It assumes nothing about their
+// distribution: the bounds are two of the ratios, chosen by the binomial distribution. So with fewer than six pairs
+// there is no lower bound, and with fewer than five none at all.
 func (c *comparison) summary() benchmath.Summary {
 	if len(c.base) == 0 {
 		return benchmath.Summary{Center: math.NaN(), Lo: math.Inf(-1), Hi: math.Inf(1)}

@@ -62,8 +62,8 @@ func TestVerdictOfNothing(t *testing.T) {
 	}
 }
 
-// TestFalseVerdicts counts the wrong verdicts among all sequences of 15 pairs that are above or below the limit: with a median
-// of exactly the limit, each sequence is as likely as any other.
+// TestFalseVerdicts counts the wrong verdicts among all sequences of 15 pairs that are above or below the limit: with
+// a median of exactly the limit, each sequence is as likely as any other.
 func TestFalseVerdicts(t *testing.T) {
 	const most = 15
 	byPairs := map[verdict]int{}

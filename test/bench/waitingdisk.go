@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// serveWaitingDisk shows an image as the file disk in a directory, until standard input ends. Each line of it is the time for each
-// read, in nanoseconds.
+// serveWaitingDisk shows an image as the file disk in a directory, until standard input ends. Each line of it is the
+// time for each read, in nanoseconds.
 func serveWaitingDisk(image, dir string) error {
 	f, err := os.OpenFile(image, os.O_RDWR, 0)
 	if err != nil {

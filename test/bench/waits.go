@@ -24,9 +24,9 @@ type waitingDisk struct {
 
 // newWaitingDisk makes a disk with a file of size bytes, which write makes.
 //
-// The server is a process with its own mounts, and the loop device goes with the last mount of it. Otherwise, when all processes
-// are killed, the kernel would unmount the disk, and wait for its server, before it closes the server's connection: a
-// device that nobody can detach, at which each later search for a free one hangs.
+// The server is a process with its own mounts, and the loop device goes with the last mount of it. Otherwise, when
+// all processes are killed, the kernel would unmount the disk, and wait for its server, before it closes the server's
+// connection: a device that nobody can detach, at which each later search for a free one hangs.
 func (b *bench) newWaitingDisk(size int64, write func(path string) error) *waitingDisk {
 	d := &waitingDisk{}
 	dir, err := os.MkdirTemp(b.node.Dir, "waits")
@@ -117,7 +117,8 @@ func ahead(path string) error {
 	select {}
 }
 
-// waitLoaders are the loaders that are measured on disks that wait. The last one reads a part only: each page is a request.
+// waitLoaders are the loaders that are measured on disks that wait. The last one reads a part only: each page is a
+// request.
 var waitLoaders = []string{"read", "read16", "mmap", "tensors", "random"}
 
 // The helpers beside which a loader is measured.
@@ -127,9 +128,10 @@ const (
 	helperBallast = "ballast" // the process of ballastd that follows the loader
 )
 
-// diskWaits measures how loaders read a complete model from a disk that takes a time for each request, alone, beside a
-// process that reads the file ahead in order, and beside the process of ballastd that follows loaders. Without a time, and
-// with one below half a millisecond, ballastd leaves the disk to the kernel: there, the last ratio is what it avoids.
+// diskWaits measures how loaders read a complete model from a disk that takes a time for each request, alone, beside
+// a process that reads the file ahead in order, and beside the process of ballastd that follows loaders. Without a
+// time, and with one below half a millisecond, ballastd leaves the disk to the kernel: there, the last ratio is what
+// it avoids.
 func (b *bench) diskWaits() {
 	size := b.size / 8
 	d := b.newWaitingDisk(size, func(path string) error {

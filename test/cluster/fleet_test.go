@@ -195,8 +195,8 @@ func (c *cluster) token(t *testing.T, account, nodeName string) string {
 	return req.Status.Token
 }
 
-// start starts ballast-fleet with the rights of a service account. It is started again if it ends, as the chart has it: a controller
-// ends when it loses its lease, which a busy machine is enough for.
+// start starts ballast-fleet with the rights of a service account. It is started again if it ends, as the chart has
+// it: a controller ends when it loses its lease, which a busy machine is enough for.
 func (c *cluster) start(t *testing.T, name, account, nodeName string, args ...string) *node.Process {
 	t.Helper()
 	config := filepath.Join(c.dir, name+".kubeconfig")

@@ -122,8 +122,8 @@ func (c *site) on(t *testing.T, pod string) *machine {
 	return c.machines[i]
 }
 
-// TestInstall has a cluster of three kubelets, on which an administrator types the pages about the installation and about
-// ModelSets as they are.
+// TestInstall has a cluster of three kubelets, on which an administrator types the pages about the installation and
+// about ModelSets as they are.
 func TestInstall(t *testing.T) {
 	c := startSite(t)
 	llama := fmt.Sprintf("%x", sha256.Sum256(weights(1)))

@@ -20,15 +20,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The network of the machines. The address of the API server is the first one of the services too, so there is no kube-proxy.
+// The network of the machines. The address of the API server is the first one of the services too, so there is no
+// kube-proxy.
 const (
 	registriesAddress = "203.0.113.100"
 	apiAddress        = "203.0.113.113"
 	services          = "203.0.113.112/28"
 )
 
-// A machine is a node with a containerd and a kubelet, which run as services: namespaces with a network, a disk, and /etc,
-// /usr/local, /var/lib and /var/log of its own.
+// A machine is a node with a containerd and a kubelet, which run as services: namespaces with a network, a disk, and
+// /etc, /usr/local, /var/lib and /var/log of its own.
 type machine struct {
 	name, address string
 	number        int
@@ -184,7 +185,8 @@ func (m *machine) sh(t *testing.T, script string) string {
 	return out.Stdout
 }
 
-// stop ends the programs of a machine, so that no cgroup and no mount is left, and tells what it knows if the test has failed.
+// stop ends the programs of a machine, so that no cgroup and no mount is left, and tells what it knows if the test
+// has failed.
 func (m *machine) stop(t *testing.T) {
 	if t.Failed() {
 		t.Logf("---- %s\n%s", m.name, m.try(`tail -n 15 /run/systemd/emulated/*.log; tail -n 5 /var/log/pods/*/*/*.log; df /var/lib || true`).Output())

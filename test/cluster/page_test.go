@@ -26,7 +26,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// TestPage shows the page of a controller in a browser, with three nodes and with a thousand. The pictures are kept in bin/test.
+// TestPage shows the page of a controller in a browser, with three nodes and with a thousand. The pictures are kept
+// in bin/test.
 func TestPage(t *testing.T) {
 	c := startCluster(t, plane.Options{})
 	c.controller.Stop(t)
@@ -58,7 +59,8 @@ func TestPage(t *testing.T) {
 
 var update = flag.Bool("update", false, "record the metrics that the tests of test/chart/monitoring evaluate")
 
-// recorded waits until a program has a metric, and wants the metrics that test/chart/monitoring has recorded of it to be what it has.
+// recorded waits until a program has a metric, and wants the metrics that test/chart/monitoring has recorded of it to
+// be what it has.
 func recorded(t *testing.T, address, file, want string) {
 	t.Helper()
 	var text string

@@ -39,8 +39,8 @@ var agents = flag.Int("agents", 1000, "agents of TestManyAgents")
 // download is how long the simulated daemons download a model.
 const download = 90 * time.Second
 
-// TestManyAgents measures what many agents are for an API server. All is real but the daemons: one process cannot have so many, and
-// what an agent sends depends on the answers of its daemon only.
+// TestManyAgents measures what many agents are for an API server. All is real but the daemons: one process cannot
+// have so many, and what an agent sends depends on the answers of its daemon only.
 func TestManyAgents(t *testing.T) {
 	ctrl.SetLogger(logr.Discard())
 	c := startCluster(t, plane.Options{Grace: time.Hour}) // there are no kubelets
@@ -103,8 +103,8 @@ func (c *cluster) addNodes(t *testing.T, n int) {
 	}
 }
 
-// startAgents runs agents in this process, each with the rights of a pod on its node. One that ends is started again, as the
-// DaemonSet does: watches may begin too late on a busy machine.
+// startAgents runs agents in this process, each with the rights of a pod on its node. One that ends is started again,
+// as the DaemonSet does: watches may begin too late on a busy machine.
 func (c *cluster) startAgents(t *testing.T, n int, socket string) {
 	t.Helper()
 	s := scheme(t)
@@ -211,7 +211,8 @@ func (m *meter) watch(t *testing.T) {
 	}()
 }
 
-// follow follows the states until the API server ends the watch. A state that changes more than once meanwhile counts once.
+// follow follows the states until the API server ends the watch. A state that changes more than once meanwhile counts
+// once.
 func (m *meter) follow(ctx context.Context) error {
 	var all v1alpha1.ModelNodeList
 	if err := m.c.admin.List(ctx, &all); err != nil {

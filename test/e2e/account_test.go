@@ -14,8 +14,8 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// An accountRegistry gives everybody a token, and refuses or hides manifests with a status from those who have no account:
-// the user paid, or an identity token.
+// An accountRegistry gives everybody a token, and refuses or hides manifests with a status from those who have no
+// account: the user paid, or an identity token.
 type accountRegistry struct {
 	host   string
 	status int

@@ -371,8 +371,8 @@ func (s *stalls) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// ordered is a model of a stranger whose repository has an order of its reads beside it, with as many ranges as there can be, each
-// of a whole file of a GiB with digests of chunks.
+// ordered is a model of a stranger whose repository has an order of its reads beside it, with as many ranges as there
+// can be, each of a whole file of a GiB with digests of chunks.
 type ordered struct {
 	node.Artifact               // with the blobs of the order
 	file          digest.Digest // which nobody has
@@ -432,8 +432,8 @@ func (m ordered) index(t *testing.T) []byte {
 }
 
 // TestHostileMix has strangers take what memory they can in all ways at once: the largest manifests, tables of
-// contents of 55 MiB, files that are compressed with the largest window, orders of reads that name a file 8,192 times, and
-// models of sizes that no disk has.
+// contents of 55 MiB, files that are compressed with the largest window, orders of reads that name a file 8,192
+// times, and models of sizes that no disk has.
 func TestHostileMix(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	const manifests, tables, windows, orders, claims = 24, 6, 8, 4, 4

@@ -231,8 +231,8 @@ func TestFacadeKeysChange(t *testing.T) {
 	}
 }
 
-// TestFacadePlain has a hosts.toml that names the facade with plain HTTP: errors name doctor, and doctor the command that
-// writes the file again.
+// TestFacadePlain has a hosts.toml that names the facade with plain HTTP: errors name doctor, and doctor the command
+// that writes the file again.
 func TestFacadePlain(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	ref := push(t, n, converttest.ModelPackRaw(converttest.Files(weights(234, 1<<20))))

@@ -50,8 +50,8 @@ func doctorArgs(n *node.Node) []string {
 	return []string{"doctor", "--containerd-config", n.ContainerdConfigFile(), "--hosts-dir", n.HostsDir()}
 }
 
-// TestStoppedDaemon stops the processor of the daemon for good: all commands end and say why, the doctor makes its other checks, and
-// what needs no daemon works.
+// TestStoppedDaemon stops the processor of the daemon for good: all commands end and say why, the doctor makes its
+// other checks, and what needs no daemon works.
 func TestStoppedDaemon(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	b := converttest.ModelPackRaw(converttest.Files(weights(133, 3<<20)))

@@ -85,8 +85,8 @@ func TestSetupRefusesConflicts(t *testing.T) {
 	}
 }
 
-// TestSetupUndoes has a drop-in of somebody else that CRI does not start with, and that only the import of setup brings into
-// effect: forced, setup sees after the restart that CRI is gone, and undoes everything.
+// TestSetupUndoes has a drop-in of somebody else that CRI does not start with, and that only the import of setup
+// brings into effect: forced, setup sees after the restart that CRI is gone, and undoes everything.
 func TestSetupUndoes(t *testing.T) {
 	m := startMachine(t, plainConfig)
 	m.registry.Push(t, "busybox", "1", node.Busybox(t))
@@ -117,9 +117,9 @@ func TestSetupUndoes(t *testing.T) {
 	m.checkCRI()
 }
 
-// TestRemovalKeepsImages removes ballast from a node with an image that only ballast has unpacked, and whose registry is gone: the image
-// runs with the next snapshotter. The image of a model goes, as do files of ballast, and what others have put
-// beside them stays.
+// TestRemovalKeepsImages removes ballast from a node with an image that only ballast has unpacked, and whose registry
+// is gone: the image runs with the next snapshotter. The image of a model goes, as do files of ballast, and what
+// others have put beside them stays.
 func TestRemovalKeepsImages(t *testing.T) {
 	m := startMachine(t, plainConfig)
 	m.ok(os.MkdirAll("/var/lib/ballast", 0o700))
@@ -164,8 +164,8 @@ func TestRemovalKeepsImages(t *testing.T) {
 	m.checkSet(model, b)
 }
 
-// TestRuntimeOfHandler has a runtime beside runc, as that of NVIDIA: pods of ballast's handler run with it, where it is the default and
-// where --like names it.
+// TestRuntimeOfHandler has a runtime beside runc, as that of NVIDIA: pods of ballast's handler run with it, where it
+// is the default and where --like names it.
 func TestRuntimeOfHandler(t *testing.T) {
 	for _, tt := range []struct {
 		name, isDefault string

@@ -405,7 +405,8 @@ func TestLazySettings(t *testing.T) {
 	}
 }
 
-// Without digests of chunks, a model is shown early only if the configuration says so. Its readers wait for the whole file.
+// Without digests of chunks, a model is shown early only if the configuration says so. Its readers wait for the whole
+// file.
 func TestLazyWithoutChunks(t *testing.T) {
 	n := node.StartNode(t, node.Options{Config: "[lazy]\nmode = \"lazy\"\n"})
 	want := weights(125, 48<<20)

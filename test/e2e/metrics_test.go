@@ -17,8 +17,8 @@ import (
 // recordedMetrics are what the tests of test/chart/monitoring evaluate.
 const recordedMetrics = "../chart/monitoring/testdata/ballastd.prom"
 
-// TestMetrics has a node pull a model by a mirror, and another one from a registry. Its metrics have the names that the tests of
-// alerts and dashboard evaluate; -update records them again.
+// TestMetrics has a node pull a model by a mirror, and another one from a registry. Its metrics have the names that
+// the tests of alerts and dashboard evaluate; -update records them again.
 func TestMetrics(t *testing.T) {
 	n, mirror := node.StartNode(t, node.Options{}), node.StartRegistry(t, t.TempDir())
 	a := converttest.ModelPackRaw(converttest.Files(weights(171, 4<<20)))

@@ -15,8 +15,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// TestOrder: a container of one node reads a model in an order of its own, which that node writes beside the model. Another node
-// downloads the model in it.
+// TestOrder: a container of one node reads a model in an order of its own, which that node writes beside the model.
+// Another node downloads the model in it.
 func TestOrder(t *testing.T) {
 	const chunk, begin = 4 << 20, 256 << 10
 	first := node.StartNode(t, node.Options{Config: slowBackground})

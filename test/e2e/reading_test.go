@@ -16,8 +16,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// TestOneReading pulls documents in which containerd would read something else than a signature covers: a team has signed the files
-// of a model, and a stranger, who has no key, puts an image beside it.
+// TestOneReading pulls documents in which containerd would read something else than a signature covers: a team has
+// signed the files of a model, and a stranger, who has no key, puts an image beside it.
 func TestOneReading(t *testing.T) {
 	private, public := keyPair(t, t.TempDir(), "team")
 	n := node.StartNode(t, node.Options{Config: "[[verify.rule]]\nmatch = \"*/team/*\"\nmode = \"enforce\"\nany = [{type = \"oms\", key = \"" + public + "\"}]\n"})

@@ -205,10 +205,10 @@ func TestStrangerGetsNoContent(t *testing.T) {
 	}
 }
 
-// An attacker's image names the table of a private model by its digest. containerd has it, and the attacker's registry
-// does not. Pulls are refused; only who uses containerd's own client code (--local), and the digest of that image, for which
-// containerd asks the attacker's registry itself, gets what containerd gives to everybody who knows the digest of a layer,
-// as the page on security says.
+// An attacker's image names the table of a private model by its digest. containerd has it, and the attacker's
+// registry does not. Pulls are refused; only who uses containerd's own client code (--local), and the digest of that
+// image, for which containerd asks the attacker's registry itself, gets what containerd gives to everybody who knows
+// the digest of a layer, as the page on security says.
 func TestStrangerNamesTable(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	private := node.StartRegistry(t, t.TempDir())

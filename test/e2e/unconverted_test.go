@@ -9,8 +9,8 @@ import (
 	"github.com/ballast-dev/ballast/test/e2e/node"
 )
 
-// TestUnconverted pulls a model as if its registry were not closed: the pull succeeds, and each way to use the model ends with a
-// message that the page about troubleshooting explains.
+// TestUnconverted pulls a model as if its registry were not closed: the pull succeeds, and each way to use the model
+// ends with a message that the page about troubleshooting explains.
 func TestUnconverted(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	ref := push(t, n, converttest.ModelPackRaw(converttest.Files(weights(5, 1<<20))))

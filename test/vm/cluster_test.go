@@ -21,14 +21,15 @@ import (
 var clusterNode = kind{name: "cluster", distro: "Debian 13, Kubernetes"}
 
 const (
-	// apiAddress is where the machine has the API server. It is also the address of that service, so there is no kube-proxy.
+	// apiAddress is where the machine has the API server. It is also the address of that service, so there is no
+	// kube-proxy.
 	apiAddress = "203.0.113.113"
 	// nodeName is a name by which the API server, which is not in the machine, reaches the kubelet.
 	nodeName = "localhost"
 )
 
-// TestCluster has a cluster of one node, on which the pages about installation are typed as they are. Its control plane is not
-// in the machine, because it does not keep its time limits there.
+// TestCluster has a cluster of one node, on which the pages about installation are typed as they are. Its control
+// plane is not in the machine, because it does not keep its time limits there.
 func TestCluster(t *testing.T) {
 	c := startControlPlane(t)
 	k := clusterNode
@@ -245,7 +246,8 @@ func startControlPlane(t *testing.T) *controlPlane {
 	}), port}
 }
 
-// cargo are the programs of a node and of an administrator, and what the latter has downloaded: the repository, with two images.
+// cargo are the programs of a node and of an administrator, and what the latter has downloaded: the repository, with
+// two images.
 func (c *controlPlane) cargo(t *testing.T) cargo {
 	t.Helper()
 	files := cargo{

@@ -14,8 +14,9 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 )
 
-// TestDebian12 has one machine from its first boot to the removal of ballast: installed as the page says, with every way in
-// which a service ends, an upgrade and a downgrade of the package, another kernel and back, pods in user namespaces, and power cuts.
+// TestDebian12 has one machine from its first boot to the removal of ballast: installed as the page says, with every
+// way in which a service ends, an upgrade and a downgrade of the package, another kernel and back, pods in user
+// namespaces, and power cuts.
 func TestDebian12(t *testing.T) {
 	m := startNode(t, debian12, "6.1", newest(t))
 	r := m.registries
@@ -49,7 +50,8 @@ func TestDebian12(t *testing.T) {
 	m.journey(t, "registry.mirrors in the configuration", m.mirrors)
 }
 
-// demo runs the demo of the tarball, with small weights: it uses the machine's programs, and leaves the machine as it was.
+// demo runs the demo of the tarball, with small weights: it uses the machine's programs, and leaves the machine as it
+// was.
 func (m *machine) demo(t *testing.T) {
 	t.Helper()
 	commands := node.Typed(t, "README.md", "Without Docker")
@@ -64,8 +66,8 @@ func (m *machine) demo(t *testing.T) {
 	}
 }
 
-// demoImage runs the image of the demo in a privileged container with the mounts that Docker makes, where control groups are of
-// version 2.
+// demoImage runs the image of the demo in a privileged container with the mounts that Docker makes, where control
+// groups are of version 2.
 func (m *machine) demoImage(t *testing.T) {
 	t.Helper()
 	out := m.sh(t, `ctr images import `+download+`/demo.tar >/dev/null
@@ -275,8 +277,8 @@ func (m *machine) purge(t *testing.T, before map[string]string, busybox string) 
 	m.clean(t, before, busybox)
 }
 
-// rpm installs, upgrades, downgrades and removes the other package. The rpm of Debian knows nothing of Debian's packages, and ours
-// requires none.
+// rpm installs, upgrades, downgrades and removes the other package. The rpm of Debian knows nothing of Debian's
+// packages, and ours requires none.
 func (m *machine) rpm(t *testing.T, before map[string]string, want model, busybox string) {
 	t.Helper()
 	m.sh(t, "cd "+download+"\nrpm --install ./"+m.rpmOf(thisVersion))
@@ -307,7 +309,8 @@ func (m *machine) remove(t *testing.T, before map[string]string, busybox string)
 // removed removes ballast.
 func (m *machine) removed(t *testing.T, busybox string) {
 	t.Helper()
-	// A mount that its user unmounted, but not with ctr: containerd keeps one for it, and the refusal says what ends that.
+	// A mount that its user unmounted, but not with ctr: containerd keeps one for it, and the refusal says what ends
+	// that.
 	at := m.mountPoint()
 	m.mustPull(t, busybox)
 	m.sh(t, fmt.Sprintf("mkdir %[1]s; ctr images mount --snapshotter ballast %[2]s %[1]s >/dev/null; umount %[1]s", at, busybox))

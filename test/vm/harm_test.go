@@ -34,8 +34,8 @@ func (m *machine) emptied(t *testing.T, want model) {
 	}
 }
 
-// forced removes ballast under a container that uses it, and what that leaves, as setup says. After another setup the same
-// models can be pulled.
+// forced removes ballast under a container that uses it, and what that leaves, as setup says. After another setup the
+// same models can be pulled.
 func (m *machine) forced(t *testing.T, want model, busybox string) {
 	t.Helper()
 	m.mustPull(t, want.ref)

@@ -97,8 +97,8 @@ func startNode(t *testing.T, k kind, kernel, containerd string, more ...cargo) *
 	return m
 }
 
-// installContainerd does what containerd's "Getting started" says after unpacking, and what Kubernetes wants: the cgroups of
-// systemd, a sandbox image, CNI plugins, and a network.
+// installContainerd does what containerd's "Getting started" says after unpacking, and what Kubernetes wants: the
+// cgroups of systemd, a sandbox image, CNI plugins, and a network.
 func (m *machine) installContainerd(t *testing.T) {
 	t.Helper()
 	m.registries.pushImage(t, "pause")
@@ -202,7 +202,8 @@ func (m *machine) replaced(t *testing.T, before string) {
 	m.answers(t)
 }
 
-// foreignFiles lists everything that is not ballast's, containerd's, systemd's, skopeo's or a package manager's own state: modes, owners, links and digests.
+// foreignFiles lists everything that is not ballast's, containerd's, systemd's, skopeo's or a package manager's own
+// state: modes, owners, links and digests.
 func (m *machine) foreignFiles(t *testing.T) map[string]string {
 	t.Helper()
 	const dirs = `/etc /usr/local /opt /srv /home /mnt /var/lib -xdev \( -path /var/lib/containerd -o -path /var/lib/dpkg -o -path /var/lib/rpm -o -path /var/lib/containers -o -path /var/lib/apt -o -path /var/lib/cni -o -path /var/lib/systemd -o -path /var/lib/private \) -prune -o`

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// cuts cuts the power n times in the middle of pulls, at another point each time, and starts the machine with one kernel after
-// the other. Afterwards everything that was pulled is complete and right, without help.
+// cuts cuts the power n times in the middle of pulls, at another point each time, and starts the machine with one
+// kernel after the other. Afterwards everything that was pulled is complete and right, without help.
 func (m *machine) cuts(t *testing.T, n int, kernels ...string) {
 	t.Helper()
 	for i := range n {

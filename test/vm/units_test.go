@@ -30,7 +30,8 @@ func (m *machine) stopReader(t *testing.T, id string) {
 	m.sh(t, fmt.Sprintf("ctr tasks rm -f %[1]s\nctr containers rm %[1]s\nctr images unmount --snapshotter ballast --rm /run/model-%[1]s >/dev/null", id))
 }
 
-// units ends the service in every way while a container reads a model: the container reads on, and the service comes back.
+// units ends the service in every way while a container reads a model: the container reads on, and the service comes
+// back.
 func (m *machine) units(t *testing.T, want model) {
 	t.Helper()
 	comesBack := func(command string) func(t *testing.T) {
@@ -120,8 +121,9 @@ timeout 120 ls -lR /var/lib/ballast >/dev/null`)
 	})
 }
 
-// readsWhile starts to read a model of which little has been downloaded, calls during, and wants the read to end with the right
-// bytes. If the machine is so busy that most of the model is there before, it tries another one with a slower link.
+// readsWhile starts to read a model of which little has been downloaded, calls during, and wants the read to end with
+// the right bytes. If the machine is so busy that most of the model is there before, it tries another one with a
+// slower link.
 func (m *machine) readsWhile(t *testing.T, repository string, seed byte, during func(t *testing.T)) {
 	t.Helper()
 	for rate := int64(1 << 20); ; rate /= 4 {
@@ -137,8 +139,8 @@ func (m *machine) readsWhile(t *testing.T, repository string, seed byte, during 
 	m.healthy(t)
 }
 
-// readWhile is readsWhile with a model and a rate. It returns false, without a call of during, if most of the model is there.
-// systemd runs the reader, as a host service.
+// readWhile is readsWhile with a model and a rate. It returns false, without a call of during, if most of the model
+// is there. systemd runs the reader, as a host service.
 func (m *machine) readWhile(t *testing.T, want model, rate int64, during func(t *testing.T)) bool {
 	t.Helper()
 	m.registries.forget()
@@ -183,8 +185,8 @@ systemd-run --quiet --unit reader.service sh -c 'sha256sum %[1]s/model.gguf >/ru
 	return early
 }
 
-// readAhead reads the first page of a model, of which the first two windows of 16 MiB are read ahead then. The process that does it has
-// left the control group of the service, whose limit of memory is for the daemon.
+// readAhead reads the first page of a model, of which the first two windows of 16 MiB are read ahead then. The
+// process that does it has left the control group of the service, whose limit of memory is for the daemon.
 func (m *machine) readAhead(t *testing.T, want model) {
 	t.Helper()
 	const conf = "/etc/ballast/conf.d/ahead.toml"

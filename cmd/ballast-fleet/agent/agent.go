@@ -34,8 +34,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
-// checkEvery is the interval between checks of the daemon, lookUsage that between looks at its disk and mirrors, and answerWithin
-// how long it may take for a short answer.
+// checkEvery is the interval between checks of the daemon, lookUsage that between looks at its disk and mirrors, and
+// answerWithin how long it may take for a short answer.
 const (
 	checkEvery   = 5 * time.Second
 	lookUsage    = 5 * time.Minute
@@ -217,7 +217,8 @@ func (a *Agent) load(ctx context.Context, node *core.Node) error {
 	return nil
 }
 
-// start starts the attempts that are due, stops those for models that nothing wishes, and returns when the next one is due.
+// start starts the attempts that are due, stops those for models that nothing wishes, and returns when the next one
+// is due.
 func (a *Agent) start(ctx context.Context, wishes map[string]plan.Wish) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -60,7 +60,8 @@ func (a *Agent) saw(changed, ready bool, pulls []wire.Pull) bool {
 	return changed || pulling
 }
 
-// setPins has the daemon pin the versions of all models, and nothing else. A model that is no longer there is fetched again.
+// setPins has the daemon pin the versions of all models, and nothing else. A model that is no longer there is fetched
+// again.
 func (a *Agent) setPins(ctx context.Context) error {
 	var want []wire.FleetPin
 	states, ready := a.states()

@@ -11,11 +11,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Marks are the label of a node with ballast, whose value is "true", and the taint of one without. An empty one is not used.
+// Marks are the label of a node with ballast, whose value is "true", and the taint of one without. An empty one is
+// not used.
 type Marks struct{ Label, Taint string }
 
-// set labels a node, also for sets, and, if free is true, removes the taint. Without a label of its own it has none for sets. An
-// update that another one has preceded is refused, so concurrent changes of taints stay.
+// set labels a node, also for sets, and, if free is true, removes the taint. Without a label of its own it has none
+// for sets. An update that another one has preceded is refused, so concurrent changes of taints stay.
 func (m Marks) set(ctx context.Context, c client.Client, node *core.Node, sets map[string]string, free bool) error {
 	is := node.DeepCopy()
 	if is.Labels == nil {

@@ -43,8 +43,8 @@ func write(w io.Writer, c Cluster, now time.Time) error {
 	return page.Execute(w, viewOf(c, now))
 }
 
-// Handler returns a handler that shows what look returns. Local says that only this machine reaches it: then it answers only
-// requests for an address of loopback, because a web site can give its own name that address.
+// Handler returns a handler that shows what look returns. Local says that only this machine reaches it: then it
+// answers only requests for an address of loopback, because a web site can give its own name that address.
 func Handler(look func(*http.Request) (Cluster, error), local bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {

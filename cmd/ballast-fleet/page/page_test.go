@@ -44,7 +44,8 @@ func text(t *testing.T, c Cluster) (page, seen string) {
 	return page, strings.Join(strings.Fields(seen), " ")
 }
 
-// TestPage shows each state of a model, what is stuck, the traffic and the disks. A node that no set selects is not in a row.
+// TestPage shows each state of a model, what is stuck, the traffic and the disks. A node that no set selects is not
+// in a row.
 func TestPage(t *testing.T) {
 	ready := v1alpha1.ModelState{Ref: "r/a:1", Phase: v1alpha1.PhaseReady, Total: 100, Completed: 100, Since: ago(time.Hour)}
 	half := v1alpha1.ModelState{Ref: "r/a:1", Phase: v1alpha1.PhaseDownloading, Total: 100, Completed: 50, Rate: 1e6, Since: ago(time.Hour)}

@@ -14,11 +14,12 @@ type square struct {
 	done  float64 // percent
 }
 
-// A picture has a square for each node, as paths of SVG: one for each look, since a thousand elements make a browser slow. Few nodes
-// have a text each.
+// A picture has a square for each node, as paths of SVG: one for each look, since a thousand elements make a browser
+// slow. Few nodes have a text each.
 type picture struct {
 	Width, Height, Size int
-	// Ground has all squares, Ready, Part and Failed those of a phase: Part is filled from below as far as the model is there.
+	// Ground has all squares, Ready, Part and Failed those of a phase: Part is filled from below as far as the model
+	// is there.
 	Ground, Ready, Part, Failed string
 	Texts                       []label
 }

@@ -23,9 +23,9 @@ type Wish struct {
 	Set    string
 }
 
-// Wishes returns the models of all sets that select a node, by reference. Of sets that name the same model, the largest
-// number of versions and the highest rate count, and the secret of the set whose name is the first. Versions above the limit
-// are left out, and models above the limit are omitted.
+// Wishes returns the models of all sets that select a node, by reference. Of sets that name the same model, the
+// largest number of versions and the highest rate count, and the secret of the set whose name is the first. Versions
+// above the limit are left out, and models above the limit are omitted.
 func Wishes(sets []v1alpha1.ModelSet, node map[string]string) (all map[string]Wish, omitted int) {
 	all = map[string]Wish{}
 	sets = slices.Clone(sets)
@@ -120,8 +120,8 @@ func Retry(failures int) time.Duration {
 	return min(firstRetry<<min(max(failures-1, 0), 8), lastRetry)
 }
 
-// WriteAfter returns when the state of a node is written, in relation to the last write: at once if more than the progress of
-// downloads, the disk and the received bytes has changed. It returns false if nothing has changed.
+// WriteAfter returns when the state of a node is written, in relation to the last write: at once if more than the
+// progress of downloads, the disk and the received bytes has changed. It returns false if nothing has changed.
 func WriteAfter(was, is v1alpha1.ModelNodeStatus) (time.Duration, bool) {
 	progress := !equality.Semantic.DeepEqual(was.Disk, is.Disk) || !equality.Semantic.DeepEqual(was.Received, is.Received) || !equality.Semantic.DeepEqual(was.Pulls, is.Pulls)
 	other := len(was.List) != len(is.List) || was.Omitted != is.Omitted
@@ -165,8 +165,8 @@ func Pulls(all []wire.Pull) (out []v1alpha1.PullState) {
 	return out
 }
 
-// Usage returns what a ModelNode says about the disk and the sources of a node: of its mirrors those with the most bytes, and
-// gigabytes of the free disk, which otherwise changes all the time.
+// Usage returns what a ModelNode says about the disk and the sources of a node: of its mirrors those with the most
+// bytes, and gigabytes of the free disk, which otherwise changes all the time.
 func Usage(n wire.FleetNode) v1alpha1.ModelNodeStatus {
 	const maxMirrors, maxAddress = 16, 512 // of the schema
 	r := &v1alpha1.ReceivedState{Registries: Bounded(n.Direct)}

@@ -14,7 +14,8 @@ type Tally struct {
 	Desired, Ready, Failed int32
 	Total, Completed       int64 // bytes, as far as they are known
 
-	// Late is the number of nodes that will not have the models by the deadline, and Slowest one of them with the longest time.
+	// Late is the number of nodes that will not have the models by the deadline, and Slowest one of them with the
+	// longest time.
 	Late    int32
 	Slowest string
 	Needs   time.Duration // of it; 0: not known

@@ -22,8 +22,8 @@ type Note struct {
 	At     time.Time
 }
 
-// Progress returns the messages for pods of a node that wait for pulls: one for each tenth of the bytes, and not more than one in
-// 30 seconds. It changes notes, which are those of the node, and removes those of other pods.
+// Progress returns the messages for pods of a node that wait for pulls: one for each tenth of the bytes, and not more
+// than one in 30 seconds. It changes notes, which are those of the node, and removes those of other pods.
 func Progress(pods []core.Pod, pulls []v1alpha1.PullState, notes map[types.UID]Note, now time.Time) map[types.UID]string {
 	out, waiting := map[types.UID]string{}, map[types.UID]bool{}
 	for _, p := range pods {

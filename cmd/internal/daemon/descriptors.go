@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fewDescriptors is the number of open files below which a pull may fail. A pull of 1,500 small files
-// opens 281 at once; several can run at a time, beside the readers of lazy models and directories that stay open (package dirs).
+// fewDescriptors is the number of open files below which a pull may fail. A pull of 1,500 small files opens 281 at
+// once; several can run at a time, beside the readers of lazy models and directories that stay open (package dirs).
 const fewDescriptors = 1024
 
 // warnOfDescriptors logs if the process may open so few files that pulls fail.

@@ -11,7 +11,8 @@ import (
 
 // watchHosts logs, until ctx ends, which hosts.toml files of ballast setup were replaced or taken away, and by whom:
 // without them, models of their registries are empty directories. The list of the files is read again when the
-// configuration changes: setup closes registries when the daemon has started, and a restart for that would cut off readers.
+// configuration changes: setup closes registries when the daemon has started, and a restart for that would cut off
+// readers.
 func (d *Daemon) watchHosts(ctx context.Context) error {
 	closed := d.config.Facade.Closed
 	list := func() []config.HostsFile {

@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// TestWatchdogAsks looks whether the daemon works while it looks for snapshots that containerd has recorded and that do not
-// exist: the snapshot that the former asks for is none of these.
+// TestWatchdogAsks looks whether the daemon works while it looks for snapshots that containerd has recorded and that
+// do not exist: the snapshot that the former asks for is none of these.
 func TestWatchdogAsks(t *testing.T) {
 	d := newDaemon(t, filepath.Join(t.TempDir(), "root"))
 	s := grpc.NewServer()

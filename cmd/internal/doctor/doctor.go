@@ -35,8 +35,8 @@ type Doctor struct {
 	// containerd. May be empty.
 	HostsDirs []string
 
-	// Touch returns when the disk of a directory has written something, or refuses to. Another process writes: one that waits for
-	// a disk that hangs cannot end.
+	// Touch returns when the disk of a directory has written something, or refuses to. Another process writes: one
+	// that waits for a disk that hangs cannot end.
 	Touch func(dir string) error
 
 	// Probe returns why the kernel cannot show models by stubs below a directory, or nil.

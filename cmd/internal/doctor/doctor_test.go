@@ -235,7 +235,8 @@ func TestHealthyNode(t *testing.T) {
 	}
 }
 
-// TestHungDisk checks a root whose disk hangs: the checks that need no disk are made, and the others do not wait for it.
+// TestHungDisk checks a root whose disk hangs: the checks that need no disk are made, and the others do not wait for
+// it.
 func TestHungDisk(t *testing.T) {
 	n := newNode(t)
 	disk := disktest.New(t, "ext4", t.TempDir(), 64<<20)

@@ -112,7 +112,8 @@ func (d *Doctor) root(h *wire.Health) {
 	d.OK(check, "%s is on one file system", dirs["root"].Path)
 }
 
-// mountsIn returns the mount points in rootParts of a root. Also a mount of the same file system is another one for renames.
+// mountsIn returns the mount points in rootParts of a root. Also a mount of the same file system is another one for
+// renames.
 func mountsIn(root string) (points []string, err error) {
 	if root, err = filepath.EvalSymlinks(root); err != nil {
 		return nil, err

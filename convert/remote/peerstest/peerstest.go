@@ -1,8 +1,8 @@
 // Package peerstest has stand-ins for the programs that pass blobs between the nodes of a cluster. They answer as
 // these do, with their faults, and can be told to have more.
 //
-// The stand-in of Dragonfly must not be kinder than dfdaemon and its scheduler. These are its rules, where they come from
-// (dragonflyoss/dragonfly v2.3.4 unless another is named), and the test of each:
+// The stand-in of Dragonfly must not be kinder than dfdaemon and its scheduler. These are its rules, where they come
+// from (dragonflyoss/dragonfly v2.3.4 unless another is named), and the test of each:
 //
 //	a part of 4 MiB is passed on when all of it is there, and the next one may take   client/daemon/peer/peertask_stream.go   TestParts
 //	as long again: bytes come in bursts                                               internal/util/util.go
@@ -16,8 +16,9 @@
 //	a range of 4 MiB or less comes from the registry, for each who asks               client v1.5.1, task.rs                  TestDragonfly in convert/remote
 //	what a node has is given to everybody, without credentials                        client v1.5.1, task.rs                  TestPeersGetNoPrivateModels there
 //
-// It is still kinder in two ways: the scheduler lets one node more than its limit go to the registry (CanBackToSource in
-// task.go), and a node reads from the first node that has a part, which is alive, without finding that out by a timeout.
+// It is still kinder in two ways: the scheduler lets one node more than its limit go to the registry (CanBackToSource
+// in task.go), and a node reads from the first node that has a part, which is alive, without finding that out by a
+// timeout.
 //
 // https://github.com/dragonflyoss/dragonfly/tree/v2.3.4
 // https://github.com/dragonflyoss/client/blob/v1.5.1/dragonfly-client/src/resource/task.rs
@@ -294,8 +295,8 @@ func (c *Cluster) size(w http.ResponseWriter, r *http.Request, task string) (int
 	return resp.ContentLength, true
 }
 
-// part returns the bytes from at to end of a blob, when the node has all of them. It answers an error itself if the answer has
-// not begun.
+// part returns the bytes from at to end of a blob, when the node has all of them. It answers an error itself if the
+// answer has not begun.
 func (d *Dragonfly) part(w http.ResponseWriter, r *http.Request, task string, at, end int64, first bool) ([]byte, bool) {
 	c, key := d.cluster, fmt.Sprint(task, at)
 	one, _ := d.getting.LoadOrStore(key, &sync.Mutex{})

@@ -139,7 +139,8 @@ func TestBackToSource(t *testing.T) {
 	}
 }
 
-// TestHandover checks that the registry gives a part again if the only node that has it dies while another one reads it.
+// TestHandover checks that the registry gives a part again if the only node that has it dies while another one reads
+// it.
 func TestHandover(t *testing.T) {
 	t.Parallel()
 	o := newOrigin(t, 2*part, 0)
@@ -186,8 +187,8 @@ func (o *origin) pull(t *testing.T, node *peerstest.Dragonfly) {
 	}
 }
 
-// TestCopies pulls on three nodes at once, over links that are so slow that more than a second passes between two parts: the registry
-// gives one copy, and a few bytes to confirm the blob.
+// TestCopies pulls on three nodes at once, over links that are so slow that more than a second passes between two
+// parts: the registry gives one copy, and a few bytes to confirm the blob.
 func TestCopies(t *testing.T) {
 	t.Parallel()
 	o := newOrigin(t, 32<<20, 0)

@@ -62,7 +62,8 @@ type signatureJSON struct {
 	Sig []byte `json:"sig"`
 }
 
-// A few is a list of which one more than maxCertificates elements are read: a bundle can have millions, in a multiple of its size.
+// A few is a list of which one more than maxCertificates elements are read: a bundle can have millions, in a multiple
+// of its size.
 type few[T any] []T
 
 // UnmarshalJSON implements json.Unmarshaler.

@@ -8,10 +8,10 @@
 //
 // # Trust
 //
-// A Trust has public keys, root certificates, or both; a key in the bundle is never used. The signer's
-// certificate must allow code signing and, if the Trust has a subject, contain that name as a name of that type. It is verified
-// at the start of its validity: a bundle has no signing time, and a model outlives the certificate of its
-// signer. A leaked certificate therefore stays trusted until its root is removed.
+// A Trust has public keys, root certificates, or both; a key in the bundle is never used. The signer's certificate
+// must allow code signing and, if the Trust has a subject, contain that name as a name of that type. It is verified
+// at the start of its validity: a bundle has no signing time, and a model outlives the certificate of its signer. A
+// leaked certificate therefore stays trusted until its root is removed.
 //
 // An elliptic curve key signs with the hash of its curve; SHA-256 is also accepted, which cosign uses with
 // every key. RSA is PKCS #1 v1.5 or PSS with SHA-256.

@@ -23,10 +23,9 @@ type stream struct {
 // streams are the readers that are tracked, the last one that read last.
 type streams []stream
 
-// read records a read from first to last, and returns whether it is of a reader that is tracked, and how many after last are to be
-// fetched ahead. A reader is at most
-// back before, and forth after, what it has read: its reads arrive in any order, as many at a time as the kernel reads
-// ahead.
+// read records a read from first to last, and returns whether it is of a reader that is tracked, and how many after
+// last are to be fetched ahead. A reader is at most back before, and forth after, what it has read: its reads arrive
+// in any order, as many at a time as the kernel reads ahead.
 func (all *streams) read(first, last, back, forth int) (tracked bool, ahead int) {
 	i := slices.IndexFunc(*all, func(s stream) bool { return first >= s.head-back && first <= s.head+forth })
 	s := stream{head: last}

@@ -12,14 +12,15 @@
 // A chunk that its writer compressed in a way that needs more memory than the chunk, or more bytes than its own, is not
 // read (ErrUndecodable). The file is then complete only when its archive is unpacked whole.
 //
-// Chunks with digests are verified before they are staged; the name of the directory has the digests against which they were
-// verified. Those of an earlier process, or of a time when the file had other users, are verified again:
+// Chunks with digests are verified before they are staged; the name of the directory has the digests against which
+// they were verified. Those of an earlier process, or of a time when the file had other users, are verified again:
 //
 //	synced in this boot (package staging)   before the file is complete, beside the rest of the download; readers get them at once
 //	all others                              before they are read
 //
-// What is wrong, or cannot be read, is fetched again. So are chunks without digests that cannot be read; if they are wrong, so is the
-// file, and all of it is fetched again. Staged bytes belong to one group of sources: other sources may not be entitled to them.
+// What is wrong, or cannot be read, is fetched again. So are chunks without digests that cannot be read; if they are
+// wrong, so is the file, and all of it is fetched again. Staged bytes belong to one group of sources: other sources
+// may not be entitled to them.
 //
 // # A read
 //

@@ -163,8 +163,9 @@ func (f *File) claim(st *stage, g int, flow *transfer.Flow, sure bool) (c *call,
 	return c, true
 }
 
-// has reports whether group g is staged and, if it can be verified by itself, was verified: by this process, or, unless sure
-// is set, by who staged it before it was synced in this boot. Readers need not be sure, before the whole file is.
+// has reports whether group g is staged and, if it can be verified by itself, was verified: by this process, or,
+// unless sure is set, by who staged it before it was synced in this boot. Readers need not be sure, before the whole
+// file is.
 func (f *File) has(st *stage, g int, sure bool) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -58,7 +58,8 @@ func (f *File) Fill(ctx context.Context, flow *transfer.Flow, limit *Patience, a
 	}
 }
 
-// doubts reports whether the file may be right, after a fill that was not sure and returned err: if what is damaged is fetched again.
+// doubts reports whether the file may be right, after a fill that was not sure and returned err: if what is damaged
+// is fetched again.
 func (w *whole) doubts(err error) bool {
 	var not *verify.Error
 	switch l := w.f.Layout; {

@@ -18,8 +18,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// TestKill checks that after a kill nothing is asked for again, that a reader gets what was synced before it at once, and that this is
-// hashed once before the file is complete.
+// TestKill checks that after a kill nothing is asked for again, that a reader gets what was synced before it at once,
+// and that this is hashed once before the file is complete.
 func TestKill(t *testing.T) {
 	const groups, size = 64, 32 << 10 // as many as a checkpoint has
 	file, m := newBlob(groups, size)
@@ -58,8 +58,8 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// TestHashedBesideTheRest checks that what was synced before a kill is hashed while the rest of the file arrives, without
-// the buffers of the download.
+// TestHashedBesideTheRest checks that what was synced before a kill is hashed while the rest of the file arrives,
+// without the buffers of the download.
 func TestHashedBesideTheRest(t *testing.T) {
 	const groups, synced, size = 70, 64, 32 << 10
 	file, m := newBlob(groups, size)

@@ -17,8 +17,8 @@ type Part struct {
 	Flow  *transfer.Flow // the work that it belongs to
 }
 
-// A Sequence is parts of files in the order in which they are expected to be read. Fill fetches them in this order, and a
-// reader that follows it makes those that come next Soon, from Attach to Detach.
+// A Sequence is parts of files in the order in which they are expected to be read. Fill fetches them in this order,
+// and a reader that follows it makes those that come next Soon, from Attach to Detach.
 type Sequence struct {
 	parts []Part
 	at    map[*File][]int32 // by group: the position in parts and 1; 0: not in it
@@ -91,8 +91,8 @@ func (q *Sequence) Fill(ctx context.Context, payer func() string) error {
 // maxJitter is how far the reads of concurrent readers that follow a sequence together are apart, in parts.
 const maxJitter = maxAhead
 
-// read records a read of groups of f, and makes what comes next Soon. It returns false if the sequence does not have them, or the
-// reader does not follow it.
+// read records a read of groups of f, and makes what comes next Soon. It returns false if the sequence does not have
+// them, or the reader does not follow it.
 func (q *Sequence) read(f *File, first, last int) bool {
 	at := q.at[f][first : last+1]
 	if slices.Contains(at, 0) {
@@ -142,8 +142,8 @@ func (f *File) makeIn(st *stage, sl *transfer.Slot, g int) error {
 	return err
 }
 
-// soon makes group g present before a reader needs it, or, without start, lets a running call do so: in the background that
-// would be revoked, and lose what is under way. It does not wait.
+// soon makes group g present before a reader needs it, or, without start, lets a running call do so: in the
+// background that would be revoked, and lose what is under way. It does not wait.
 func (f *File) soon(g int, start bool) {
 	f.mu.Lock()
 	c := f.calls[g]

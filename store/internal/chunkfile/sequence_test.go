@@ -8,8 +8,8 @@ import (
 	"github.com/ballast-dev/ballast/store/transfer"
 )
 
-// TestReaderFollowsSequence: what comes next in a sequence is fetched before a reader that follows it needs it, and nothing that the
-// sequence does not have. A reader that does not follow it makes it fetch nothing.
+// TestReaderFollowsSequence: what comes next in a sequence is fetched before a reader that follows it needs it, and
+// nothing that the sequence does not have. A reader that does not follow it makes it fetch nothing.
 func TestReaderFollowsSequence(t *testing.T) { synctest.Test(t, testReaderFollowsSequence) }
 
 func testReaderFollowsSequence(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Root is an os.Root. Open, OpenFile, Rename, Remove, MkdirAll, Size and Sync are faster for paths whose directory stays
-// open: there, the last element of a path must not be a symbolic link, and a directory must not be removed or
+// A Root is an os.Root. Open, OpenFile, Rename, Remove, MkdirAll, Size and Sync are faster for paths whose directory
+// stays open: there, the last element of a path must not be a symbolic link, and a directory must not be removed or
 // replaced while the Root is open.
 //
 // Its methods are safe for concurrent use.

@@ -19,9 +19,9 @@ func identityOf(d digest.Digest, l *chunkfile.Layout) digest.Digest {
 	return digest.FromString(d.String() + " " + l.ID.String())
 }
 
-// Arrived handles a new object, fetched with a layout unless that is "": it completes its exposures, informs hydrations and adds the object
-// to views that may contain it. If readers used other chunks than those of the layout with which it was made, it
-// first compares the bytes.
+// Arrived handles a new object, fetched with a layout unless that is "": it completes its exposures, informs
+// hydrations and adds the object to views that may contain it. If readers used other chunks than those of the layout
+// with which it was made, it first compares the bytes.
 func (s *Set) Arrived(d, layout digest.Digest) {
 	o, ok := s.Objects.Record(d)
 	var unchecked []*exposure

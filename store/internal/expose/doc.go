@@ -9,8 +9,8 @@
 // way of each exposed file (meta.PutWays) before the file can be read, and it does not change, whatever restarts
 // or other pulls do, because the kernel keeps pages of the file by an identity that follows from it.
 //
-// The first reads of incomplete files are recorded (recording), in their order, for each table and group of sources. What
-// reads a complete file is not seen.
+// The first reads of incomplete files are recorded (recording), in their order, for each table and group of sources.
+// What reads a complete file is not seen.
 //
 // The store decides who may expose what, reserves space, and withdraws exposures without a reference.
 package expose

@@ -12,8 +12,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// A recording is the order in which the files of a table are first read, while they are incomplete, by users of one group
-// of sources. It begins with what is known: a restart or another pull only adds what was not read before.
+// A recording is the order in which the files of a table are first read, while they are incomplete, by users of one
+// group of sources. It begins with what is known: a restart or another pull only adds what was not read before.
 type recording struct {
 	of     recorded
 	files  int               // exposures that record in it; guarded by Set.mu
@@ -139,8 +139,8 @@ func (s *Set) stopRecording(x *exposure) {
 	}
 }
 
-// FirstRead returns a channel that is closed when a user of a group of sources has read of a table, or waits for a whole file of it. It
-// is nil if all files of the table are complete.
+// FirstRead returns a channel that is closed when a user of a group of sources has read of a table, or waits for a
+// whole file of it. It is nil if all files of the table are complete.
 func (s *Set) FirstRead(table digest.Digest, group string) <-chan struct{} {
 	if r := s.recordingOf(recorded{table, group}); r != nil {
 		return r.started

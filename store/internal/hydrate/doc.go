@@ -16,11 +16,11 @@
 // large files that it has come first, in that order across files, and readers follow it (chunkfile.Sequence); the rest
 // comes afterwards. Targets that readers wait for come before all of it. What the order has wrong costs time only.
 //
-// A file is assembled by one hydration at a time; they are locked in a fixed order. One that waits for another
-// gives it its priority, and looks for the file again when the other one has assembled it. An archive is unpacked while it arrives if an
-// unpacker is free, otherwise afterwards: no buffers are held while waiting for one. With a window of zstd above smallWindow
-// it is unpacked afterwards, one at a time, so that no registry decides for how long the memory is in use. If an unpacker is
-// revoked because no bytes arrive, the fetched bytes stay and are unpacked again.
+// A file is assembled by one hydration at a time; they are locked in a fixed order. One that waits for another gives
+// it its priority, and looks for the file again when the other one has assembled it. An archive is unpacked while it
+// arrives if an unpacker is free, otherwise afterwards: no buffers are held while waiting for one. With a window of
+// zstd above smallWindow it is unpacked afterwards, one at a time, so that no registry decides for how long the
+// memory is in use. If an unpacker is revoked because no bytes arrive, the fetched bytes stay and are unpacked again.
 //
 // A file that arrives from elsewhere (Arrived) ends its fetch without an error.
 //
@@ -36,14 +36,15 @@
 //	fragments                   staged at their offsets in the assembled file, which is published when
 //	                            the digests of all fragments match
 //
-// A blob whose files all have chunks with digests is not fetched whole, and a chunk in an existing object
-// is copied. The exception is a compressed archive of which some chunk cannot be decompressed, or has other bytes from all
+// A blob whose files all have chunks with digests is not fetched whole, and a chunk in an existing object is copied.
+// The exception is a compressed archive of which some chunk cannot be decompressed, or has other bytes from all
 // sources than the table says: it is unpacked whole, like one without a table of contents, and what of it has the
-// digest of a file of the table is that file. If the table has the states of the file's digest between the chunks (verify.State), chunks are
-// verified by these states, in any order and on all cores, which also verifies the file. Otherwise the bytes
-// are hashed for the chunk and again for the file.
+// digest of a file of the table is that file. If the table has the states of the file's digest between the chunks
+// (verify.State), chunks are verified by these states, in any order and on all cores, which also verifies the file.
+// Otherwise the bytes are hashed for the chunk and again for the file.
 //
-// A fetch of the same blob from the same group reuses staged bytes. All that an earlier process staged is verified again before
-// it becomes an object: chunks with digests one by one (package chunkfile), everything else with its blob. Chunks that are
-// wrong, cut off or cannot be read are fetched again, and a blob that turns out to be wrong is fetched once more from scratch.
+// A fetch of the same blob from the same group reuses staged bytes. All that an earlier process staged is verified
+// again before it becomes an object: chunks with digests one by one (package chunkfile), everything else with its
+// blob. Chunks that are wrong, cut off or cannot be read are fetched again, and a blob that turns out to be wrong is
+// fetched once more from scratch.
 package hydrate

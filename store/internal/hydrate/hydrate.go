@@ -29,8 +29,8 @@ const parallelSmall = 96
 // other writers.
 const parallelSyncs = 32
 
-// syncAll is the number of members of an archive from which on the whole file system is synced at once, as for the tree that
-// shows them (snapshotter/tree): 10,000 members then cost no open, fsync and close each.
+// syncAll is the number of members of an archive from which on the whole file system is synced at once, as for the
+// tree that shows them (snapshotter/tree): 10,000 members then cost no open, fsync and close each.
 const syncAll = 512
 
 // together calls do for all concurrently, to share syncs, and returns the first error.
@@ -55,8 +55,8 @@ type Options struct {
 	// Background gives the work a lower priority than awaited work and readers.
 	Background bool
 
-	// Limiter, if not nil, limits what the work starts to download, while it is in the background: until a reader or a caller
-	// without Background waits for it.
+	// Limiter, if not nil, limits what the work starts to download, while it is in the background: until a reader or
+	// a caller without Background waits for it.
 	Limiter *transfer.Limiter
 }
 
@@ -372,8 +372,8 @@ func (t *Target) unpacked() int64 {
 	return t.Blob.Size
 }
 
-// fetchTargets fetches targets, what the wish has before the rest, and concurrently hashes the files assembled from them.
-// It stops at the first error.
+// fetchTargets fetches targets, what the wish has before the rest, and concurrently hashes the files assembled from
+// them. It stops at the first error.
 func (e *Engine) fetchTargets(ctx context.Context, h *hydration, missing []int, wish wish, assemblies []*assembly) error {
 	fragments := map[digest.Digest]chan struct{}{} // closed when verified
 	for _, i := range missing {

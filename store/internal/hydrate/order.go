@@ -78,9 +78,9 @@ func (a *ahead) free(g int) int {
 	return g
 }
 
-// wish returns what an order has of the missing targets, and sorts these: the early ones first, and then those with parts.
-// Strangers write orders: it takes the time and memory of the groups and parts that the table has and of the number of
-// ranges, whatever these name, also by several paths of one content.
+// wish returns what an order has of the missing targets, and sorts these: the early ones first, and then those with
+// parts. Strangers write orders: it takes the time and memory of the groups and parts that the table has and of the
+// number of ranges, whatever these name, also by several paths of one content.
 func (e *Engine) wish(h *hydration, t *filetable.Table, order []filetable.Range, missing []int) wish {
 	w := wish{early: map[int]bool{}}
 	if len(order) == 0 {

@@ -83,7 +83,8 @@ func (e *Engine) Work() []Work {
 	return out
 }
 
-// busyRate is the rate in bytes a second from which an engine is busy: anybody can keep a slower transfer going for ever.
+// busyRate is the rate in bytes a second from which an engine is busy: anybody can keep a slower transfer going for
+// ever.
 const busyRate = 1 << 20
 
 // Busy reports whether bytes arrive at a rate that counts, or a hydration has just begun.

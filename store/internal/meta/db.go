@@ -144,7 +144,8 @@ func seal(bucket, key, value []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(make([]byte, 0, sealLen+len(value)), checksum(bucket, key, value)), value...)
 }
 
-// separator is in front of key and value in a checksum. As a literal, it would be allocated for each of a million records.
+// separator is in front of key and value in a checksum. As a literal, it would be allocated for each of a million
+// records.
 var separator = []byte{0}
 
 func checksum(bucket, key, value []byte) (sum uint32) {

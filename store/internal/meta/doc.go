@@ -34,17 +34,17 @@
 // The value of version is text. It also stands, as a line, in the file <path>.schema: a version of ballast must be able
 // to name the schema of any other, also while a daemon has the database open.
 //
-// A recipe is the digest of the JSON of a Source with parts; its value is the digest of the assembled file. Numbers are
-// big endian, and digests their 32 bytes, also as keys of objects. A value in objects is an objectHead and the names of sources that may have a
-// private object, one on each line; one in tables is a tableHead and the digests of its objects. A key in chunks is
-// the digest of a chunk; the value is the digest of an object and the offset of the chunk in it (8 bytes). Entries may be
-// outdated: copied bytes are verified.
+// A recipe is the digest of the JSON of a Source with parts; its value is the digest of the assembled file. Numbers
+// are big endian, and digests their 32 bytes, also as keys of objects. A value in objects is an objectHead and the
+// names of sources that may have a private object, one on each line; one in tables is a tableHead and the digests of
+// its objects. A key in chunks is the digest of a chunk; the value is the digest of an object and the offset of the
+// chunk in it (8 bytes). Entries may be outdated: copied bytes are verified.
 //
-// A value in ways has the identity under which a file of a view is read before, and after, it is complete, the
-// tables that show it in this way, and how often wrong bytes were read, which changes the identity. Its key is
-// a digest, preceded by the name of the view and a space except in the common view. A value in verdicts lists the
-// policies that the signatures of a table or manifest satisfy, and one in orders the orders in which a table is
-// read from groups of sources. A reference is named snapshot/<id>, pin/<reference> or origin/<digest>. Each object counts for one of the
+// A value in ways has the identity under which a file of a view is read before, and after, it is complete, the tables
+// that show it in this way, and how often wrong bytes were read, which changes the identity. Its key is a digest,
+// preceded by the name of the view and a space except in the common view. A value in verdicts lists the policies that
+// the signatures of a table or manifest satisfy, and one in orders the orders in which a table is read from groups of
+// sources. A reference is named snapshot/<id>, pin/<reference> or origin/<digest>. Each object counts for one of the
 // references that need it, so that the sum over snapshots is the disk usage.
 //
 // The index, in memory, knows which records need which objects. It is built when the database is opened and

@@ -65,8 +65,8 @@ func TestExpireBesideWrites(t *testing.T) {
 	}
 }
 
-// TestCollectionReadsNoTable checks that searching for what nothing needs looks up neither tables nor their objects in the
-// database, of which each lookup maps a part into memory.
+// TestCollectionReadsNoTable checks that searching for what nothing needs looks up neither tables nor their objects
+// in the database, of which each lookup maps a part into memory.
 func TestCollectionReadsNoTable(t *testing.T) {
 	lookups := func(tables int) int64 {
 		db, err := Open(filepath.Join(t.TempDir(), "store.db"), Options{Log: slog.New(slog.DiscardHandler)})

@@ -23,11 +23,12 @@ type Object struct {
 	Private []string
 }
 
-// objectHead is the length of the begin of a recorded object: its size, and when it was used, in nanoseconds since 1970.
-// The names of its sources follow, one on each line.
+// objectHead is the length of the begin of a recorded object: its size, and when it was used, in nanoseconds since
+// 1970. The names of its sources follow, one on each line.
 const objectHead = 8 + 8
 
-// MarshalBinary implements encoding.BinaryMarshaler. It returns errdefs.ErrInvalidArgument for a name that is not a line.
+// MarshalBinary implements encoding.BinaryMarshaler. It returns errdefs.ErrInvalidArgument for a name that is not a
+// line.
 func (o Object) MarshalBinary() ([]byte, error) {
 	for _, n := range o.Private {
 		if n == "" || strings.Contains(n, "\n") {

@@ -39,8 +39,8 @@ type Found struct {
 	Unrecorded int   // files without a record
 }
 
-// Compare compares the names and sizes of all files below objects with the records. It works a tenth of the time. Missing
-// files, and those of another size, are no longer objects, and files without a record are unrecorded.
+// Compare compares the names and sizes of all files below objects with the records. It works a tenth of the time.
+// Missing files, and those of another size, are no longer objects, and files without a record are unrecorded.
 func (s *Objects) Compare(ctx context.Context) (Found, error) { return s.compare(ctx, restFactor) }
 
 // compare is Compare with another restFactor.

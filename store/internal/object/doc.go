@@ -19,9 +19,9 @@
 // # Comparing files with records
 //
 // There can be millions of files, so Open looks at none. Compare runs in the background, with rests, once after each
-// start, and for Check. Until it comes to a file, who uses the object finds the difference: Has compares the size, and a
-// file without a record is found by its name when it is opened, claimed or recovered. Wrong bytes of the right size are
-// found by reading: CheckOne, for a scrub, and Check.
+// start, and for Check. Until it comes to a file, who uses the object finds the difference: Has compares the size,
+// and a file without a record is found by its name when it is opened, claimed or recovered. Wrong bytes of the right
+// size are found by reading: CheckOne, for a scrub, and Check.
 //
 // The record of an object names the sources that may have it, if it was fetched with credentials. For the
 // case that the record is lost, an attribute of the file has the same names.

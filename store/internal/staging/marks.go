@@ -37,8 +37,9 @@ func (p *Partial) openMarks(same, sameBoot bool) (err error) {
 	return nil
 }
 
-// readMarks loads the marks, and writes them if the boot changes them: before the head, which would make them those of this
-// boot. Marks of another length are damaged and count as absent, as in Marked; so do those of bytes that are not in their files.
+// readMarks loads the marks, and writes them if the boot changes them: before the head, which would make them those
+// of this boot. Marks of another length are damaged and count as absent, as in Marked; so do those of bytes that are
+// not in their files.
 func (p *Partial) readMarks(sameBoot bool) error {
 	p.state = make([]byte, p.Chunks())
 	info, err := p.marks.Stat()
@@ -72,8 +73,8 @@ func (p *Partial) readMarks(sameBoot bool) error {
 	return err
 }
 
-// isCut returns a function that reports whether staged files end before a chunk does: they became objects just before the
-// process ended, or are damaged.
+// isCut returns a function that reports whether staged files end before a chunk does: they became objects just before
+// the process ended, or are damaged.
 func (p *Partial) isCut() func(i int) bool {
 	sizes := map[string]int64{}
 	return func(i int) bool {
@@ -118,7 +119,8 @@ func (p *Partial) Has(i int) bool {
 	return p.state[i] != markAbsent
 }
 
-// Synced reports whether chunk i was synced in this boot, maybe by an earlier process: what is read is what was written.
+// Synced reports whether chunk i was synced in this boot, maybe by an earlier process: what is read is what was
+// written.
 func (p *Partial) Synced(i int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

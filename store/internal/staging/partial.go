@@ -255,10 +255,11 @@ func (p *Partial) Data() (data *os.File, done func() error, err error) {
 	return p.file("data", os.O_CREATE)
 }
 
-// SyncAll makes all staged files durable by one sync of the file system, which also waits for other writers. It is not for a
-// Resumed Partial: the directory was opened before the first byte of this process was written, so that no error of these bytes
-// is missed, but an error of earlier bytes may have been reported before, and then only their own files have it. Nor is it for a kernel that tells no errors
-// (durable.SyncfsTells). If it fails, all staged bytes are dropped, as by Sync.
+// SyncAll makes all staged files durable by one sync of the file system, which also waits for other writers. It is
+// not for a Resumed Partial: the directory was opened before the first byte of this process was written, so that no
+// error of these bytes is missed, but an error of earlier bytes may have been reported before, and then only their
+// own files have it. Nor is it for a kernel that tells no errors (durable.SyncfsTells). If it fails, all staged bytes
+// are dropped, as by Sync.
 func (p *Partial) SyncAll() error {
 	if err := p.Lost(); err != nil {
 		return err

@@ -20,8 +20,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Disk is a file system on a disk that fails as it is told: it can lose power, fail writes and flushes, have bad sectors,
-// and hang. It is a file of a FUSE file system below a loop device, so that what the kernel does about that is real.
+// A Disk is a file system on a disk that fails as it is told: it can lose power, fail writes and flushes, have bad
+// sectors, and hang. It is a file of a FUSE file system below a loop device, so that what the kernel does about that
+// is real.
 type Disk struct {
 	Dir string // where it is mounted
 
@@ -52,8 +53,8 @@ func New(t testing.TB, fstype, dir string, size int64) *Disk {
 	return d
 }
 
-// Cut is a power cut: of what was written since the last flush, the 4 KiB blocks stay of which keep returns true, in the order of
-// the writes. All that uses the file system must have ended. The file system is mounted again.
+// Cut is a power cut: of what was written since the last flush, the 4 KiB blocks stay of which keep returns true, in
+// the order of the writes. All that uses the file system must have ended. The file system is mounted again.
 func (d *Disk) Cut(keep func() bool) {
 	d.t.Helper()
 	d.mu.Lock()

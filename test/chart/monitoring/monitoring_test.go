@@ -104,7 +104,8 @@ func rules(t *testing.T) map[string]rulefmt.Rule {
 	return out
 }
 
-// TestAlerts has each alert fire on series that it is for, for as long as it wants, and not on those of a well node or before.
+// TestAlerts has each alert fire on series that it is for, for as long as it wants, and not on those of a well node
+// or before.
 func TestAlerts(t *testing.T) {
 	load, names := recordedSeries(t)
 	names["up"] = true

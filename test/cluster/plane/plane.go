@@ -22,12 +22,12 @@ type Options struct {
 	// Tools is the directory with the programs.
 	Tools string
 
-	// Address is another address by which the nodes reach the API server, and Services the network of services, whose first
-	// address it is. Without one it is 127.0.0.1.
+	// Address is another address by which the nodes reach the API server, and Services the network of services, whose
+	// first address it is. Without one it is 127.0.0.1.
 	Address, Services string
 
-	// Listen is the address and port of the API server, which then reaches kubelets by their addresses. It is a free port of the
-	// loopback device by default, and kubelets are reached by the names of their nodes.
+	// Listen is the address and port of the API server, which then reaches kubelets by their addresses. It is a free
+	// port of the loopback device by default, and kubelets are reached by the names of their nodes.
 	Listen string
 
 	// Nodes are the names of nodes with the token of a kubelet, "node-NAME".

@@ -87,8 +87,8 @@ func outer(cmd *exec.Cmd, more uintptr) int {
 	}
 }
 
-// InNamespaces returns a command that runs this program with arguments in new namespaces of mounts, processes, network and the
-// name of the machine, below a process 1 as that of Main. There, Main calls f, and [Inside] is true.
+// InNamespaces returns a command that runs this program with arguments in new namespaces of mounts, processes,
+// network and the name of the machine, below a process 1 as that of Main. There, Main calls f, and [Inside] is true.
 func InNamespaces(args ...string) *exec.Cmd {
 	cmd := again("init", args)
 	cmd.Stdin, cmd.Stdout = nil, nil

@@ -22,8 +22,8 @@ var sysctls = map[string]string{
 	"kernel/keys/root_maxbytes": "25000000",
 }
 
-// HideSysctls shows a kubelet the kernel settings that it requires, in files below dir, so that it does not change those of the
-// machine. It works in the mount namespace of the caller, until show is called.
+// HideSysctls shows a kubelet the kernel settings that it requires, in files below dir, so that it does not change
+// those of the machine. It works in the mount namespace of the caller, until show is called.
 func HideSysctls(dir string) (show func() error, err error) {
 	var hidden []string
 	show = func() (err error) {
@@ -60,7 +60,8 @@ func Empty(dir, p string) error {
 	return unix.Mount(fresh, p, "", unix.MS_BIND, "")
 }
 
-// Disk makes a file with an ext4 file system of a size in bytes, and mounts it at a directory with options, of which "loop" is one.
+// Disk makes a file with an ext4 file system of a size in bytes, and mounts it at a directory with options, of which
+// "loop" is one.
 func Disk(file string, size int64, dir, options string) error {
 	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Truncate(file, size)); err != nil {
 		return err
@@ -73,8 +74,8 @@ func Disk(file string, size int64, dir, options string) error {
 	return nil
 }
 
-// Tree lists what is in directories of a machine, in which sh runs scripts: modes, owners, links, and the digests of files up to
-// 8 MiB. where is the begin of a command line of find, with what is left out.
+// Tree lists what is in directories of a machine, in which sh runs scripts: modes, owners, links, and the digests of
+// files up to 8 MiB. where is the begin of a command line of find, with what is left out.
 func Tree(sh func(script string) string, where string) map[string]string {
 	out := sh("find " + where + ` -printf '%M %U:%G %l\t%p\n'; find ` + where + ` -type f -size -8M -exec sha256sum {} + | sed 's/  /\t#/'`)
 	files := map[string]string{}

@@ -51,9 +51,9 @@ func start(t TB, name, log string, env []string, files []*os.File, argv ...strin
 // startAgain is how long after its end a program of Keep is started again.
 const startAgain = time.Second
 
-// Keep is Start for a program that is started again whenever it ends by itself, as a kubelet does with the containers of pods: on
-// a busy machine a controller loses its lease, and an API server gives up its start. The test fails if the program ends with a code
-// that is none of codes, such as that of a panic.
+// Keep is Start for a program that is started again whenever it ends by itself, as a kubelet does with the containers
+// of pods: on a busy machine a controller loses its lease, and an API server gives up its start. The test fails if
+// the program ends with a code that is none of codes, such as that of a panic.
 func Keep(t TB, name, log string, env []string, codes []int, argv ...string) *Process {
 	t.Helper()
 	p := begin(t, name, log, env, nil, argv)

@@ -84,8 +84,8 @@ func (p *Program) Cleanup(f func()) {
 	p.cleanups = append(p.cleanups, f)
 }
 
-// repository is the directory of the product's go.mod, in which tests and programs are started, or ""; that of a release is
-// started elsewhere.
+// repository is the directory of the product's go.mod, in which tests and programs are started, or ""; that of a
+// release is started elsewhere.
 var repository = func() string {
 	for dir, _ := os.Getwd(); dir != "" && dir != "/"; dir = filepath.Dir(dir) {
 		if _, err := os.Stat(filepath.Join(dir, "test", versionsFile)); err == nil {

@@ -1,8 +1,9 @@
-// Package systemctl does for a test what systemctl does for "ballast setup", without systemd, with real programs and units.
+// Package systemctl does for a test what systemctl does for "ballast setup", without systemd, with real programs and
+// units.
 //
-// It emulates start, stop, restart and try-restart (ExecStart, Type=notify, Wants of services, KillMode=process), is-active,
-// enable and disable (the links), daemon-reload and clean. A socket unit is only marked as active: the daemon binds its port
-// itself. Programs that end are not restarted.
+// It emulates start, stop, restart and try-restart (ExecStart, Type=notify, Wants of services, KillMode=process),
+// is-active, enable and disable (the links), daemon-reload and clean. A socket unit is only marked as active: the
+// daemon binds its port itself. Programs that end are not restarted.
 //
 // The program of a test is the emulated systemctl, see [Main].
 package systemctl
@@ -36,7 +37,8 @@ const (
 	patience = 8 * time.Minute
 )
 
-// Unit returns a unit that starts a command line with a PATH as distributions do: it stops only its own process, not containers.
+// Unit returns a unit that starts a command line with a PATH as distributions do: it stops only its own process, not
+// containers.
 func Unit(description, command, path string) string {
 	return fmt.Sprintf(`[Unit]
 Description=%s
@@ -72,8 +74,8 @@ func Main() {
 	os.Exit(0)
 }
 
-// Install installs the systemctl of a machine. With served, it asks the one that Serve serves: a service that a pod itself
-// starts would end with the pod.
+// Install installs the systemctl of a machine. With served, it asks the one that Serve serves: a service that a pod
+// itself starts would end with the pod.
 func Install(served bool) error {
 	self, err := os.Executable()
 	if err != nil {

@@ -49,8 +49,8 @@ const (
 // Matches reports whether the rule applies to a name, "host/path".
 func (r *VerifyRule) Matches(name string) bool { return matches(r.Match, name) }
 
-// MayMatch reports whether the rule is for a port of the host of a name without a port, which containerd leaves out. Such
-// a rule can refuse the name, but not allow it.
+// MayMatch reports whether the rule is for a port of the host of a name without a port, which containerd leaves out.
+// Such a rule can refuse the name, but not allow it.
 func (r *VerifyRule) MayMatch(name string) bool { return mayMatch(r.Match, name) }
 
 // Requires returns the match of the first rule by which an image of a host can be refused because of

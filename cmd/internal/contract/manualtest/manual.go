@@ -128,8 +128,8 @@ func table(page, after, title string) (Section, error) {
 	return s, nil
 }
 
-// Sections returns the sections of the man page of the command, or of the daemon, that are not in --help. Most are tables
-// in the documentation.
+// Sections returns the sections of the man page of the command, or of the daemon, that are not in --help. Most are
+// tables in the documentation.
 func Sections(docs string, command bool, neighbour string) (all []Section, err error) {
 	for _, s := range []struct {
 		page, after, title string

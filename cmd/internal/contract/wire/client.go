@@ -22,15 +22,15 @@ import (
 // MaxBody is the largest body of a request or of an error, in bytes.
 const MaxBody = 1 << 20
 
-// The daemon says with a response of status 102 that it works on an answer: after FirstWorking, then every Working while its disk
-// writes.
+// The daemon says with a response of status 102 that it works on an answer: after FirstWorking, then every Working
+// while its disk writes.
 const (
 	FirstWorking = time.Second
 	Working      = 5 * time.Second
 )
 
-// maxSilence is how long the daemon may say nothing before its answer begins: first, so that commands end soon when it hangs, and
-// while it works, when its disk may be slow.
+// maxSilence is how long the daemon may say nothing before its answer begins: first, so that commands end soon when
+// it hangs, and while it works, when its disk may be slow.
 const (
 	maxSilence        = 10 * time.Second
 	maxSilenceWorking = time.Minute
@@ -39,8 +39,8 @@ const (
 // ErrSilent means that the daemon has not begun to answer.
 var ErrSilent = fmt.Errorf("ballastd does not answer: it hangs, or its disk does; systemctl restart ballastd ends that, if it is not the disk: %w", errdefs.ErrUnavailable)
 
-// A Client sends requests to the daemon. Errors have the category of the daemon's error, or
-// errdefs.ErrUnavailable if the daemon does not answer: ErrSilent if it runs. An answer that has begun may take any time.
+// A Client sends requests to the daemon. Errors have the category of the daemon's error, or errdefs.ErrUnavailable if
+// the daemon does not answer: ErrSilent if it runs. An answer that has begun may take any time.
 type Client struct {
 	address string
 	http    http.Client

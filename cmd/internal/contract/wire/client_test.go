@@ -14,7 +14,8 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// TestRestart sends requests, of both kinds, to a daemon that has just restarted, also while others send requests all the time.
+// TestRestart sends requests, of both kinds, to a daemon that has just restarted, also while others send requests all
+// the time.
 func TestRestart(t *testing.T) {
 	for _, others := range []int{0, 4} {
 		t.Run(fmt.Sprintf("%d others", others), func(t *testing.T) {

@@ -1,9 +1,9 @@
-// Package wire is the contract between the daemon and its clients: the requests and answers of its sockets, which "-o json"
-// prints too, the errors, and a client. It is a leaf: it knows nothing of the engine, whose types cmd/internal/contract/translate
-// translates.
+// Package wire is the contract between the daemon and its clients: the requests and answers of its sockets, which "-o
+// json" prints too, the errors, and a client. It is a leaf: it knows nothing of the engine, whose types
+// cmd/internal/contract/translate translates.
 //
-// The admin socket is HTTP over a unix socket that only root can open. The daemon holds a lock on the database of the store, so
-// the command line asks the daemon.
+// The admin socket is HTTP over a unix socket that only root can open. The daemon holds a lock on the database of the
+// store, so the command line asks the daemon.
 //
 //	GET    /v1/version
 //	GET    /v1/health             facts for "ballast doctor"
@@ -33,9 +33,10 @@
 //	GET    /metrics
 //	GET    /debug/pprof/
 //
-// The client waits no longer than ten seconds for the first byte of an answer, and a minute for another one: of an answer that takes
-// longer, the daemon says so with responses of status 102 (Processing), as long as its disk writes. A daemon that hangs therefore ends
-// a command, and one that works long does not. Once an answer has begun, it may take any time.
+// The client waits no longer than ten seconds for the first byte of an answer, and a minute for another one: of an
+// answer that takes longer, the daemon says so with responses of status 102 (Processing), as long as its disk writes.
+// A daemon that hangs therefore ends a command, and one that works long does not. Once an answer has begun, it may
+// take any time.
 //
 // Answers are JSON. A stream has one JSON value a line; its last line has the result or the error. An error is
 // an object with a code, which names a category of github.com/containerd/errdefs, and a message for people, which
@@ -49,7 +50,8 @@
 //
 // # Compatibility
 //
-// From v0.1.0 on, within one major version: a member keeps its name, type, unit and meaning, and a path its request. New
-// members and new values of states, kinds and statuses can appear at any time, so clients ignore what they do not know. A member
-// goes one minor version after the change log has named it. The daemon and its clients need not have the same version.
+// From v0.1.0 on, within one major version: a member keeps its name, type, unit and meaning, and a path its request.
+// New members and new values of states, kinds and statuses can appear at any time, so clients ignore what they do not
+// know. A member goes one minor version after the change log has named it. The daemon and its clients need not have
+// the same version.
 package wire

@@ -27,8 +27,8 @@ type Range struct {
 	Size   int64  `json:"size"`   // bytes
 }
 
-// Order returns the order in which a model is first read by those who pulled it from the repository of a reference. It returns
-// errdefs.ErrNotFound if no read is known.
+// Order returns the order in which a model is first read by those who pulled it from the repository of a reference.
+// It returns errdefs.ErrNotFound if no read is known.
 func (c *Client) Order(ctx context.Context, ref string) (v Recorded, err error) {
 	return v, c.call(ctx, http.MethodGet, "/v1/order?name="+url.QueryEscape(ref), nil, &v)
 }

@@ -21,8 +21,8 @@ type PrefetchRequest struct {
 	// at the same time, and the others afterwards. Without it, the download begins at once.
 	List string `json:"list,omitempty"`
 
-	// Rate limits the downloads of the list, or of this model without a list, in bytes per second; 0: no limit. The limit ends
-	// when somebody else waits for the model.
+	// Rate limits the downloads of the list, or of this model without a list, in bytes per second; 0: no limit. The
+	// limit ends when somebody else waits for the model.
 	Rate int64 `json:"rate,omitempty"`
 }
 
@@ -108,7 +108,8 @@ type Job struct {
 	Waiting   int           `json:"waiting,omitempty"` // the number of waiting clients, without readers of files
 	Reads     int64         `json:"reads,omitempty"`   // the number of reads of its files that wait
 
-	// Limit is what limits the rate: "network", "rate" (lazy.rate, or that of a request), "hash" or "disk". Empty if nothing is transferred.
+	// Limit is what limits the rate: "network", "rate" (lazy.rate, or that of a request), "hash" or "disk". Empty if
+	// nothing is transferred.
 	Limit string `json:"limit,omitempty"`
 
 	// Ends is when a job of KindAbandoned stops unless a client waits for it before.

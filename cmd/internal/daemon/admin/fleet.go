@@ -40,7 +40,8 @@ func (h *Handler) FleetRoutes() http.Handler {
 	return working(mux, h.Node)
 }
 
-// fleetPull downloads a model, as a prefetch does, which has no time limit, and has containerd pull it, which finds all files.
+// fleetPull downloads a model, as a prefetch does, which has no time limit, and has containerd pull it, which finds
+// all files.
 func (h *Handler) fleetPull(ctx context.Context, r wire.FleetPullRequest, out *lines) error {
 	ref, err := resolve.ParseRef(r.Ref)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// TestResolveRoutes: users see where a public model is mounted, if they can enter that directory and it is mounted by the name
-// that they give.
+// TestResolveRoutes: users see where a public model is mounted, if they can enter that directory and it is mounted by
+// the name that they give.
 func TestResolveRoutes(t *testing.T) {
 	r := newRig(t)
 	const private = "reg.example/team/private:v1"

@@ -375,7 +375,8 @@ func TestScrubRepairsWhatIsDamaged(t *testing.T) {
 	}
 }
 
-// TestScrubDownloadsNoEvicted restores the damaged manifest of an image, and does not download its files, which are not there.
+// TestScrubDownloadsNoEvicted restores the damaged manifest of an image, and does not download its files, which are
+// not there.
 func TestScrubDownloadsNoEvicted(t *testing.T) {
 	r := newRig(t)
 	manifest := filepath.Join(r.store.ObjectsDir(), store.ObjectName(r.image.Manifest))

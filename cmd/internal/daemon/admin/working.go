@@ -9,8 +9,8 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 )
 
-// working returns next, whose clients learn that the daemon works on an answer that takes long (wire.Working). node.Touch returns
-// when the disk has written something: while it hangs they learn nothing.
+// working returns next, whose clients learn that the daemon works on an answer that takes long (wire.Working).
+// node.Touch returns when the disk has written something: while it hangs they learn nothing.
 func working(next http.Handler, node Node) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a := &answering{ResponseWriter: w, header: http.Header{}}
@@ -36,7 +36,8 @@ func working(next http.Handler, node Node) http.Handler {
 	})
 }
 
-// An answering is a response that has not begun, or has. Before that, all of it belongs to who says that the daemon works.
+// An answering is a response that has not begun, or has. Before that, all of it belongs to who says that the daemon
+// works.
 type answering struct {
 	http.ResponseWriter
 	header http.Header // of the response until it begins

@@ -179,8 +179,8 @@ func (a *Ahead) follow(ctx context.Context, name string, always bool, open func(
 	return nil
 }
 
-// requestTime returns how long the disk takes at least for a page of a file, or any time less than slow. The page cache is neither used
-// nor filled. It returns errors.ErrUnsupported if the file system cannot do that.
+// requestTime returns how long the disk takes at least for a page of a file, or any time less than slow. The page
+// cache is neither used nor filled. It returns errors.ErrUnsupported if the file system cannot do that.
 func requestTime(f *os.File) (time.Duration, error) {
 	const tries = 16 // the load of the machine delays some of them
 	info, err := f.Stat()

@@ -28,9 +28,10 @@ const (
 	often, seldom = 10 * time.Millisecond, 100 * time.Millisecond
 )
 
-// Run reads files ahead of their readers until everything is read, nobody has read on for some minutes or ctx
-// ends. Files are closed as soon as they are read, or removed, which frees their space. The pages are charged to the memory cgroup with the directory cgroup, which the process moves to. If it
-// is empty, that is the root of the hierarchy; it returns errdefs.ErrFailedPrecondition if that is limited.
+// Run reads files ahead of their readers until everything is read, nobody has read on for some minutes or ctx ends.
+// Files are closed as soon as they are read, or removed, which frees their space. The pages are charged to the memory
+// cgroup with the directory cgroup, which the process moves to. If it is empty, that is the root of the hierarchy; it
+// returns errdefs.ErrFailedPrecondition if that is limited.
 func Run(ctx context.Context, cgroup string, files []*os.File) error {
 	if err := enter(cgroup); err != nil {
 		return err
@@ -220,8 +221,8 @@ const maxPressure = 5
 // enough is available, but in tests, whose machine may be short of memory.
 var enough = available
 
-// available reports whether n more bytes of the page cache leave the node a quarter of its available memory, and no process
-// waits for memory.
+// available reports whether n more bytes of the page cache leave the node a quarter of its available memory, and no
+// process waits for memory.
 func available(n int64) bool {
 	var some float64
 	if p, err := os.ReadFile("/proc/pressure/memory"); err == nil { // not every kernel has it

@@ -111,8 +111,8 @@ func (c *Care) sweep(ctx context.Context) {
 	}
 }
 
-// ReleaseUnneeded releases models that are held for removed images of containerd and removed mounts on the host: a reboot removes all
-// mounts.
+// ReleaseUnneeded releases models that are held for removed images of containerd and removed mounts on the host: a
+// reboot removes all mounts.
 func (c *Care) ReleaseUnneeded(ctx context.Context) error {
 	var errs []error
 	for _, h := range c.Held {

@@ -17,9 +17,9 @@ import (
 // progressEvery is the interval between two lines of progress.
 const progressEvery = 200 * time.Millisecond
 
-// Verify compares the objects and snapshots of a table, or all if table is empty, with their digests, and repairs them if repair
-// is set. ref is the reference by which the model was requested, or zero. If a repair fails, it returns both the result and the
-// error.
+// Verify compares the objects and snapshots of a table, or all if table is empty, with their digests, and repairs
+// them if repair is set. ref is the reference by which the model was requested, or zero. If a repair fails, it
+// returns both the result and the error.
 func (c *Care) Verify(ctx context.Context, table digest.Digest, ref remote.Ref, repair bool, event func(wire.VerifyEvent)) (*wire.VerifyResult, error) {
 	res := &wire.VerifyResult{Bad: []wire.BadObject{}}
 	var last time.Time
@@ -203,8 +203,8 @@ func (c *Care) showAgain(ctx context.Context, res *wire.VerifyResult) (lacking [
 	return lacking, nil
 }
 
-// lacking returns the tables of a set that lack something: those with a reference that need an object of bad, and those of
-// images. Objects of an evicted model are not missing.
+// lacking returns the tables of a set that lack something: those with a reference that need an object of bad, and
+// those of images. Objects of an evicted model are not missing.
 func (c *Care) lacking(in func(table digest.Digest) bool, bad []wire.BadObject) ([]digest.Digest, error) {
 	var tables []digest.Digest
 	for _, b := range bad {

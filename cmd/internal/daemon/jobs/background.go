@@ -23,8 +23,8 @@ const (
 	lastRetry  = 5 * time.Minute
 )
 
-// readerTime is the longest pause between showing a model and downloading its rest: its containers start, without sharing the
-// machine and the network with the download, until the first of them reads.
+// readerTime is the longest pause between showing a model and downloading its rest: its containers start, without
+// sharing the machine and the network with the download, until the first of them reads.
 const readerTime = time.Second
 
 // referredEvery is the interval between checks whether a model is still referenced.
@@ -192,8 +192,8 @@ func (b *Background) fetch(ctx context.Context, t Shown, sources []transfer.Sour
 	}
 }
 
-// awaitReader waits until a container has read of a model, but no longer than longest, and meanwhile looks for the order in which it is
-// read, if none is known. It returns false if ctx has ended.
+// awaitReader waits until a container has read of a model, but no longer than longest, and meanwhile looks for the
+// order in which it is read, if none is known. It returns false if ctx has ended.
 func (b *Background) awaitReader(ctx context.Context, table digest.Digest, sources []transfer.Source, longest time.Duration) bool {
 	waiting, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()

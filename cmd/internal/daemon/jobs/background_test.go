@@ -230,7 +230,8 @@ func TestOrderIsLookedFor(t *testing.T) {
 	}
 }
 
-// The rest of a model waits for the first read, so that it does not slow it down, whether or not it is known how the model is read.
+// The rest of a model waits for the first read, so that it does not slow it down, whether or not it is known how the
+// model is read.
 func TestRestWaitsForTheFirstRead(t *testing.T) {
 	t.Parallel()
 	for _, known := range []bool{false, true} {

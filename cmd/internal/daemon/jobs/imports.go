@@ -110,7 +110,8 @@ func (js *Jobs) Import(ctx context.Context, r wire.ImportRequest, event func([]w
 	return js.imported(ctx, j, event)
 }
 
-// importAll is the work of an import of models from a source with a name: of all of them, or none. It returns the first.
+// importAll is the work of an import of models from a source with a name: of all of them, or none. It returns the
+// first.
 func (js *Jobs) importAll(ctx context.Context, j *job, from string, blobs registry.Blobs, models []chosenEntry, o registry.ImportOptions) (_ store.Image, err error) {
 	var imports []*registry.Import
 	var out []wire.Imported

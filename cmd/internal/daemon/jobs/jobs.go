@@ -207,7 +207,8 @@ func (js *Jobs) hydrate(ctx context.Context, j *job, table digest.Digest, o stor
 	return js.Store.Hydrate(ctx, table, o)
 }
 
-// finish checks a complete model against the rules for signatures, and pins it. A model without a name was checked when it was shown.
+// finish checks a complete model against the rules for signatures, and pins it. A model without a name was checked
+// when it was shown.
 func (js *Jobs) finish(ctx context.Context, j *job, im store.Image, ref remote.Ref) error {
 	names := registry.Names(im)
 	if ref != (remote.Ref{}) {

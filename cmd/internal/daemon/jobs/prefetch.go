@@ -20,8 +20,8 @@ var ErrNodeOnly = errors.New("only the node has credentials for the model, not i
 type Request struct {
 	wire.PrefetchRequest
 
-	// ForPods refuses a model with ErrNodeOnly, before its download, if a pull without credentials is not served. It has no effect
-	// with Credentials.
+	// ForPods refuses a model with ErrNodeOnly, before its download, if a pull without credentials is not served. It
+	// has no effect with Credentials.
 	ForPods bool
 
 	// Credentials are those of a pull secret; nil: those of the node.
@@ -55,8 +55,9 @@ func (js *Jobs) Prefetch(ctx context.Context, ref remote.Ref, r Request, event f
 	})
 }
 
-// Rest is Prefetch for a model that the node knows. No registry is asked what a tag stands for. ref is the reference by which the
-// model was requested, zero if by a digest: then the sources of all its references count, with their credentials.
+// Rest is Prefetch for a model that the node knows. No registry is asked what a tag stands for. ref is the reference
+// by which the model was requested, zero if by a digest: then the sources of all its references count, with their
+// credentials.
 func (js *Jobs) Rest(ctx context.Context, im store.Image, ref remote.Ref, r Request, event func([]wire.Event) error) (store.Image, error) {
 	sources, err := js.Sources.Wanted(ctx, im.Table, ref)
 	if err != nil {
@@ -72,8 +73,8 @@ func (js *Jobs) Rest(ctx context.Context, im store.Image, ref remote.Ref, r Requ
 	})
 }
 
-// fetch downloads the model that find returns, checks it and pins it, or joins the job of that name and key. It calls event as
-// Prefetch does.
+// fetch downloads the model that find returns, checks it and pins it, or joins the job of that name and key. It calls
+// event as Prefetch does.
 func (js *Jobs) fetch(ctx context.Context, name, key string, ref remote.Ref, r *Request, event func([]wire.Event) error,
 	find func(context.Context) (store.Image, []transfer.Source, error)) (store.Image, error) {
 	js.setRate(r.List, r.Rate)
@@ -119,8 +120,8 @@ func (js *Jobs) setRate(name string, rate int64) {
 	}
 }
 
-// turn waits until a model of the list called name can be downloaded, until done. limit is for a rate that is not zero, which
-// the models of a list share.
+// turn waits until a model of the list called name can be downloaded, until done. limit is for a rate that is not
+// zero, which the models of a list share.
 func (js *Jobs) turn(ctx context.Context, j *job, name string, rate int64) (limit *transfer.Limiter, done func(), err error) {
 	if rate > 0 {
 		limit = transfer.NewLimiter(rate)

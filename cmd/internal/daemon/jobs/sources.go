@@ -171,8 +171,8 @@ func (s *Sources) recorded(ctx context.Context, table digest.Digest, asNode bool
 	return distinct(out), nil
 }
 
-// Order returns the order in which a table is read, which sources have beside one of its images. Registries are asked for
-// the images that were resolved from them only.
+// Order returns the order in which a table is read, which sources have beside one of its images. Registries are asked
+// for the images that were resolved from them only.
 func (s *Sources) Order(ctx context.Context, table digest.Digest, sources []transfer.Source) (filetable.Order, error) {
 	err := fmt.Errorf("no image of table %s was resolved from its sources: %w", table, errdefs.ErrNotFound)
 	for _, im := range s.images(table) {

@@ -76,8 +76,8 @@ func TestPulledNames(t *testing.T) {
 	}
 }
 
-// TestKnownPorts: containerd records hosts without ports, so it cannot be asked for a repository if the facade knows the
-// same one at another port.
+// TestKnownPorts: containerd records hosts without ports, so it cannot be asked for a repository if the facade knows
+// the same one at another port.
 func TestKnownPorts(t *testing.T) {
 	t.Parallel()
 	d, table := newSources(t, tree.Links)

@@ -59,9 +59,9 @@ func Writer(root, file string) string {
 	return Spegel
 }
 
-// Replaced returns, sorted, the paths of a list that are gone, have another content, or cannot be read. Files of a root that
-// does not have the directory of containerd's configuration are left out: a daemon in a container has the configuration
-// of ballast, and not that of containerd.
+// Replaced returns, sorted, the paths of a list that are gone, have another content, or cannot be read. Files of a
+// root that does not have the directory of containerd's configuration are left out: a daemon in a container has the
+// configuration of ballast, and not that of containerd.
 func Replaced(list []config.HostsFile) []string {
 	var paths []string
 	for _, f := range list {

@@ -16,9 +16,9 @@ import (
 // debounce is how long changes may go on before files are looked at: programs change several.
 const debounce = time.Second
 
-// Watch calls changed with the paths of Replaced, within seconds, each time that others than before are gone or replaced,
-// until ctx ends. It begins with those that are now, if there are some. list returns the files, and is called again after
-// a change in dropIns, the directory of the drop-ins that have them.
+// Watch calls changed with the paths of Replaced, within seconds, each time that others than before are gone or
+// replaced, until ctx ends. It begins with those that are now, if there are some. list returns the files, and is
+// called again after a change in dropIns, the directory of the drop-ins that have them.
 func Watch(ctx context.Context, dropIns string, list func() []config.HostsFile, changed func(paths []string)) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {

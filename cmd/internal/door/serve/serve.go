@@ -153,8 +153,8 @@ const (
 	publicHeader  = 8 << 10
 )
 
-// Public is HTTP at a unix socket for small requests of users who may be hostile; see User. A connection has one request and
-// ends after a few seconds, or when its user has too many.
+// Public is HTTP at a unix socket for small requests of users who may be hostile; see User. A connection has one
+// request and ends after a few seconds, or when its user has too many.
 func Public(ctx context.Context, log *slog.Logger, h http.Handler, l net.Listener) error {
 	s := &http.Server{
 		Handler: http.MaxBytesHandler(h, 0), ReadTimeout: publicTimeout, WriteTimeout: publicTimeout, MaxHeaderBytes: publicHeader,

@@ -18,8 +18,8 @@ const (
 	publicConnections = 256 // of all users; one can have the ids of a user namespace
 )
 
-// A users is a listener at a unix socket that knows who connects. Of a user with too many connections the oldest is closed, so
-// that who opens many, or sends nothing, shuts out nobody else.
+// A users is a listener at a unix socket that knows who connects. Of a user with too many connections the oldest is
+// closed, so that who opens many, or sends nothing, shuts out nobody else.
 type users struct {
 	net.Listener
 
@@ -54,7 +54,8 @@ func (u *users) Accept() (net.Conn, error) {
 	}
 }
 
-// enter adds a connection, and returns the one that has to end for it: the oldest of its user, or of the user with the most.
+// enter adds a connection, and returns the one that has to end for it: the oldest of its user, or of the user with
+// the most.
 func (u *users) enter(c *userConn) (out *userConn) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

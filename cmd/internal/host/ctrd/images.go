@@ -51,8 +51,8 @@ type Manifest struct {
 // ErrUnreadable is the error of an image whose documents are damaged or too large.
 var ErrUnreadable = errors.New("the image cannot be read")
 
-// Manifests returns the manifests of an image that containerd has, read as leniently as containerd does; match, if not nil, chooses
-// entries of an index. whole is false if containerd lacks some.
+// Manifests returns the manifests of an image that containerd has, read as leniently as containerd does; match, if
+// not nil, chooses entries of an index. whole is false if containerd lacks some.
 func (c *Client) Manifests(ctx context.Context, target ocispec.Descriptor, match platforms.Matcher) (all []Manifest, whole bool, err error) {
 	left := maxEntries
 	whole = true
@@ -96,7 +96,8 @@ func (c *Client) Manifests(ctx context.Context, target ocispec.Descriptor, match
 	return all, whole, nil
 }
 
-// Document reads a document of at most limit bytes from containerd's content store. One that is larger or damaged is ErrUnreadable.
+// Document reads a document of at most limit bytes from containerd's content store. One that is larger or damaged is
+// ErrUnreadable.
 func (c *Client) Document(ctx context.Context, desc ocispec.Descriptor, limit int64) ([]byte, error) {
 	info, err := c.Content.Info(ctx, desc.Digest)
 	if err != nil {
@@ -119,8 +120,8 @@ func (c *Client) Document(ctx context.Context, desc ocispec.Descriptor, limit in
 // https://github.com/containerd/containerd/blob/v2.4.2/docs/garbage-collection.md
 func snapshotLabel(snapshotter string) string { return "containerd.io/gc.ref.snapshot." + snapshotter }
 
-// Unpacked returns the configs of the images that were unpacked into a snapshotter, with the keys of the snapshots of their last
-// layers.
+// Unpacked returns the configs of the images that were unpacked into a snapshotter, with the keys of the snapshots of
+// their last layers.
 func (c *Client) Unpacked(ctx context.Context, snapshotter string) (map[digest.Digest]string, error) {
 	label, keys := snapshotLabel(snapshotter), map[digest.Digest]string{}
 	err := c.Content.Walk(ctx, func(i content.Info) error {
@@ -132,8 +133,8 @@ func (c *Client) Unpacked(ctx context.Context, snapshotter string) (map[digest.D
 	return keys, err
 }
 
-// NotUnpacked has containerd forget that the image with a config was unpacked into a snapshotter. A config that does not exist is no
-// error.
+// NotUnpacked has containerd forget that the image with a config was unpacked into a snapshotter. A config that does
+// not exist is no error.
 func (c *Client) NotUnpacked(ctx context.Context, snapshotter string, config digest.Digest) error {
 	label := snapshotLabel(snapshotter)
 	_, err := c.Content.Update(ctx, content.Info{Digest: config, Labels: map[string]string{label: ""}}, "labels."+label)

@@ -9,8 +9,8 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Pull has containerd pull an image as for a pod, so that a kubelet finds it. handler is the runtime handler of the pod, or empty; auth
-// are the credentials of a pull secret, or nil.
+// Pull has containerd pull an image as for a pod, so that a kubelet finds it. handler is the runtime handler of the
+// pod, or empty; auth are the credentials of a pull secret, or nil.
 func (c *Client) Pull(ctx context.Context, ref, handler string, auth *cri.AuthConfig) error {
 	req := &cri.PullImageRequest{
 		Image: &cri.ImageSpec{Image: ref, UserSpecifiedImage: ref, RuntimeHandler: handler}, Auth: auth,

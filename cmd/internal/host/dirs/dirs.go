@@ -27,7 +27,8 @@ const (
 	Models = "models"      // default mount points of models on the host
 )
 
-// Roles are directories beside the admin socket, each with one socket that has some of its paths, for mounting into pods.
+// Roles are directories beside the admin socket, each with one socket that has some of its paths, for mounting into
+// pods.
 const (
 	Status = "status" // shows the health of the daemon, and changes nothing
 	Fleet  = "fleet"  // downloads models, and sets the pins of the cluster

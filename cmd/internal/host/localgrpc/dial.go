@@ -21,9 +21,9 @@ var pauses = backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, J
 // handshake limits the time of one attempt: a busy server may need seconds for it.
 const handshake = 20 * time.Second
 
-// Dial returns a connection to the server at the socket with an absolute path. It connects on first use, and again when
-// needed. A call waits for a server that is not there for patience, but no longer than half of the time that its context
-// has, so that the error is that of the connection.
+// Dial returns a connection to the server at the socket with an absolute path. It connects on first use, and again
+// when needed. A call waits for a server that is not there for patience, but no longer than half of the time that its
+// context has, so that the error is that of the connection.
 func Dial(socket string, patience time.Duration) (*grpc.ClientConn, error) {
 	return grpc.NewClient("unix://"+socket,
 		grpc.WithTransportCredentials(insecure.NewCredentials()), // a local socket
@@ -42,8 +42,8 @@ func Dial(socket string, patience time.Duration) (*grpc.ClientConn, error) {
 	)
 }
 
-// carried returns ctx with its namespace of containerd, if it has one, also for requests: that of a request which containerd has sent
-// is in an incoming header.
+// carried returns ctx with its namespace of containerd, if it has one, also for requests: that of a request which
+// containerd has sent is in an incoming header.
 func carried(ctx context.Context) context.Context {
 	if ns, ok := namespaces.Namespace(ctx); ok {
 		return namespaces.WithNamespace(ctx, ns)
@@ -51,8 +51,8 @@ func carried(ctx context.Context) context.Context {
 	return ctx
 }
 
-// await returns when the connection is made, or could not be made in time. Why it could not is the error of the call that
-// follows.
+// await returns when the connection is made, or could not be made in time. Why it could not is the error of the call
+// that follows.
 func await(ctx context.Context, conn *grpc.ClientConn, patience time.Duration) {
 	s := conn.GetState()
 	if s == connectivity.Ready {

@@ -103,8 +103,8 @@ func fail(t *testing.T, conn *grpc.ClientConn, call func(context.Context, *grpc.
 	}
 }
 
-// TestRestart calls a server at the moment when it has started again, as it happens when it has called the caller, after
-// calls while it was away have failed; also while others call all the time.
+// TestRestart calls a server at the moment when it has started again, as it happens when it has called the caller,
+// after calls while it was away have failed; also while others call all the time.
 func TestRestart(t *testing.T) {
 	sockets := map[string]func(socket string) error{
 		"socket that refuses": func(string) error { return nil },
@@ -186,7 +186,8 @@ func TestAppears(t *testing.T) {
 	}
 }
 
-// TestDown calls a server that stays away: the error says why, when the patience or half of the time of the call is over.
+// TestDown calls a server that stays away: the error says why, when the patience or half of the time of the call is
+// over.
 func TestDown(t *testing.T) {
 	for kind, call := range calls {
 		for _, tt := range []struct {

@@ -2,9 +2,10 @@
 //
 // # Servers that restart
 //
-// After a failure, gRPC waits for a second and more before it connects again, and until then all calls fail with the old
-// error, such as "no such file or directory". It is the wrong time to give up: containerd calls the daemon, which has to
-// ask containerd, whose socket has just appeared. So a call on a connection of Dial has it made at once, and waits for it:
+// After a failure, gRPC waits for a second and more before it connects again, and until then all calls fail with the
+// old error, such as "no such file or directory". It is the wrong time to give up: containerd calls the daemon, which
+// has to ask containerd, whose socket has just appeared. So a call on a connection of Dial has it made at once, and
+// waits for it:
 //
 //	connected            the call is sent
 //	idle, as after loss  it connects now

@@ -142,7 +142,8 @@ func (h Host) Run(ctx context.Context, argv ...string) (string, error) {
 	cmd.Path, cmd.Err = name, nil
 	if h.Root != "/" {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: h.Root}
-		// In the process namespace of a pod, systemctl cannot see whose its private connection to systemd is, and refuses it.
+		// In the process namespace of a pod, systemctl cannot see whose its private connection to systemd is, and
+		// refuses it.
 		cmd.Env = append(cmd.Env, "SYSTEMCTL_FORCE_BUS=1")
 	}
 	var out bytes.Buffer

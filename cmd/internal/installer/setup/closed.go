@@ -13,8 +13,8 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// closedConfig has the hosts.toml files of closed registries, with their digests. ballastd watches them, and doctor compares
-// them.
+// closedConfig has the hosts.toml files of closed registries, with their digests. ballastd watches them, and doctor
+// compares them.
 const closedConfig = settingsDir + "/00-closed.toml"
 
 // registries adds the hosts.toml files. They come last: they need the keys of the facade.
@@ -92,9 +92,9 @@ func local(registry string) bool {
 	return name == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// list adds the changes of closedConfig. What is in it must be on the host at any time, also after a crash, so it is taken
-// away before the step from, the first that replaces hosts.toml files, and written after the last; files are removed later.
-// ballastd reads it again without a restart.
+// list adds the changes of closedConfig. What is in it must be on the host at any time, also after a crash, so it is
+// taken away before the step from, the first that replaces hosts.toml files, and written after the last; files are
+// removed later. ballastd reads it again without a restart.
 func (b *builder) list(closed []string, from int) error {
 	text, err := b.closedText(closed)
 	if err != nil {

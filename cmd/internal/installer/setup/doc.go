@@ -35,18 +35,18 @@
 //
 // # Versions
 //
-// A file has versions. What a version is known by is the digest of its content, and one that is replaced is kept, with its mode
-// and its owner, until nothing can need it any more:
+// A file has versions. What a version is known by is the digest of its content, and one that is replaced is kept,
+// with its mode and its owner, until nothing can need it any more:
 //
 //	was     of others, before setup has written the file: a removal puts it back
 //	wrote   what setup has written; a run in progress can know several
 //	before  of the run in progress: if that fails, it is put back
 //	edited  what others have made of a file of setup, replaced by force: kept for them
 //
-// The journal of a run has the version before it of every file that it changes, and what it gives the files. A file that has
-// neither of these was edited by others in the meantime, and stays. The journal is in place until the run is done or undone: a crash
-// before the undoing has begun is followed by a run that completes the steps, a crash in the undoing by one that completes that.
-// Versions of others that have no place any more stay when ballast is removed.
+// The journal of a run has the version before it of every file that it changes, and what it gives the files. A file
+// that has neither of these was edited by others in the meantime, and stays. The journal is in place until the run is
+// done or undone: a crash before the undoing has begun is followed by a run that completes the steps, a crash in the
+// undoing by one that completes that. Versions of others that have no place any more stay when ballast is removed.
 //
 // # Record
 //
@@ -61,9 +61,9 @@
 //
 // # Packages
 //
-// The programs of a package, in /usr/bin, are used where they are, and its units, in /usr/lib/systemd/system, where they
-// fit the host; a unit that has to differ is written as ever, and takes precedence. Neither is in the record: the package
-// replaces and removes them. Its scripts refuse to remove a package that the record names.
+// The programs of a package, in /usr/bin, are used where they are, and its units, in /usr/lib/systemd/system, where
+// they fit the host; a unit that has to differ is written as ever, and takes precedence. Neither is in the record:
+// the package replaces and removes them. Its scripts refuse to remove a package that the record names.
 //
 // # What is edited
 //

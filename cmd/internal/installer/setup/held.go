@@ -9,9 +9,9 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/host/ctrd"
 )
 
-// nameHeld replaces, in a list of mount points, those of containerd's mount manager that `ctr images mount` asked for by what
-// ends them, with the plugin of the snapshotter or without. containerd keeps them for an hour, also when the mount that was asked
-// for is gone.
+// nameHeld replaces, in a list of mount points, those of containerd's mount manager that `ctr images mount` asked for
+// by what ends them, with the plugin of the snapshotter or without. containerd keeps them for an hour, also when the
+// mount that was asked for is gone.
 func nameHeld(ctx context.Context, c *ctrd.Client, ns string, at []string) error {
 	all, err := c.Activated(ctx)
 	for _, m := range all {

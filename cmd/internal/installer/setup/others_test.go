@@ -80,8 +80,8 @@ func TestOpenTwice(t *testing.T) {
 	}
 }
 
-// TestUnreadDropIns has drop-ins of others that nothing imports before setup does: entries of lists are kept by the drop-in of
-// setup from the first run on, and a second run changes nothing; other settings are a conflict.
+// TestUnreadDropIns has drop-ins of others that nothing imports before setup does: entries of lists are kept by the
+// drop-in of setup from the first run on, and a second run changes nothing; other settings are a conflict.
 func TestUnreadDropIns(t *testing.T) {
 	r := newRoot(t, "kubeadm")
 	r.write("etc/containerd/conf.d/50-soci.toml", `version = 3
@@ -159,8 +159,8 @@ func TestNewerStore(t *testing.T) {
 	}
 }
 
-// TestCrashBeforeTheFirstChange kills a set-up while it keeps what it is about to change: others edit that, and a removal
-// leaves what they have made, and no record.
+// TestCrashBeforeTheFirstChange kills a set-up while it keeps what it is about to change: others edit that, and a
+// removal leaves what they have made, and no record.
 func TestCrashBeforeTheFirstChange(t *testing.T) {
 	const hosts = "etc/containerd/certs.d/ghcr.io/hosts.toml"
 	for at := 6; at < 60; at += 9 {
@@ -199,8 +199,8 @@ func TestCrashBeforeTheFirstChange(t *testing.T) {
 	}
 }
 
-// TestPlansNameForeignFiles has a file of others in the root: a set-up and a removal say, before they change anything, that it
-// stays.
+// TestPlansNameForeignFiles has a file of others in the root: a set-up and a removal say, before they change
+// anything, that it stays.
 func TestPlansNameForeignFiles(t *testing.T) {
 	const notes = "/var/lib/ballast/notes.txt"
 	r := newRoot(t, "kubeadm")
@@ -261,8 +261,8 @@ func TestImportStays(t *testing.T) {
 	}
 }
 
-// TestUndoneRemoval has a containerd that does not restart after the removal: its configuration and the hosts.toml files
-// become what they were, also those in whose place originals of others had been put.
+// TestUndoneRemoval has a containerd that does not restart after the removal: its configuration and the hosts.toml
+// files become what they were, also those in whose place originals of others had been put.
 func TestUndoneRemoval(t *testing.T) {
 	r := newRoot(t, "kubeadm")
 	r.keys()
@@ -301,8 +301,8 @@ func TestOpenedRegistryIsRemoved(t *testing.T) {
 	}
 }
 
-// TestVolumesOfTheChart removes ballast from a node on which a kubelet made the directory of the chart's volume before the first
-// set-up. One that has files of others stays.
+// TestVolumesOfTheChart removes ballast from a node on which a kubelet made the directory of the chart's volume
+// before the first set-up. One that has files of others stays.
 func TestVolumesOfTheChart(t *testing.T) {
 	for name, foreign := range map[string]string{"empty": "", "not empty": "etc/ballast/of-others"} {
 		t.Run(name, func(t *testing.T) {
@@ -324,8 +324,8 @@ func TestVolumesOfTheChart(t *testing.T) {
 	}
 }
 
-// TestUnitsStartAtBoot undoes a set-up that removes the units, and makes one that removes them again: they start at boot where
-// they are, and only there.
+// TestUnitsStartAtBoot undoes a set-up that removes the units, and makes one that removes them again: they start at
+// boot where they are, and only there.
 func TestUnitsStartAtBoot(t *testing.T) {
 	const link = "/etc/systemd/system/multi-user.target.wants/ballastd.service"
 	r := newRoot(t, "kubeadm")

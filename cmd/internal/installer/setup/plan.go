@@ -179,8 +179,8 @@ func (b *builder) want(p string, data []byte, mode fs.FileMode, g group, why str
 	return b.give(Step{Action: Write, Target: p, Why: why, data: data, mode: mode, group: g, digest: digest.FromBytes(data)}, false)
 }
 
-// give adds a step that gives one of our files its content. A version that others wrote or edited is replaced only by force,
-// and kept; otherwise give returns errdefs.ErrAlreadyExists.
+// give adds a step that gives one of our files its content. A version that others wrote or edited is replaced only by
+// force, and kept; otherwise give returns errdefs.ErrAlreadyExists.
 func (b *builder) give(s Step, force bool) error {
 	p := s.Target
 	have, err := b.disk().digestAt(p)
@@ -213,8 +213,8 @@ func (b *builder) ours(p string, d digest.Digest) bool {
 	return known && (f.wrote(d) || b.record.Run != nil && b.record.Run.Files[p] == d)
 }
 
-// put adds a step, unless the file has its content already. A version of others is kept; the first one is that which the
-// file has again when it is removed.
+// put adds a step, unless the file has its content already. A version of others is kept; the first one is that which
+// the file has again when it is removed.
 func (b *builder) put(s Step, have digest.Digest, theirs bool) {
 	f, known := b.old[s.Target]
 	f.Import, f.Block, f.given = "", false, true

@@ -30,10 +30,11 @@ var (
 	firstSeed = flag.Uint64("seed", 1, "seed of the first sequence of TestSequences")
 )
 
-// TestSequences runs random sequences of set-ups, edits by others, repairs, roll-backs and removals on generated nodes; runs
-// are interrupted, fail at some step, or are killed at some call that changes the disk. After each operation everything
-// that others made is as they made it, and what ballast adds is in its record; what was undone is as before; a run after one
-// that has ended changes nothing. After the last removal only what others made is there.
+// TestSequences runs random sequences of set-ups, edits by others, repairs, roll-backs and removals on generated
+// nodes; runs are interrupted, fail at some step, or are killed at some call that changes the disk. After each
+// operation everything that others made is as they made it, and what ballast adds is in its record; what was undone
+// is as before; a run after one that has ended changes nothing. After the last removal only what others made is
+// there.
 func TestSequences(t *testing.T) {
 	for i := range uint64(*sequences) {
 		seed := *firstSeed + i
@@ -164,7 +165,8 @@ func ofDaemon(p string) bool {
 
 func (w *world) generated() bool { return strings.HasPrefix(w.conf, "var/lib/rancher") }
 
-// dropInDir returns the directory of drop-ins for containerd. If nothing is imported from it, the main file gets the import.
+// dropInDir returns the directory of drop-ins for containerd. If nothing is imported from it, the main file gets the
+// import.
 func (w *world) dropInDir() string {
 	main := w.conf + "/config.toml"
 	text, err := hostAt(w.dir).Text("/" + main)
@@ -599,8 +601,8 @@ func list(steps []Step) string {
 	return strings.Join(out, ", ")
 }
 
-// kill executes an operation in a process that is killed before its call number at that changes the disk, and returns the
-// number of calls, and the output.
+// kill executes an operation in a process that is killed before its call number at that changes the disk, and returns
+// the number of calls, and the output.
 func (r *root) kill(o operation, at int) (calls int, output string) {
 	r.t.Helper()
 	text, err := json.Marshal(o)
@@ -883,8 +885,8 @@ func (s *shared) differs(got string) string {
 	return "it is not as others have made it, besides the part of setup"
 }
 
-// release checks that files that are not in the record any more, because others have edited them, are named. They belong to
-// others now.
+// release checks that files that are not in the record any more, because others have edited them, are named. They
+// belong to others now.
 func (w *world) release(what string, notes []string) {
 	all, text, r := w.state(), strings.Join(notes, "\n"), w.record()
 	for _, p := range slices.Sorted(maps.Keys(w.edited)) {

@@ -34,8 +34,8 @@ type record struct {
 	// Dirs are the directories created for them.
 	Dirs []string `json:"dirs,omitempty"`
 
-	// Kept are the versions of others that are kept: those that are put back by a removal, and those that are not in their
-	// places.
+	// Kept are the versions of others that are kept: those that are put back by a removal, and those that are not in
+	// their places.
 	Kept versions `json:"kept,omitempty"`
 
 	// Run is the run that has not ended; nil between runs.

@@ -188,9 +188,9 @@ func (b *builder) undoAll(paths []string, g group, why string) error {
 // edited is the suffix of a file of containerd that was edited, and that containerd must not read any more.
 const edited = ".edited"
 
-// undo returns the steps that undo a file: it gets the version of others that it had, or our part is removed. A file that
-// was edited since it was written stays; one that containerd reads would keep it from working without
-// ballast, so undo returns errdefs.ErrFailedPrecondition for it, or by force renames it.
+// undo returns the steps that undo a file: it gets the version of others that it had, or our part is removed. A file
+// that was edited since it was written stays; one that containerd reads would keep it from working without ballast,
+// so undo returns errdefs.ErrFailedPrecondition for it, or by force renames it.
 func (b *builder) undo(p string, f file) ([]Step, error) {
 	now, err := b.disk().digestAt(p)
 	switch {

@@ -12,13 +12,14 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// A run is one that has not ended: the host before it, with which it is undone. It is part of the record, so a crash loses
-// nothing of it, and the run that follows goes on with it.
+// A run is one that has not ended: the host before it, with which it is undone. It is part of the record, so a crash
+// loses nothing of it, and the run that follows goes on with it.
 type run struct {
 	// Old is the record before the run; nil if there was none.
 	Old *record `json:"old,omitempty"`
 
-	// Files are the versions before the run of the files that it changes, which are kept; "" of those that did not exist.
+	// Files are the versions before the run of the files that it changes, which are kept; "" of those that did not
+	// exist.
 	Files map[string]digest.Digest `json:"files"`
 
 	// Puts are the contents that the run gives them.
@@ -54,7 +55,8 @@ func (s *Step) changesFile() bool {
 	return slices.Contains([]Action{Copy, Write, Restore, Remove}, s.Action)
 }
 
-// journal keeps what a plan is about to change: besides what an unfinished run has kept already, the versions of others.
+// journal keeps what a plan is about to change: besides what an unfinished run has kept already, the versions of
+// others.
 func (p *Plan) journal() error {
 	h := p.view.disk()
 	if p.next.Run == nil {
@@ -87,8 +89,8 @@ func (p *Plan) journal() error {
 	return nil
 }
 
-// putBack gives a file that a run has changed the version of before, and reports whether it did. A file that others have
-// edited since stays.
+// putBack gives a file that a run has changed the version of before, and reports whether it did. A file that others
+// have edited since stays.
 func (p *Plan) putBack(path string) (changed bool, err error) {
 	h, r := p.view.disk(), p.next.Run
 	now, err := h.digestAt(path)
@@ -160,8 +162,8 @@ func (p *Plan) undo(ctx context.Context, why string) error {
 	return p.leave(old, r.Dirs)
 }
 
-// restartDaemon enables the units that started at boot before the run, and starts the daemon again that ran, if its files
-// have changed.
+// restartDaemon enables the units that started at boot before the run, and starts the daemon again that ran, if its
+// files have changed.
 func (p *Plan) restartDaemon(ctx context.Context, changed bool) error {
 	r := p.next.Run
 	off := slices.DeleteFunc(slices.Clone(r.Enabled), func(u string) bool { return p.view.Exists(wantsLink(u)) || !p.view.Exists(filepath.Join(unitDir, u)) })
@@ -184,9 +186,9 @@ func (p *Plan) restartDaemon(ctx context.Context, changed bool) error {
 	return nil
 }
 
-// leave ends a run: it removes directories of setup that are empty, and writes the record of after the run, or, if that is of
-// no version, removes what setup has recorded. What is kept and not needed by the record goes; versions of others that have no
-// place stay.
+// leave ends a run: it removes directories of setup that are empty, and writes the record of after the run, or, if
+// that is of no version, removes what setup has recorded. What is kept and not needed by the record goes; versions of
+// others that have no place stay.
 func (p *Plan) leave(r *record, dirs []string) error {
 	h := p.view.disk()
 	if err := p.sweep(); err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/moby/sys/mountinfo"
 )
 
-// TestUsersOf finds in mount tables, as kernels print them, what shows files of the root: the overlays of containers, the
-// bind mounts of image volumes of one layer, and those that people make; nothing else.
+// TestUsersOf finds in mount tables, as kernels print them, what shows files of the root: the overlays of containers,
+// the bind mounts of image volumes of one layer, and those that people make; nothing else.
 func TestUsersOf(t *testing.T) {
 	const (
 		disk  = "21 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n"
@@ -83,8 +83,8 @@ func TestLabelNote(t *testing.T) {
 	}
 }
 
-// TestRemovalIsRefusedBehindLink has a root that is a symbolic link to another disk, on which an image volume shows a bind mount: mount
-// tables have the path behind the link.
+// TestRemovalIsRefusedBehindLink has a root that is a symbolic link to another disk, on which an image volume shows a
+// bind mount: mount tables have the path behind the link.
 func TestRemovalIsRefusedBehindLink(t *testing.T) {
 	const volume = "/var/lib/kubelet/pods/1/volumes/image"
 	for name, line := range map[string]string{

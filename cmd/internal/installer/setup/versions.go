@@ -85,8 +85,8 @@ func (h host) keep(p string, d digest.Digest) error {
 	return nil
 }
 
-// back gives a file a version that is kept, with the mode and the owner of a file: of the kept one, or of the one that is
-// there.
+// back gives a file a version that is kept, with the mode and the owner of a file: of the kept one, or of the one
+// that is there.
 func (h host) back(p string, d digest.Digest, like string) error {
 	err := h.clone(kept(p, d), p, like)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -95,8 +95,8 @@ func (h host) back(p string, d digest.Digest, like string) error {
 	return err
 }
 
-// clone copies a file of the host durably, with the mode and the owner of another. A symbolic link to a file is kept, and
-// that file is replaced.
+// clone copies a file of the host durably, with the mode and the owner of another. A symbolic link to a file is kept,
+// and that file is replaced.
 func (h host) clone(from, to, like string) error {
 	if err := h.mkdir(filepath.Dir(to), 0o755); err != nil {
 		return err

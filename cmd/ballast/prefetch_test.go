@@ -96,9 +96,7 @@ func TestPrefetchListInterrupted(t *testing.T) {
 	}
 	close(open)
 	waitUntil(t, "all models", func() bool { return len(parse[[]wire.Ref](t, s.ok(t, "pin", "ls", "-o", "json"))) == 6 })
-	if running, _, _ := status(); running != 0 {
-		t.Errorf("%d jobs", running)
-	}
+	waitUntil(t, "no job", func() bool { running, _, _ := status(); return running == 0 })
 }
 
 // TestStopOfQueuedPrefetch removes a model that waits for others of its list.

@@ -123,7 +123,7 @@ func (b *Background) Start(view string, table digest.Digest, sources []transfer.
 	if b.running == nil {
 		b.running = map[task]*fetching{}
 	}
-	f := &fetching{listed: listed{Job: wire.Job{Kind: wire.KindBackground, Table: table}}, again: make(chan struct{}, 1)}
+	f := &fetching{listed: listed{Job: wire.Job{Kind: wire.KindBackground, Table: table}, rest: true}, again: make(chan struct{}, 1)}
 	b.running[t] = f
 	b.List.change(func() { b.List.add(&f.listed) })
 	ctx := b.ctx

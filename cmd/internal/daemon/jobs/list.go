@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
-	"github.com/opencontainers/go-digest"
 )
 
 // keepEnded limits the number of remembered ended jobs.
@@ -23,6 +22,7 @@ type List struct {
 // A listed is running work: a job, a pull of containerd, a verification, or the rest of a model.
 type listed struct {
 	wire.Job
+	rest bool // of a model, and not listed while other work downloads the model
 	rate rate // of a verification
 }
 
@@ -60,24 +60,21 @@ func (l *List) change(f func()) {
 func (l *List) jobs() (running, ended []wire.Job) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	var rests []wire.Job
 	for w := range l.running {
-		running = append(running, w.Job)
+		if w.rest {
+			rests = append(rests, w.Job)
+		} else {
+			running = append(running, w.Job)
+		}
+	}
+	slices.SortFunc(rests, byStart)
+	for _, j := range rests {
+		if !downloads(running, j.Table) {
+			running = append(running, j)
+		}
 	}
 	slices.SortStableFunc(running, byStart)
-	downloaded := map[digest.Digest]bool{}
-	for _, j := range running {
-		if j.Kind != wire.KindBackground {
-			downloaded[j.Table] = true
-		}
-	}
-	running = slices.DeleteFunc(running, func(j wire.Job) bool {
-		if j.Kind != wire.KindBackground {
-			return false
-		}
-		again := downloaded[j.Table]
-		downloaded[j.Table] = true
-		return again
-	})
 	ended = slices.Clone(l.ended)
 	slices.Reverse(ended)
 	return running, ended

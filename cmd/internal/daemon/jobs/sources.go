@@ -229,8 +229,7 @@ func (s *Sources) Shown(ctx context.Context, view string, table digest.Digest) (
 
 // images returns the images of a table. There are none if the facade did not resolve it.
 func (s *Sources) images(table digest.Digest) []store.Image {
-	images := s.Store.Catalog.ImagesByTable(table)
-	return images
+	return s.Store.Catalog.ImagesByTable(table)
 }
 
 // named returns the sources of names in their order, as facade returns them.

@@ -120,7 +120,7 @@ func (js *Jobs) measure(ctx context.Context, j *wire.Job, work []store.Work) {
 	case j.Kind != wire.KindContainerd && j.Kind != wire.KindBackground:
 	case of.Table != "":
 		j.Total, j.Completed, j.Rate = of.Total, of.Done, of.Rate
-	case j.Kind == wire.KindBackground:
+	case j.Kind == wire.KindBackground && j.Total == 0: // a job that heals a model has reported its own
 		if st, err := js.Store.State(ctx, j.Table); err == nil {
 			j.Total, j.Completed = st.Total, st.Done
 		}

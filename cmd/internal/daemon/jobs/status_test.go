@@ -27,7 +27,7 @@ func TestStatus(t *testing.T) {
 	}
 	for _, err := range []*wire.Error{wire.Wrap(errdefs.ErrUnavailable), nil} { // two views
 		r.List.change(func() {
-			r.List.add(&listed{Job: wire.Job{Kind: wire.KindBackground, Table: r.table, Error: err}})
+			r.List.add(&listed{Job: wire.Job{Kind: wire.KindBackground, Table: r.table, Error: err}, rest: true})
 		})
 	}
 	_, err := r.Prefetch(t.Context(), parse(t, "reg.example/none:v1"), Request{}, func([]wire.Event) error { return nil })
@@ -69,6 +69,30 @@ func TestStatus(t *testing.T) {
 	}
 }
 
+// TestStatusHasHealing lists what downloads the lost files of a model beside a pull of the model, and, before the
+// table is known, beside a verification. Its progress is its own.
+func TestStatusHasHealing(t *testing.T) {
+	r := newPullRig(t)
+	heal := &listed{Job: wire.Job{Kind: wire.KindBackground, Ref: "healed"}}
+	r.List.change(func() { r.List.add(heal) })
+	_, verified := r.Verifying(wire.KindVerify, "")
+	if diff := diffJobs(r.Status(t.Context()).Jobs, []string{"background healed waiting 0 running", "verify  waiting 1 running"}); diff != "" {
+		t.Error(diff)
+	}
+	verified(nil)
+	applied := r.containerd(t.Context(), r.table)
+	defer applied(nil)
+	r.List.change(func() { heal.Table, heal.Total, heal.Completed = r.table, 20, 10 })
+	got := r.Status(t.Context()).Jobs
+	want := []string{"background healed waiting 0 running", "containerd " + r.table.String() + " waiting 1 running", "verify  waiting 0 ended"}
+	if diff := diffJobs(got, want); diff != "" {
+		t.Error(diff)
+	}
+	if got[0].Total != 20 || got[0].Completed != 10 {
+		t.Errorf("healing: %+v", got[0])
+	}
+}
+
 func diffJobs(jobs []wire.Job, want []string) string {
 	var got []string
 	for _, j := range jobs {
@@ -95,7 +119,7 @@ func TestStatusHasReads(t *testing.T) {
 	if _, err := r.Resume(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	r.List.change(func() { r.List.add(&listed{Job: wire.Job{Kind: wire.KindBackground, Table: table}}) })
+	r.List.change(func() { r.List.add(&listed{Job: wire.Job{Kind: wire.KindBackground, Table: table}, rest: true}) })
 	js := &Jobs{List: r.List, Store: r.Store, Background: r.Background, Lazy: func() *lazy.Mount { return nil }, Sources: &Sources{Store: r.Store}}
 	reads := func() (n int64) {
 		for _, j := range js.Status(t.Context()).Jobs {

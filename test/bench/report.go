@@ -1,15 +1,15 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"syscall"
+
+	"github.com/ballast-dev/ballast/store/durable"
 )
 
 // A report is what a run has found. Tables are printed as soon as they are made, so that a run that is interrupted
@@ -150,7 +150,7 @@ func (b *bench) writePage() error {
 	for _, t := range b.tables {
 		t.print(&page)
 	}
-	if err := replace(b.page, page.String()); err != nil {
+	if err := durable.WriteFile(b.page, []byte(page.String()), 0o644); err != nil {
 		return err
 	}
 	return writePlot(b.page)
@@ -162,19 +162,5 @@ func writePlot(name string) error {
 	if err != nil {
 		return err
 	}
-	return replace(strings.TrimSuffix(name, ".md")+".svg", plot(string(page)))
-}
-
-// replace replaces a file, which is never there in part.
-func replace(name, content string) error {
-	f, err := os.CreateTemp(filepath.Dir(name), ".bench")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // after an error
-	_, err = f.WriteString(content)
-	if err := errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), name)
+	return durable.WriteFile(strings.TrimSuffix(name, ".md")+".svg", []byte(plot(string(page))), 0o644)
 }

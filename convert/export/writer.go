@@ -256,9 +256,9 @@ func (w *writer) put(ctx context.Context, t *item, open Opener) (state string, e
 	err = again.Do(ctx, func() error {
 		switch d := t.desc; {
 		case d.Digest == "":
-			d.Digest, err = w.dst.PutStream(ctx, d.Size, open)
+			streamed, err := w.dst.PutStream(ctx, d.Size, open)
 			if err == nil {
-				t.desc = d
+				t.desc.Digest = streamed
 			}
 			return err
 		case t.fromBlob && w.src.Repository != "":

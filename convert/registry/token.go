@@ -90,10 +90,19 @@ func (t *tokens) caller(host, token string) (as caller, ok bool) {
 	return with(remote.Credentials{Username: g.Username, Secret: g.Secret}), true
 }
 
+// basic returns the sender of a request with a user name and a password; ok is false if it has none.
+func basic(r *http.Request) (as caller, ok bool) {
+	user, secret, ok := r.BasicAuth()
+	if !ok {
+		return caller{}, false
+	}
+	return with(remote.Credentials{Username: user, Secret: secret}), true
+}
+
 // callerOf returns the sender of a request for something of a host.
 func (h *Handler) callerOf(r *http.Request, host string) (caller, error) {
-	if user, secret, ok := r.BasicAuth(); ok {
-		return with(remote.Credentials{Username: user, Secret: secret}), nil
+	if as, ok := basic(r); ok {
+		return as, nil
 	}
 	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !ok {
@@ -114,9 +123,7 @@ func (h *Handler) serveToken(w http.ResponseWriter, r *http.Request) {
 	switch r.Method {
 	case http.MethodGet:
 		host = r.URL.Query().Get("service")
-		if user, secret, given := r.BasicAuth(); given {
-			as = with(remote.Credentials{Username: user, Secret: secret})
-		}
+		as, _ = basic(r)
 	case http.MethodPost:
 		r.Body = http.MaxBytesReader(w, r.Body, maxTokenForm)
 		ok = r.ParseForm() == nil

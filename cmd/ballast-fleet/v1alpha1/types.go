@@ -19,15 +19,13 @@ func AddToScheme(s *runtime.Scheme) error {
 
 // ModelSet names models that nodes have.
 //
-// +kubebuilder:object:root=true +kubebuilder:resource:scope=Cluster,shortName=mset +kubebuilder:subresource:status
-// +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 63",message="the name has more than 63
-// characters: it is part of a label of nodes"
-// +kubebuilder:printcolumn:name="Nodes",type=string,JSONPath=`.status.nodes`,description="Nodes that have all models,
-// of the nodes that should"
-// +kubebuilder:printcolumn:name="Failed",type=integer,JSONPath=`.status.failed`,description="Nodes where a model
-// cannot be had"
-// +kubebuilder:printcolumn:name="Progress",type=string,JSONPath=`.status.progress`,description="Downloaded bytes of
-// all nodes"
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,shortName=mset
+// +kubebuilder:subresource:status
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 63",message="the name has more than 63 characters: it is part of a label of nodes"
+// +kubebuilder:printcolumn:name="Nodes",type=string,JSONPath=`.status.nodes`,description="Nodes that have all models, of the nodes that should"
+// +kubebuilder:printcolumn:name="Failed",type=integer,JSONPath=`.status.failed`,description="Nodes where a model cannot be had"
+// +kubebuilder:printcolumn:name="Progress",type=string,JSONPath=`.status.progress`,description="Downloaded bytes of all nodes"
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Deadline",type=date,JSONPath=`.spec.deadline`,priority=1
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,priority=1
@@ -44,11 +42,12 @@ type ModelSet struct {
 // ModelSetSpec is what is wished.
 type ModelSetSpec struct {
 	// Models are references with registry, and a tag or a digest. A tag is looked up again every ten minutes.
-	// +kubebuilder:validation:MinItems=1 +kubebuilder:validation:MaxItems=32
-	// +kubebuilder:validation:items:MinLength=3 +kubebuilder:validation:items:MaxLength=512
-	// +kubebuilder:validation:XValidation:rule="self.all(m, m.matches('^[^/@ ]+[.:][^/@ ]*/[^@ ]+(:[^/@
-	// ]+|@sha256:[0-9a-f]{64})$'))",message="a model is HOST/REPOSITORY:TAG or HOST/REPOSITORY@sha256:DIGEST, with
-	// the host of its registry" +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MinLength=3
+	// +kubebuilder:validation:items:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule="self.all(m, m.matches('^[^/@ ]+[.:][^/@ ]*/[^@ ]+(:[^/@ ]+|@sha256:[0-9a-f]{64})$'))",message="a model is HOST/REPOSITORY:TAG or HOST/REPOSITORY@sha256:DIGEST, with the host of its registry"
+	// +listType=set
 	Models []string `json:"models"`
 
 	// NodeSelector selects nodes by their labels. Without one, all nodes of the DaemonSet have the models.
@@ -57,7 +56,8 @@ type ModelSetSpec struct {
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
 
 	// Deadline is when all nodes should have the models. At 80 % of the time from the creation of the set, an event
-	// says so if the rate of a node does not suffice. +optional
+	// says so if the rate of a node does not suffice.
+	// +optional
 	Deadline *metav1.Time `json:"deadline,omitempty"`
 
 	// Keep is the number of versions of a tag that stay pinned, with the newest.
@@ -67,14 +67,16 @@ type ModelSetSpec struct {
 	Keep int32 `json:"keep,omitempty"`
 
 	// Rate limits the bytes per second that each node downloads of the set, such as 50Mi. A model of several sets has
-	// the highest rate of these. There is no limit while a pod waits for a model. +optional
-	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('64Ki')) >= 0",message="the
-	// rate is less than 64Ki bytes a second"
+	// the highest rate of these. There is no limit while a pod waits for a model.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('64Ki')) >= 0",message="the rate is less than 64Ki bytes a second"
 	Rate *resource.Quantity `json:"rate,omitempty"`
 
 	// PullSecret is the name of a secret of type kubernetes.io/dockerconfigjson in the namespace of the agents, which
 	// fleet.pullSecrets of the chart lists. Without one, models must be public, or in a registry of
-	// upstream.share_credentials. +optional +kubebuilder:validation:MaxLength=253
+	// upstream.share_credentials.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
 	PullSecret string `json:"pullSecret,omitempty"`
 }
 
@@ -87,8 +89,8 @@ type ModelSetStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// Desired is the number of selected nodes, Ready of those that have all models, Failed of those where one cannot
-	// be had.
+	// Desired is the number of selected nodes, Ready of those that have all models, Failed of those where one cannot be
+	// had.
 	Desired int32 `json:"desired"`
 	Ready   int32 `json:"ready"`
 	Failed  int32 `json:"failed"`
@@ -122,9 +124,11 @@ type ModelSetList struct {
 
 // ModelNode is what one node has of the models of all sets. Its name is that of the node.
 //
-// +kubebuilder:object:root=true +kubebuilder:resource:scope=Cluster,shortName=mnode +kubebuilder:subresource:status
-// +kubebuilder:printcolumn:name="Models",type=string,JSONPath=`.status.models`,description="Models that are ready, of
-// all" +kubebuilder:printcolumn:name="Phases",type=string,JSONPath=`.status.list[*].phase`
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,shortName=mnode
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Models",type=string,JSONPath=`.status.models`,description="Models that are ready, of all"
+// +kubebuilder:printcolumn:name="Phases",type=string,JSONPath=`.status.list[*].phase`
 // +kubebuilder:printcolumn:name="Error",type=string,JSONPath=`.status.list[?(@.error)].error`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type ModelNode struct {

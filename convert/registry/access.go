@@ -3,10 +3,10 @@ package registry
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ballast-dev/ballast/convert/formats"
 	"github.com/ballast-dev/ballast/convert/remote"
@@ -17,18 +17,15 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// upstream calls f with the repository of ref: first without credentials and, if that fails, with
-// those of as. For a repository that needed credentials within the last minute, or whose limit for
-// everybody was reached, the order is reversed. It reports whether credentials were needed.
+// upstream calls f with the repository of ref, with the credentials of as if it has some, and without them if these are
+// refused: limits are those of an account. It reports whether credentials were used.
 func (h *Handler) upstream(ctx context.Context, ref remote.Ref, as caller, f func(*remote.Repository) error) (private bool, err error) {
-	n := nameOf(ref)
-	closed, _ := h.closed.get(n)
-	tries := []caller{{}}
+	tries := []caller{as, {}}
+	bare := as.node && !h.Upstream.HasCredentials(ref.Host)
 	switch {
-	case as.anonymous():
-	case closed:
-		tries = []caller{as, {}}
-	default:
+	case as.anonymous(), bare:
+		tries = tries[:1]
+	case !h.Upstream.IsRegistry(ref.Host): // it is asked without them first: each manifest of its is a lot of work
 		tries = []caller{{}, as}
 	}
 	var refused error // with the credentials of the caller; preferred to the anonymous error
@@ -38,26 +35,43 @@ func (h *Handler) upstream(ctx context.Context, ref remote.Ref, as caller, f fun
 			return false, err
 		}
 		err = f(r)
-		if _, limit := errors.AsType[*remote.AnonymousLimit](err); limit && as.anonymous() {
-			h.closed.put(n, true)
-		}
 		switch {
-		case err == nil && as.anonymous():
-			h.closed.drop(n)
-			return false, nil
 		case err == nil:
-			h.closed.put(n, true)
-			if as.given {
-				h.secrets().Keep(n.String(), as.creds)
-			}
-			return true, nil
-		case ctx.Err() != nil, !as.anonymous() && !errdefs.IsUnauthorized(err) && !errdefs.IsPermissionDenied(err):
+			return !as.anonymous() && !bare, nil
+		case ctx.Err() != nil, !as.anonymous() && !isRefusal(err):
 			return false, err
 		case !as.anonymous():
 			refused = err
 		}
 	}
 	return false, cmp.Or(refused, err)
+}
+
+// isRefusal reports whether other credentials, or none, can lead to another answer than err.
+func isRefusal(err error) bool {
+	return errdefs.IsUnauthorized(err) || errdefs.IsPermissionDenied(err) || errdefs.IsNotFound(err)
+}
+
+// openTime limits the question whether everybody may have what a caller with credentials got.
+const openTime = 2 * time.Second
+
+// isOpen reports whether everybody gets the manifest with digest d from the repository of ref.
+func (h *Handler) isOpen(ctx context.Context, ref remote.Ref, d digest.Digest) bool {
+	n := nameOf(ref)
+	if closed, ok := h.closed.get(n); ok && closed {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, openTime)
+	defer cancel()
+	r, err := h.Upstream.Repository(ref, nil)
+	if err != nil {
+		return false
+	}
+	open := r.Gives(ctx, d)
+	if ctx.Err() == nil {
+		h.closed.put(n, !open)
+	}
+	return open
 }
 
 // authorize returns nil if as can read the origin of im by the name of ref, otherwise the error of
@@ -72,7 +86,7 @@ func (h *Handler) authorize(ctx context.Context, im store.Image, ref remote.Ref,
 		return fmt.Errorf("%s: no such image was resolved by this name: %w", n, errdefs.ErrNotFound)
 	}
 	ask := remote.Ref{Host: ref.Host, Repository: ref.Repository, Tag: tagOf(im, n), Digest: im.Origin.Digest}
-	_, err := h.upstream(ctx, ref, as, func(r *remote.Repository) error {
+	private, err := h.upstream(ctx, ref, as, func(r *remote.Repository) error {
 		m, _, err := resolve.Tag(ctx, r, ask)
 		if err == nil && m.Unconfirmed {
 			err = errUnconfirmed(ask)
@@ -81,6 +95,9 @@ func (h *Handler) authorize(ctx context.Context, im store.Image, ref remote.Ref,
 	})
 	if err != nil {
 		return err
+	}
+	if private && as.given {
+		h.secrets().Keep(n.String(), as.creds)
 	}
 	h.readable.put(accessKey{n, im.Origin.Digest, as}, true)
 	return nil

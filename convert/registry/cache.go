@@ -34,13 +34,6 @@ func (c *cache[K, V]) get(k K) (V, bool) {
 	return e.value, true
 }
 
-// drop removes k.
-func (c *cache[K, V]) drop(k K) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.m, k)
-}
-
 // put caches v for k.
 func (c *cache[K, V]) put(k K, v V) {
 	c.mu.Lock()

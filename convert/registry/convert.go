@@ -193,8 +193,14 @@ func (h *Handler) resolve(ctx context.Context, ref remote.Ref, as caller) (*orig
 	if err != nil {
 		return &o, err
 	}
+	if o.private && h.Upstream.IsRegistry(ref.Host) && h.isOpen(ctx, ref, o.Served.Digest) {
+		o.private = false
+	}
 	o.given = o.private && as.given
-	if !o.private && !o.Served.Unconfirmed {
+	switch {
+	case o.given:
+		h.secrets().Keep(nameOf(ref).String(), as.creds)
+	case !o.private && !o.Served.Unconfirmed:
 		h.secrets().Forget(nameOf(ref).String()) // credentials that are not needed can expire unnoticed
 	}
 	if h.wantsTitled(&o, as) {

@@ -13,10 +13,10 @@
 //
 // # Manifests by tag
 //
-// A tag is one GET upstream. A manifest that is not a model passes unchanged. A model is parsed,
-// built into an image, and kept in the store by the digest of its origin, so that it is converted
-// once. Concurrent requests for the same origin at the same place with the same credentials share one
-// conversion, which continues if a caller goes away, and a stalling registry delays no other.
+// A tag is one GET upstream, or one HEAD if it has not changed. A manifest that is not a model passes unchanged. A
+// model is parsed, built into an image, and kept in the store by the digest of its origin, so that it is converted
+// once. Concurrent requests for the same origin at the same place with the same credentials share one conversion, which
+// continues if a caller goes away, and a stalling registry delays no other.
 //
 // An index of models becomes an index of converted images. It is reused as long as its models are here and were read
 // by the same name. Entries are classified by their descriptors; only those with neither an artifact type nor a

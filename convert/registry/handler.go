@@ -57,7 +57,7 @@ type Handler struct {
 
 	tokens tokens // of callers
 
-	closed   cache[name, bool]                 // repositories that need credentials
+	closed   cache[name, bool]                 // whether a repository needs credentials
 	readable cache[accessKey, bool]            // callers that can read an origin
 	built    cache[digest.Digest, []byte]      // manifests converted here
 	recent   cache[accessKey, remote.Manifest] // manifests that passed unchanged
@@ -157,6 +157,9 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) error {
 	as, err := h.callerOf(r, t.ref.Host)
 	if err != nil {
 		return err
+	}
+	if r.Header.Get("Authorization") == "" && h.Upstream.Challenges(t.ref.Host) {
+		return &refusal{status: http.StatusUnauthorized, code: codeUnauthorized, text: t.ref.Host + " asks for a token, and so does the facade"}
 	}
 	if t.blob {
 		return h.serveBlob(w, r, t.ref, as)

@@ -55,8 +55,8 @@ func TestConvert(t *testing.T) {
 			if got, want := got.header.Get("Content-Type"), mediatype.OCIManifest; got != want {
 				t.Errorf("Content-Type is %s, want %s", got, want)
 			}
-			if n := u.count(" /v2/org/" + b.Name + "/manifests/"); n != 2 {
-				t.Errorf("%d requests for the manifest upstream, want 2", n)
+			if n := u.count("GET /v2/org/" + b.Name + "/manifests/"); n < 1 || n > 2 {
+				t.Errorf("%d GETs of the manifest upstream, want one, or two without HEAD", n)
 			}
 
 			// As containerd goes on: the manifest by digest, the config, the table.

@@ -109,6 +109,9 @@ func (r *Repository) challenge(e *endpoint, used *authorizer, resp *http.Respons
 			return fmt.Errorf("%s: %w", e.Host, err)
 		}
 	}
+	if e.server {
+		r.set.challenges.Store(true)
+	}
 	a := r.renew(e, used)
 	if err := a.AddResponses(resp.Request.Context(), []*http.Response{resp}); err != nil {
 		err = authError(e.Host, err)

@@ -109,6 +109,27 @@ func (c *Client) Remind(ref Ref, manifest func() ([]byte, error)) (ok bool, err 
 	return true, err
 }
 
+// IsRegistry reports whether a host has no dialect.
+func (c *Client) IsRegistry(host string) bool { return c.opts.Dialects[host] == nil }
+
+// HasCredentials reports whether the node has credentials for a host, or may have some.
+func (c *Client) HasCredentials(host string) bool {
+	if c.opts.Credentials == nil {
+		return false
+	}
+	creds, err := c.opts.Credentials(host)
+	return err != nil || creds != Credentials{}
+}
+
+// Challenges reports whether a registry has asked for a token or a password, so that a caller should be asked for its
+// credentials before the registry is.
+func (c *Client) Challenges(host string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.hosts[host]
+	return s != nil && s.challenges.Load()
+}
+
 // defaultStall is the default of Options.Stall.
 const defaultStall = 30 * time.Second
 
@@ -130,6 +151,8 @@ type Client struct {
 	mu    sync.Mutex
 	hosts map[string]*hostSet     // guarded by mu, by host of the reference; at most maxHosts
 	repos map[repoKey]*Repository // guarded by mu; at most maxRepositories
+
+	seen seen
 
 	counts map[string]*transfer.Counts // guarded by mu; by address of the mirrors that the operator configured
 	origin transfer.Counts             // of all registries together: clients of the facade choose their names

@@ -13,12 +13,14 @@
 // they are like: for ranges, small blobs, blobs that pass through the facade, and documents (manifests, referrers,
 // tags). Documents keep to the order and do not change it: a mirror without a tag is no worse for blobs.
 //
-// A manifest is one GET, never a HEAD, and there is no ping: the registry of Ollama supports neither. If no host
-// returns the manifest, and one is overloaded or breaks the connection, those are asked again, at most four times
-// within 15 seconds; a registry can request a pause of up to ten seconds. A 429 to a request without credentials that
-// requests none is not repeated (AnonymousLimit): an account may have a limit of its own. The digest is computed from
-// the bytes of the response. The media type is read from the body, since some registries answer text/plain. Hosts in
-// Options.Manners get special request headers, because some registries refuse models to unknown clients.
+// A manifest is one GET, and there is no ping: the registry of Ollama supports none. What was read before is one HEAD
+// if it has not changed, as in containerd: Docker Hub and others count GETs alone. A host whose answer to HEAD says
+// nothing is asked by GET from then on. If no host returns the manifest, and one is overloaded or breaks the
+// connection, those are asked again, at most four times within 15 seconds; a registry can request a pause of up to ten
+// seconds. A 429 to a request without credentials that requests none is not repeated (AnonymousLimit): an account may
+// have a limit of its own. The digest is computed from the bytes of the response. The media type is read from the body,
+// since some registries answer text/plain. Hosts in Options.Manners get special request headers, because some
+// registries refuse models to unknown clients.
 //
 // # Blobs
 //

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/ballast-dev/ballast/store/transfer"
@@ -43,6 +44,9 @@ type endpoint struct {
 
 	// state is what is known about the host, also from before the last change of hosts.toml.
 	state *transfer.Endpoint
+
+	// headless is set if the answer of the host to the HEAD of a manifest says nothing, although it has the manifest.
+	headless atomic.Bool
 
 	// private is true if hosts.toml adds credentials to each request: a header or a client
 	// certificate.
@@ -75,6 +79,8 @@ type hostSet struct {
 	stamp     string // of the file; see stampOf
 	made      time.Time
 	used      time.Time // guarded by Client.mu
+
+	challenges atomic.Bool // the registry has asked for authentication
 }
 
 // needed returns until when the set was or will be needed: nobody makes the node forget for how long a mirror is not
@@ -123,6 +129,9 @@ func (c *Client) hostSet(host string) (*hostSet, error) {
 	c.know(endpoints, old)
 	now := time.Now()
 	s := &hostSet{endpoints: endpoints, stamp: stamp, made: now, used: now}
+	if old != nil {
+		s.challenges.Store(old.challenges.Load())
+	}
 	c.hosts[host] = s
 	if len(c.hosts) > maxHosts {
 		oldest := leastRecent(c.hosts, (*hostSet).needed) // clients of the facade choose the names

@@ -55,11 +55,11 @@ func (r *Repository) Resolve(ctx context.Context, ref Ref) (Manifest, error) {
 	return m, nil
 }
 
-// Manifest returns the manifest with a tag or digest. It sends one GET, and repeats it a few times
-// while the registry is unavailable. A manifest requested by digest is verified. It returns
-// errdefs.ErrInvalidArgument for a manifest larger than convert.MaxManifestSize or a response that
-// is not a manifest, errdefs.ErrFailedPrecondition if the registry requires a newer client, and
-// otherwise the categories of transfer.Fetcher.
+// Manifest returns the manifest with a tag or digest. It sends one GET, or one HEAD for what has not changed
+// since it was read, and repeats it a few times while the registry is unavailable. A manifest requested by
+// digest is verified. It returns errdefs.ErrInvalidArgument for a manifest larger than convert.MaxManifestSize
+// or a response that is not a manifest, errdefs.ErrFailedPrecondition if the registry requires a newer client,
+// and otherwise the categories of transfer.Fetcher.
 func (r *Repository) Manifest(ctx context.Context, object string) (Manifest, error) {
 	ref, err := NewRef(r.ref.Host, r.ref.Repository, object)
 	if err != nil {
@@ -81,8 +81,21 @@ func (r *Repository) Manifest(ctx context.Context, object string) (Manifest, err
 // manifest asks one host.
 func (r *Repository) manifest(ctx context.Context, e *endpoint, ref Ref) (Manifest, error) {
 	q := request{path: "manifests/" + ref.Object(), accept: cmp.Or(r.manner().Accept, acceptAny)}
+	m, ok, headless, err := r.unchanged(ctx, e, q, ref)
+	if ok || err != nil {
+		return m, err
+	}
+	if m, err = r.get(ctx, e, q, ref); err == nil {
+		e.headless.Store(e.headless.Load() || headless)
+		r.client.seen.put(ref, m)
+	}
+	return m, err
+}
+
+// get asks one host for a manifest by GET.
+func (r *Repository) get(ctx context.Context, e *endpoint, q request, ref Ref) (Manifest, error) {
 	resp, err := r.do(ctx, e, q)
-	if errdefs.IsNotFound(err) && r.client.opts.Dialects[ref.Host] == nil { // a dialect says what is missing
+	if errdefs.IsNotFound(err) && r.client.IsRegistry(ref.Host) { // a dialect says what is missing
 		return Manifest{}, r.missing(e, ref)
 	}
 	if err != nil {
@@ -127,15 +140,28 @@ func (r *Repository) unconfirmed(ctx context.Context, e *endpoint, d digest.Dige
 	}
 	ctx, cancel := context.WithTimeout(ctx, confirmTime)
 	defer cancel()
-	dialect := r.client.opts.Dialects[r.ref.Host] != nil // answers GET alone
-	resp, err := r.do(ctx, origin, request{path: "manifests/" + d.String(), accept: cmp.Or(r.manner().Accept, acceptAny), head: !dialect})
-	switch {
+	switch err := r.hasManifest(ctx, origin, d); {
 	case err == nil:
-		return false, resp.Body.Close()
+		return false, nil
 	case errdefs.IsNotFound(err), errdefs.IsUnauthorized(err), errdefs.IsPermissionDenied(err):
 		return false, fmt.Errorf("%s gave a manifest: %w", e.Host, err)
 	}
 	return true, nil
+}
+
+// Gives reports whether the registry itself gives a manifest: never with Options.MirrorOnly. It asks once.
+func (r *Repository) Gives(ctx context.Context, d digest.Digest) bool {
+	origin := r.origin()
+	return origin != nil && r.hasManifest(ctx, origin, d) == nil
+}
+
+// hasManifest returns the error of a host that does not give a manifest.
+func (r *Repository) hasManifest(ctx context.Context, e *endpoint, d digest.Digest) error {
+	resp, err := r.do(ctx, e, request{path: "manifests/" + d.String(), accept: cmp.Or(r.manner().Accept, acceptAny), head: r.client.IsRegistry(r.ref.Host)})
+	if err == nil {
+		err = resp.Body.Close()
+	}
+	return err
 }
 
 // missing returns the error for a manifest that a host does not have.

@@ -57,6 +57,101 @@ func TestManifest(t *testing.T) {
 	}
 }
 
+// TestUnchanged: what was read before and has not changed costs a HEAD, which registries do not count, and only the
+// caller whose HEAD succeeds gets it. A host whose HEAD says nothing is not asked by HEAD again.
+func TestUnchanged(t *testing.T) {
+	t.Parallel()
+	a, b := manifestBytes("a"), manifestBytes("b")
+	for name, c := range map[string]struct {
+		// head answers a HEAD of the manifest p, after the first GET; nil means as it should.
+		head func(w http.ResponseWriter, p []byte)
+		want [4]string // the methods of reading a again, twice, then b, then b again
+	}{
+		"HEAD":           {nil, [4]string{"HEAD", "HEAD", "HEAD GET", "HEAD"}},
+		"not allowed":    {func(w http.ResponseWriter, p []byte) { w.WriteHeader(http.StatusMethodNotAllowed) }, [4]string{"HEAD GET", "GET", "GET", "GET"}},
+		"not found":      {func(w http.ResponseWriter, p []byte) { w.WriteHeader(http.StatusNotFound) }, [4]string{"HEAD GET", "GET", "GET", "GET"}},
+		"without digest": {func(w http.ResponseWriter, p []byte) {}, [4]string{"HEAD GET", "GET", "GET", "GET"}},
+		"another digest": {func(w http.ResponseWriter, p []byte) { setDigest(w, []byte("x")) }, [4]string{"HEAD GET", "HEAD GET", "HEAD GET", "HEAD GET"}},
+		"limit":          {func(w http.ResponseWriter, p []byte) { w.WriteHeader(http.StatusTooManyRequests) }, [4]string{"HEAD GET", "HEAD GET", "HEAD GET", "HEAD GET"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			u := newUpstream(t)
+			u.manifests["latest"] = a
+			u.before = func(w http.ResponseWriter, r *http.Request) bool {
+				p := u.manifests["latest"]
+				if r.Method == http.MethodHead && c.head != nil {
+					c.head(w, p)
+					return true
+				}
+				setDigest(w, p)
+				return false
+			}
+			r := u.repository(t, remote.Options{}, nil)
+			asked := 0
+			read := func(want []byte) string {
+				t.Helper()
+				m, err := r.Manifest(t.Context(), "latest")
+				if err != nil || string(m.Bytes) != string(want) || m.Digest != digest.FromBytes(want) || m.ContentType != "text/plain" {
+					t.Fatalf("got %+v, %v", m, err)
+				}
+				var methods []string
+				for _, s := range u.requests()[asked:] {
+					methods = append(methods, s.method)
+				}
+				asked += len(methods)
+				return strings.Join(methods, " ")
+			}
+			if got := read(a); got != "GET" {
+				t.Errorf("first: %s", got)
+			}
+			got := [4]string{0: read(a), 1: read(a)}
+			u.manifests["latest"] = b
+			got[2], got[3] = read(b), read(b)
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Errorf("requests (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func setDigest(w http.ResponseWriter, p []byte) {
+	w.Header().Set("Docker-Content-Digest", digest.FromBytes(p).String())
+}
+
+// TestUnchangedIsForEach: what one caller has read, another one gets only from the registry.
+func TestUnchangedIsForEach(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	p := manifestBytes("a")
+	d := digest.FromBytes(p)
+	u.manifests["latest"], u.manifests[d.String()] = p, p
+	u.before = func(w http.ResponseWriter, r *http.Request) bool {
+		if user, _, _ := r.BasicAuth(); user != "alice" {
+			w.Header().Set("WWW-Authenticate", `Basic realm="x"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return true
+		}
+		setDigest(w, p)
+		return false
+	}
+	c := newClient(t, remote.Options{})
+	for _, object := range []string{"latest", d.String()} {
+		ref := u.ref(t, object)
+		for _, as := range []*remote.Credentials{{Username: "alice", Secret: "a"}, nil, {Username: "bob", Secret: "b"}, {Username: "alice", Secret: "a"}} {
+			_, err := repositoryOf(t, c, ref, as).Manifest(t.Context(), object)
+			if allowed := as != nil && as.Username == "alice"; allowed != (err == nil) || !allowed && !errdefs.IsUnauthorized(err) {
+				t.Errorf("%s as %v: %v", object, as, err)
+			}
+		}
+	}
+	for _, s := range u.requests()[2:] {
+		if s.method == http.MethodGet && strings.HasPrefix(s.header.Get("Authorization"), "Basic YWxpY2U6") && s.path == "/v2/org/model/manifests/latest" {
+			t.Errorf("GET by the caller that has read it")
+		}
+	}
+}
+
 // TestManifestOllama reads a manifest from a registry that behaves as registry.ollama.ai does: without
 // HEAD, /v2/ and digests, with text/plain, and with 412 for a client that is too old.
 func TestManifestOllama(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 )
 
 // An accountRegistry gives everybody a token, and refuses or hides manifests with a status from those who have no
-// account: the user paid, or an identity token.
+// account: the user paid, or an identity token. With status 0 everybody has them.
 type accountRegistry struct {
 	host   string
 	status int
@@ -53,7 +53,7 @@ func startAccountRegistry(t *testing.T, n *node.Node, status int) *accountRegist
 			a.mu.Lock()
 			a.asked = append(a.asked, r.Method+" "+token)
 			a.mu.Unlock()
-			if token != "token-of-the-account" {
+			if token != "token-of-the-account" && a.status != 0 {
 				w.WriteHeader(a.status)
 				fmt.Fprintf(w, `{"errors":[{"code":"DENIED","message":%q}]}`, strangersText)
 				return
@@ -123,4 +123,77 @@ func TestCredentialsOfAccount(t *testing.T) {
 		}
 	}
 	noSecrets(t, n, accountSecret, identityToken)
+}
+
+// TestCountedRequests counts the requests for manifests that a registry such as Docker Hub counts, GET and not HEAD,
+// beside a node without ballast: there are no more of them, and they are those of the account if the pull has one.
+func TestCountedRequests(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	stock := node.StartNode(t, node.Options{Stock: true, Registry: n.Registry})
+	a := startAccountRegistry(t, n, 0)
+	stock.Upstream(t, a.host, a.host)
+	n.Registry.Push(t, "team/known", "1", node.Busybox(t))
+	mustPull(t, n, "ballast", a.host+"/team/known:1") // ballast has seen the registry
+	clients := []struct {
+		name string
+		pull func(n *node.Node, ref string, account bool) error
+	}{
+		{"ctr", func(n *node.Node, ref string, account bool) error {
+			snapshotter, flags := "ballast", []string(nil)
+			if n == stock {
+				snapshotter = "overlayfs"
+			}
+			if account {
+				flags = []string{"--user", "paid:" + accountSecret}
+			}
+			return n.Pull(snapshotter, ref, flags...).Err
+		}},
+		{"CRI", func(n *node.Node, ref string, account bool) error {
+			var auth *cri.AuthConfig
+			if account {
+				auth = &cri.AuthConfig{Username: "paid", Password: accountSecret}
+			}
+			_, err := n.CRI(t).PullAs(ref, "", auth)
+			return err
+		}},
+	}
+	a.requests()
+	seed := byte(0)
+	for _, client := range clients {
+		for _, kind := range []string{"image", "model"} {
+			for _, account := range []bool{false, true} {
+				seed++
+				repository := fmt.Sprintf("team/%s%d", kind, seed)
+				if kind == "model" {
+					n.Registry.Push(t, repository, "1", artifact(converttest.ModelPackRaw(converttest.Files(weights(seed, 1<<20)))))
+				} else {
+					image := node.Busybox(t)
+					image.Manifest = append(image.Manifest, strings.Repeat(" ", int(seed))...) // of a digest of its own
+					n.Registry.Push(t, repository, "1", image)
+				}
+				for i := range 3 {
+					what := fmt.Sprintf("%s, %s, account %v, pull %d", client.name, kind, account, i+1)
+					var gets [2]int
+					for k, on := range []*node.Node{stock, n} {
+						if err := client.pull(on, a.host+"/"+repository+":1", account); err != nil {
+							t.Fatalf("%s: %v", what, err)
+						}
+						l := a.requests()
+						t.Log(what, "ballast", k == 1, l)
+						for _, r := range l {
+							if method, token, _ := strings.Cut(r, " "); method == http.MethodGet {
+								gets[k]++
+								if account && token != "token-of-the-account" {
+									t.Errorf("%s: GET with %s", what, token)
+								}
+							}
+						}
+					}
+					if gets[1] > gets[0] {
+						t.Errorf("%s: %d GETs of manifests, %d without ballast", what, gets[1], gets[0])
+					}
+				}
+			}
+		}
+	}
 }

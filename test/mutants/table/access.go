@@ -45,6 +45,17 @@ var access = []Mutant{
 	{11, "each host has the same share of pull secrets", "convert/pullsecret/secrets.go",
 		`err == nil && net.ParseIP(host) == nil {`, `err == nil && site == host {`,
 		"convert/pullsecret", "TestEvictionBySite"},
+	{11, "what one caller has read of a tag, every caller gets", "convert/remote/seen.go",
+		`case err != nil:
+		return Manifest{}, false, !isQuota(err), nil`, `case err != nil:
+		return m, true, false, nil`,
+		"convert/remote", "TestUnchangedIsForEach"},
+	{11, "what an account has read is public", "convert/registry/access.go",
+		`open := r.Gives(ctx, d)`, `open := r.Gives(ctx, d) || true`,
+		"convert/registry", "TestPrivateRegistries"},
+	{11, "the limit of everybody is used up before that of an account", "convert/registry/access.go",
+		`tries := []caller{as, {}}`, `tries := []caller{{}, as}`,
+		"convert/registry", "TestCallersSecret"},
 	{11, "a token of the facade opens every registry", "convert/registry/token.go",
 		`return []byte(host)`, `return []byte("")`,
 		"convert/registry", "TestTokens"},

@@ -2,8 +2,11 @@
 
 # module_dir MODULE VERSION CHECKSUM prints the source directory of a module after comparing its checksum.
 module_dir() {
-	local got
-	got=$(cd / && go mod download -json "$1@$2") # outside of this module, so that its go.sum does not change
+	local got try
+	for try in 1 2 3; do # a proxy may be busy
+		got=$(cd / && go mod download -json "$1@$2") && break # outside of this module, so that its go.sum does not change
+		sleep $((5 * try))
+	done
 	if ! grep -qF "\"Sum\": \"$3\"" <<<"$got"; then
 		echo "${0##*/}: $1@$2 does not have the checksum $3: $got" >&2
 		return 1

@@ -140,6 +140,7 @@ func TestInstall(t *testing.T) {
 		{"a pod with a model", func(t *testing.T) { c.podReads(t, llama) }},
 		{"ModelSets", c.modelSets},
 		{"the page", c.page},
+		{"without ModelSets, and with them again", c.withoutSets},
 		{"upgrade and rollback", func(t *testing.T) { c.upgraded(t, llama) }},
 		{"no API server for a minute", func(t *testing.T) { c.aloneForAMinute(t, llama) }},
 		{"a node with a full disk joins", c.joinsFull},
@@ -274,6 +275,27 @@ func (c *site) page(t *testing.T) {
 	})
 }
 
+// withoutSets types how ModelSets are turned off, which deletes none, and turns them on again.
+func (c *site) withoutSets(t *testing.T) {
+	rollout := "kubectl -n ballast-system rollout status daemonset/ballast " + timeout
+	off := node.Typed(t, fleetPage, "## Without ModelSets again")[0]
+	c.types(t, off)
+	c.run(t, rollout)
+	c.says(t, "kubectl get nodes --show-labels | grep models.ballast.dev || true", "")
+	c.ready(t)
+	for _, m := range c.machines {
+		eventually(t, "no pins on "+m.name, func() error {
+			if out := m.sh(t, "ballast pin ls -q"); strings.TrimSpace(out) != "" {
+				return fmt.Errorf("pins %q", out)
+			}
+			return nil
+		})
+	}
+	c.types(t, strings.Replace(off, "fleet.enabled=false", "fleet.enabled=true", 1))
+	c.run(t, rollout)
+	c.allReady(t)
+}
+
 // upgraded types the upgrade and the rollback, during which a pod reads.
 func (c *site) upgraded(t *testing.T, llama string) {
 	on := c.on(t, "pod llama")
@@ -335,8 +357,10 @@ func (c *site) dies(t *testing.T) {
 
 // uninstalled types the removal. Nothing is left on the nodes or in the cluster.
 func (c *site) uninstalled(t *testing.T) {
-	c.types(t, "kubectl delete pod llama --ignore-not-found", "kubectl delete modelset chat")
+	c.types(t, "kubectl delete pod llama --ignore-not-found")
 	c.types(t, node.Typed(t, installPage, "## Uninstall")...)
+	c.says(t, "kubectl get modelsets -o name", "modelset.ballast.dev/chat")
+	c.types(t, node.Typed(t, fleetPage, "## Without ModelSets again")[1])
 	for _, m := range c.machines {
 		if d := cmp.Diff(m.before, m.files(t)); d != "" {
 			t.Errorf("left on %s (-before +after):\n%s", m.name, d)

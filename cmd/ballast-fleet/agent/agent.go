@@ -162,10 +162,10 @@ func (a *Agent) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.R
 		}
 		a.omitted = omitted
 		again = min(again, a.start(ctx, wishes))
-		if err := a.setPins(ctx); err != nil {
-			a.Log.Warn("pins are not set", "err", err)
-			again = min(again, checkEvery)
-		}
+	}
+	if err := a.setPins(ctx); err != nil { // without ModelSets there are none
+		a.Log.Warn("pins are not set", "err", err)
+		again = min(again, checkEvery)
 	}
 	states, ready := a.states()
 	var unwritten error

@@ -21,6 +21,7 @@ func AddToScheme(s *runtime.Scheme) error {
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,shortName=mset
+// +kubebuilder:metadata:annotations="helm.sh/resource-policy=keep"
 // +kubebuilder:subresource:status
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 63",message="the name has more than 63 characters: it is part of a label of nodes"
 // +kubebuilder:printcolumn:name="Nodes",type=string,JSONPath=`.status.nodes`,description="Nodes that have all models, of the nodes that should"
@@ -126,6 +127,7 @@ type ModelSetList struct {
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,shortName=mnode
+// +kubebuilder:metadata:annotations="helm.sh/resource-policy=keep"
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Models",type=string,JSONPath=`.status.models`,description="Models that are ready, of all"
 // +kubebuilder:printcolumn:name="Phases",type=string,JSONPath=`.status.list[*].phase`

@@ -86,7 +86,7 @@ func testPolicies(t *testing.T, docs map[string][]string, fleet bool) {
 		for _, o := range objects {
 			if p, ok := o.Typed.(*admissionapi.ValidatingAdmissionPolicy); ok {
 				found++
-				t.Run(fmt.Sprintf("%s, fleet %t", p.Name, fleet), func(t *testing.T) { testPolicy(t, p, fleet) })
+				t.Run(fmt.Sprintf("%s, fleet %t", p.Name, fleet), func(t *testing.T) { testPolicy(t, p) })
 			}
 		}
 	}
@@ -95,11 +95,7 @@ func testPolicies(t *testing.T, docs map[string][]string, fleet bool) {
 	}
 }
 
-func testPolicy(t *testing.T, p *admissionapi.ValidatingAdmissionPolicy, fleet bool) {
-	ofSet := "only the label"
-	if fleet {
-		ofSet = ""
-	}
+func testPolicy(t *testing.T, p *admissionapi.ValidatingAdmissionPolicy) {
 	validator := compile(t, p)
 	old := nodeWith(map[string]string{"a": "b"}, "x", taint, "y")
 	account := "system:serviceaccount:ballast-system:" + p.Name
@@ -116,18 +112,19 @@ func testPolicy(t *testing.T, p *admissionapi.ValidatingAdmissionPolicy, fleet b
 			n.Labels[label] = "true"
 			n.Spec.Taints = []core.Taint{n.Spec.Taints[0], n.Spec.Taints[2]}
 		}},
-		"label":          {change: func(n *core.Node) { n.Labels[label] = "true" }},
-		"no label":       {old: nodeWith(map[string]string{"a": "b", label: "true"}), change: func(n *core.Node) { delete(n.Labels, label) }},
-		"last taint":     {old: nodeWith(nil, taint), change: func(n *core.Node) { n.Spec.Taints = nil }},
-		"other node":     {node: "n2", change: func(n *core.Node) { n.Labels[label] = "true" }, refused: "its own node"},
-		"no node":        {node: "-", change: func(n *core.Node) { n.Labels[label] = "true" }, refused: "its own node"},
-		"other user":     {user: "system:serviceaccount:ballast-system:other", node: "-", change: func(n *core.Node) { n.Spec.Taints = nil }},
-		"other label":    {change: func(n *core.Node) { n.Labels["node-role.kubernetes.io/control-plane"] = "" }, refused: "only the label"},
-		"label of a set": {change: func(n *core.Node) { n.Labels["models.ballast.dev/chat"] = "ready" }, refused: ofSet},
-		"changed label":  {change: func(n *core.Node) { n.Labels["a"] = "c" }, refused: "only the label"},
-		"removed label":  {change: func(n *core.Node) { delete(n.Labels, "a") }, refused: "only the label"},
-		"other taint":    {change: func(n *core.Node) { n.Spec.Taints = n.Spec.Taints[1:] }, refused: "only the taint"},
-		"all taints":     {change: func(n *core.Node) { n.Spec.Taints = nil }, refused: "only the taint"},
+		"label":             {change: func(n *core.Node) { n.Labels[label] = "true" }},
+		"no label":          {old: nodeWith(map[string]string{"a": "b", label: "true"}), change: func(n *core.Node) { delete(n.Labels, label) }},
+		"last taint":        {old: nodeWith(nil, taint), change: func(n *core.Node) { n.Spec.Taints = nil }},
+		"other node":        {node: "n2", change: func(n *core.Node) { n.Labels[label] = "true" }, refused: "its own node"},
+		"no node":           {node: "-", change: func(n *core.Node) { n.Labels[label] = "true" }, refused: "its own node"},
+		"other user":        {user: "system:serviceaccount:ballast-system:other", node: "-", change: func(n *core.Node) { n.Spec.Taints = nil }},
+		"other label":       {change: func(n *core.Node) { n.Labels["node-role.kubernetes.io/control-plane"] = "" }, refused: "only the label"},
+		"label of a set":    {change: func(n *core.Node) { n.Labels["models.ballast.dev/chat"] = "ready" }},
+		"no label of a set": {old: nodeWith(map[string]string{"models.ballast.dev/chat": "ready"}), change: func(n *core.Node) { n.Labels = nil }},
+		"changed label":     {change: func(n *core.Node) { n.Labels["a"] = "c" }, refused: "only the label"},
+		"removed label":     {change: func(n *core.Node) { delete(n.Labels, "a") }, refused: "only the label"},
+		"other taint":       {change: func(n *core.Node) { n.Spec.Taints = n.Spec.Taints[1:] }, refused: "only the taint"},
+		"all taints":        {change: func(n *core.Node) { n.Spec.Taints = nil }, refused: "only the taint"},
 		"new taint": {change: func(n *core.Node) {
 			n.Spec.Taints = append(n.Spec.Taints, core.Taint{Key: taint, Effect: core.TaintEffectNoExecute})
 		}, refused: "only the taint"},

@@ -1,5 +1,5 @@
 {{/* A service account that can change the label and the startup taint of its own node, and nothing else.
-With fleet.enabled, the labels for complete ModelSets are its own too.
+The labels for complete ModelSets are its own too, also without fleet.enabled: it removes them.
 dict "root" $ "name" … "component" … "verbs" list "annotations" dict.
 
 RBAC knows nodes by name only, so patching any node is allowed by it, and what the patch may be is a policy's
@@ -8,8 +8,7 @@ the label and the taint differ. The kubelet's own credentials could not do it: i
 {{- define "ballast.marks" -}}
 {{- $root := .root -}}
 {{- $name := .name -}}
-{{- $own := printf "k == %q" .root.Values.node.label -}}
-{{- if .root.Values.fleet.enabled }}{{ $own = printf "%s || k.startsWith(\"models.ballast.dev/\")" $own }}{{ end -}}
+{{- $own := printf "k == %q || k.startsWith(\"models.ballast.dev/\")" .root.Values.node.label -}}
 {{- $meta := dict "root" .root "component" .component -}}
 apiVersion: v1
 kind: ServiceAccount
@@ -96,7 +95,7 @@ spec:
     - expression: >-
         variables.labels.all(k, {{ $own }} || k in variables.oldLabels && variables.labels[k] == variables.oldLabels[k]) &&
         variables.oldLabels.all(k, {{ $own }} || k in variables.labels)
-      message: only the label {{ $root.Values.node.label }} may be changed
+      message: only the label {{ $root.Values.node.label }} and those of ModelSets may be changed
       reason: Forbidden
     - expression: >-
         variables.taints == variables.oldTaints ||

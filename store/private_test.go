@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/storetest"
@@ -32,6 +33,11 @@ func TestArrivalProvesNothing(t *testing.T) {
 	hold(t, s, own)
 	if err := s.Hydrate(t.Context(), own, store.HydrateOptions{Sources: good(storetest.Private{Fetcher: storetest.NewFetcher(p)})}); err != nil {
 		t.Fatal(err)
+	}
+	select {
+	case err := <-theft:
+		t.Fatalf("the stranger's pull ended: %v", err)
+	case <-time.After(time.Second): // time to be woken
 	}
 	cancel()
 	if err := ends(t, "theft", theft); !errors.Is(err, context.Canceled) {

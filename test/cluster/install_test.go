@@ -222,7 +222,7 @@ func (c *site) reads(t *testing.T, m *machine, llama string) {
 
 // modelSets types the page about ModelSets.
 func (c *site) modelSets(t *testing.T) {
-	if n := node.Blocks(t, fleetPage); n != 3 {
+	if n := node.Blocks(t, fleetPage); n != 4 {
 		t.Fatalf("%s has %d blocks of commands", fleetPage, n)
 	}
 	c.types(t, node.Typed(t, fleetPage, "# Models on many nodes")...)

@@ -107,7 +107,7 @@ func resolverOf(t *testing.T, h *converttest.Hub, hub *huggingface.Hub, token st
 	t.Helper()
 	o := remote.Options{
 		Dialects: map[string]remote.Dialect{"hf.co": hub}, AllowHosts: []string{strings.TrimPrefix(h.CDN.URL, "http://")}, Shared: remote.AnyHost,
-		Credentials: func(string) (remote.Credentials, error) { return huggingface.Credentials(token), nil },
+		Credentials: func(string, string) (remote.Credentials, error) { return huggingface.Credentials(token), nil },
 	}
 	client, err := remote.New(o)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ballast-dev/ballast/convert/hostname"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 )
@@ -28,9 +29,9 @@ type Options struct {
 	// them.
 	Facade []string
 
-	// Credentials returns the credentials of the node for a host, or the zero value if there are
+	// Credentials returns the credentials of the node for a repository of a host, or the zero value if there are
 	// none; see DockerCredentials. Nil means none. They are used by NodeRepository.
-	Credentials func(host string) (Credentials, error)
+	Credentials func(host, repository string) (Credentials, error)
 
 	// Shared reports whether every caller may use the credentials of the node for a host, named as
 	// in references. Nil means none.
@@ -248,9 +249,9 @@ func leastRecent[K comparable, V any](m map[K]V, used func(V) time.Time) K {
 
 // loopbackName maps all names of this machine to one, so that addresses can be compared.
 func loopbackName(hostport string) string {
-	name, port := SplitHost(hostport)
+	name, port := hostname.Split(hostport)
 	if ip, err := netip.ParseAddr(strings.Trim(name, "[]")); name == "" || err == nil && (ip.IsLoopback() || ip.IsUnspecified()) {
 		name = "localhost"
 	}
-	return joinHost(name, port)
+	return hostname.Join(name, port)
 }

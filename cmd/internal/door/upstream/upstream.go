@@ -77,9 +77,9 @@ func withHosts(o *remote.Options, c *config.Config, log *slog.Logger) {
 			}
 		}
 	}
-	o.Credentials = func(host string) (creds remote.Credentials, err error) {
+	o.Credentials = func(host, repository string) (creds remote.Credentials, err error) {
 		if stored != nil {
-			creds, err = stored(host)
+			creds, err = stored(host, repository)
 		}
 		if give := own[host]; err == nil && creds == (remote.Credentials{}) && give != nil {
 			creds = give()

@@ -76,7 +76,7 @@ func users(t *testing.T, host string) map[string]func(remote.Ref) bool {
 		"ollama_hosts":      func(r remote.Ref) bool { return slices.Contains(c.HostsLike("ollama"), r.Host) },
 		"artifacts":         func(r remote.Ref) bool { return c.Upstream.MountsTitled(r.Name()) },
 		"docker_config": func(r remote.Ref) bool {
-			creds, err := o.Credentials(r.Host)
+			creds, err := o.Credentials(r.Host, r.Repository)
 			if err != nil {
 				t.Error(err)
 			}

@@ -44,7 +44,7 @@ func TestChoice(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := src.Choose(c); err != nil {
+		if err := src.Choose(t.Context(), c); err != nil {
 			t.Fatal(err)
 		}
 		var paths []string
@@ -78,7 +78,7 @@ func TestChoice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := src.Choose(convert.Choice{Include: []string{"*.gguf"}}); !errdefs.IsNotFound(err) {
+	if err := src.Choose(t.Context(), convert.Choice{Include: []string{"*.gguf"}}); !errdefs.IsNotFound(err) {
 		t.Errorf("nothing: %v", err)
 	}
 }

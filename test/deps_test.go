@@ -82,7 +82,8 @@ cmd/internal/door/portowner         :
 cmd/internal/host/containerdversion :
 cmd/internal/installer/snippet      : cmd/internal/host/containerdversion convert/mediatype convert/registry
 cmd/internal/host/dirs              : cmd/internal/contract/config cmd/internal/door/facadetls snapshotter store
-cmd/internal/door/upstream          : cmd/internal/contract/config cmd/internal/host/dirs convert/format convert/formats convert/remote convert/resolve convert/signature
+cmd/internal/door/credentialprovider : convert/hostname convert/remote
+cmd/internal/door/upstream          : cmd/internal/contract/config cmd/internal/door/credentialprovider cmd/internal/host/dirs convert/format convert/formats convert/remote convert/resolve convert/signature
 cmd/internal/contract/wire          :
 cmd/internal/contract/modelname     : convert/remote convert/resolve store
 cmd/internal/contract/translate     : cmd/internal/contract/wire convert convert/formats convert/headers convert/image convert/losses convert/signature snapshotter store store/filetable

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
@@ -48,6 +49,29 @@ func TestSpellings(t *testing.T) {
 					}
 				}
 			}
+		}
+	}
+}
+
+// TestProviders: plugins are asked for what the docker config has no credentials for.
+func TestProviders(t *testing.T) {
+	dir := t.TempDir()
+	c := config.Default()
+	c.Upstream.DockerConfig, c.Upstream.ProviderFile, c.Upstream.ProviderDir = filepath.Join(dir, "config.json"), filepath.Join(dir, "plugins.json"), dir
+	for name, content := range map[string]string{
+		"config.json":  `{"auths":{"r.example/team":{"username":"file","password":"p"}}}`,
+		"plugins.json": `{"providers":[{"name":"plugin","apiVersion":"v1","matchImages":["r.example"]}]}`,
+		"plugin":       "#!/bin/sh\necho '{\"apiVersion\":\"v1\",\"kind\":\"CredentialProviderResponse\",\"cacheKeyType\":\"Global\",\"auth\":{\"r.example\":{\"username\":\"plugin\"}}}'\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o := Options(c, "", slog.New(slog.DiscardHandler))
+	for name, want := range map[string]string{"r.example team/m": "file", "r.example other/m": "plugin", "s.example m": ""} {
+		host, repository, _ := strings.Cut(name, " ")
+		if creds, err := o.Credentials(host, repository); err != nil || creds.Username != want {
+			t.Errorf("%s: user %q, %v", name, creds.Username, err)
 		}
 	}
 }

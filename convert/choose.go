@@ -22,7 +22,8 @@ import (
 type Choice struct{ Include, Exclude []string }
 
 // Of returns the model of the chosen files of m. It is a different model with an origin of its own: files without
-// packaging, whose digest covers the origin of m and the chosen files. The documents of m are not kept. It returns
+// packaging, whose digest covers the origin of m and the chosen files. The documents of m are not kept, and if weights
+// are left out, neither is what the config says of all of them: the headers of the chosen ones say it. It returns
 // errdefs.ErrInvalidArgument for an invalid pattern, errdefs.ErrNotFound if no file is chosen, and
 // errdefs.ErrNotImplemented if the files of an archive are known only after it is unpacked.
 func (c Choice) Of(m *Model) (*Model, error) {
@@ -46,6 +47,9 @@ func (c Choice) Of(m *Model) (*Model, error) {
 	above, blobs := map[string]bool{}, map[digest.Digest]bool{}
 	for _, f := range m.Table.Seen() {
 		if f.Type == filetable.TypeDir || len(include) > 0 && !anyMatch(include, f.Path) || anyMatch(exclude, f.Path) {
+			if k := &out.Config.Config; f.Type == filetable.TypeReg && KindByPath(f.Path) == mediatype.KindWeight {
+				k.Format, k.ParamSize, k.Precision, k.Quantization = "", "", "", ""
+			}
 			continue
 		}
 		f.Layer = 0

@@ -58,6 +58,7 @@ func TestDetectOrder(t *testing.T) {
 		{"a manifest that says image over the layers of a model", doc(oci, "application/vnd.oci.image.config.v1+json", ociConfig, layer(modelPack+"weight.v1.raw")), mediatype.FormatModelPack},
 		{"KitOps by its config", doc(oci, "", kitOps+"config.v1+json", layer(kitOps+"model.v1.tar")), mediatype.FormatKitOps},
 		{"KitOps by a layer", doc(oci, "", ociConfig, layer(kitOps+"model.v1.tar")), mediatype.FormatKitOps},
+		{"Cog by its artifact type, its layers those of an image", doc(oci, "application/vnd.cog.weight.v1", "application/vnd.cog.weight.config.v1+json", layer(ociLayer)), mediatype.FormatCog},
 		{"a carton by the extension of its only layer", doc(oci, "", ociConfig, layer("application/octet-stream", `,"annotations":{"org.opencontainers.image.title":"A.CARTON"}`)), mediatype.FormatCarton},
 		{"a carton inside of ModelPack is a file", doc(oci, modelPack+"manifest.v1+json", modelPack+"config.v1+json",
 			layer(modelPack+"weight.v1.raw", `,"annotations":{"org.cncf.model.filepath":"a.carton"}`)), mediatype.FormatModelPack},

@@ -42,6 +42,7 @@ convert/mediatype         : store/filetable
 convert/chunked           : convert/mediatype store/filetable store/verify
 convert                   : convert/chunked convert/mediatype store/filetable store/verify
 convert/contentrange      :
+convert/hostname          :
 convert/local             :
 convert/headers           : convert convert/gguf convert/safetensors
 convert/losses            : convert convert/mediatype
@@ -52,7 +53,7 @@ convert/ollama/localstore : convert convert/format convert/local store/transfer 
 convert/carton            : convert convert/carton/zipdir convert/contentrange convert/format convert/local convert/losses convert/mediatype store/filetable store/transfer store/verify
 convert/carton/zipdir     : convert store/filetable
 convert/image             : convert convert/mediatype store/filetable store/verify
-convert/remote            : convert convert/contentrange convert/mediatype store/transfer store/verify
+convert/remote            : convert convert/contentrange convert/hostname convert/mediatype store/transfer store/verify
 convert/remote/peerstest  : convert/contentrange
 convert/layout            : convert convert/format convert/local convert/mediatype store/durable store/transfer store/verify
 convert/huggingface       : convert convert/format convert/mediatype convert/remote store/filetable store/verify
@@ -81,7 +82,8 @@ cmd/internal/door/portowner         :
 cmd/internal/host/containerdversion :
 cmd/internal/installer/snippet      : cmd/internal/host/containerdversion convert/mediatype convert/registry
 cmd/internal/host/dirs              : cmd/internal/contract/config cmd/internal/door/facadetls snapshotter store
-cmd/internal/door/upstream          : cmd/internal/contract/config cmd/internal/host/dirs convert/format convert/formats convert/remote convert/resolve convert/signature
+cmd/internal/door/credentialprovider : convert/hostname convert/remote
+cmd/internal/door/upstream          : cmd/internal/contract/config cmd/internal/door/credentialprovider cmd/internal/host/dirs convert/format convert/formats convert/remote convert/resolve convert/signature
 cmd/internal/contract/wire          :
 cmd/internal/contract/modelname     : convert/remote convert/resolve store
 cmd/internal/contract/translate     : cmd/internal/contract/wire convert convert/formats convert/headers convert/image convert/losses convert/signature snapshotter store store/filetable
@@ -192,7 +194,7 @@ var closures = []struct {
 			"github.com/containerd/containerd/v2/cmd github.com/containerd/containerd/v2/client dario.cat/mergo",
 		"what faces tenants as root is not what installs, judges and publishes",
 	},
-	{"../cmd/ballast-fleet", "./...", module + " !" + module + "/cmd/ballast-fleet !" + module + "/cmd/internal/contract/wire", "it is a client of the daemon"},
+	{"../cmd/ballast-fleet", "./...", module + " !" + module + "/cmd/ballast-fleet !" + module + "/cmd/internal/contract/wire !" + module + "/convert/hostname", "it is a client of the daemon"},
 	{"..", "./cmd/internal/contract/wire", module + " !" + module + "/cmd/internal/contract/wire", "clients link the contract, not the engine"},
 }
 

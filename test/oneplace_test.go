@@ -28,7 +28,7 @@ var onePlaceRules = []struct {
 	{"digests are compared in one package", []string{"store/verify"}, comparesDigest},
 	{"the environment is read with the configuration", []string{"cmd/internal/contract/config"}, calls("os", "Getenv", "LookupEnv", "Environ")},
 	{"formats are named in their folders", []string{"convert/mediatype", "convert/ollama", "convert/ollama/localstore", "convert/carton", "convert/huggingface",
-		"cmd/internal/contract/config" /* keys that people write */, "convert/remote/aliases.go" /* a registry has one name */}, is("carton", "carton+", ".carton", "ollama", "ollama:", "ollama-list", "docker-ai", "kitops", "hf:", "hf.co", "registry.ollama.ai")},
+		"cmd/internal/contract/config" /* keys that people write */, "convert/hostname/hostname.go" /* a registry has one name */}, is("carton", "carton+", ".carton", "ollama", "ollama:", "ollama-list", "docker-ai", "kitops", "cog", "hf:", "hf.co", "registry.ollama.ai")},
 	{"durations are differences of time.Time, whose clock is never set back", nil, readsWallClock},
 	{"connections of gRPC wait for servers that restart", []string{"cmd/internal/host/localgrpc"}, calls("grpc", "NewClient")},
 	{"only programs end the process", []string{"cmd/ballast", "cmd/ballastd", "cmd/ballast-fleet"}, calls("os", "Exit")},

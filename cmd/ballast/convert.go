@@ -68,6 +68,7 @@ func (a *app) convertCommand() *cobra.Command {
 	var form, compress, key string
 	var facts format.Facts
 	var choice convert.Choice
+	var said publication
 	c := &cobra.Command{
 		Use:   "convert SRC [DST]",
 		Short: "write a model to a registry or an OCI layout, in one of several forms",
@@ -89,6 +90,7 @@ func (a *app) convertCommand() *cobra.Command {
 	}
 	out := outputFlag(c)
 	choiceFlags(c, &choice)
+	said.flags(c)
 	f := c.Flags()
 	forms := export.Forms()
 	for _, f := range formats.All().Writers() {
@@ -113,7 +115,7 @@ func (a *app) convertCommand() *cobra.Command {
 			return usage("--runner and --runner-framework go together")
 		}
 		if f := formats.All().Get(form); f.Writer != nil {
-			if plain := o; key != "" || compress != "" || plain.Tar || plain.NoChunks || plain.Referrer || plain.DryRun || len(args) < 2 {
+			if plain := o; key != "" || compress != "" || plain.Tar || plain.NoChunks || plain.Referrer || plain.DryRun || said.given() || len(args) < 2 {
 				return usage("--as %s writes FILE%s, and takes --runner, --runner-framework, --temp-dir and --force only", f.Name, f.Writer.Extension)
 			}
 			return a.pack(cmd.Context(), f, args[0], args[1], choice, o, facts, *out)
@@ -126,6 +128,9 @@ func (a *app) convertCommand() *cobra.Command {
 			return &usageError{err}
 		}
 		o.NoChunks = o.NoChunks || o.Referrer
+		if o.Annotations, err = said.check(o); err != nil {
+			return &usageError{err}
+		}
 		if err := o.Check(); err != nil {
 			return &usageError{err}
 		}
@@ -141,7 +146,11 @@ func (a *app) convertCommand() *cobra.Command {
 		if len(args) < 2 {
 			return usage("no target given")
 		}
-		return a.convert(cmd.Context(), args[0], args[1], choice, o, facts, *out)
+		to, err := parseTarget(args[1])
+		if err != nil {
+			return err
+		}
+		return a.convertTo(cmd.Context(), args[0], to, choice, o, facts, said, *out)
 	}
 	return c
 }
@@ -185,19 +194,11 @@ func (a *app) refer(ctx context.Context, args []string, o export.Options, out ou
 			return usage("%s: --referrer writes into the repository of the model, %s", args[1], from.Name())
 		}
 	}
-	return a.convertTo(ctx, args[0], to, convert.Choice{}, o, format.Facts{}, out)
+	return a.convertTo(ctx, args[0], to, convert.Choice{}, o, format.Facts{}, publication{}, out)
 }
 
-// convert converts one model.
-func (a *app) convert(ctx context.Context, from, to string, choice convert.Choice, o export.Options, facts format.Facts, out output) (err error) {
-	t, err := parseTarget(to)
-	if err != nil {
-		return err
-	}
-	return a.convertTo(ctx, from, t, choice, o, facts, out)
-}
-
-func (a *app) convertTo(ctx context.Context, from string, t target, choice convert.Choice, o export.Options, facts format.Facts, out output) (err error) {
+// convertTo converts one model.
+func (a *app) convertTo(ctx context.Context, from string, t target, choice convert.Choice, o export.Options, facts format.Facts, said publication, out output) (err error) {
 	start := time.Now()
 	r, src, closeSrc, err := a.source(ctx, from, o.TempDir, choice)
 	if err != nil {
@@ -209,6 +210,7 @@ func (a *app) convertTo(ctx context.Context, from string, t target, choice conve
 			return err
 		}
 	}
+	src.Model = said.describe(src.Model)
 	dst, closeDst, err := t.open(r.Upstream, o.DryRun)
 	if err != nil {
 		return err
@@ -228,10 +230,18 @@ func (a *app) convertTo(ctx context.Context, from string, t target, choice conve
 	if err != nil {
 		return fmt.Errorf("convert %s: %w", from, err)
 	}
+	a.reportLosses(res)
+	return a.converted(conversion{Source: from, Target: to, Origin: src.Model.Table.Origin, DryRun: o.DryRun, Result: res}, out, time.Since(start))
+}
+
+// reportLosses prints what is left out of a model, and what is wrong with its files.
+func (a *app) reportLosses(res *export.Result) {
+	for _, p := range res.Problems {
+		a.warn("%s", p)
+	}
 	for _, l := range res.Losses {
 		a.warn("not kept: %s", l)
 	}
-	return a.converted(conversion{Source: from, Target: to, Origin: src.Model.Table.Origin, DryRun: o.DryRun, Result: res}, out, time.Since(start))
 }
 
 // A conversion is the result of a conversion in JSON, the last line.
@@ -370,7 +380,7 @@ func (a *app) source(ctx context.Context, from, tempDir string, choice convert.C
 		return src.Close()
 	}
 	if err = src.NotModel(); err == nil {
-		err = src.Choose(choice)
+		err = src.Choose(ctx, choice)
 	}
 	if err != nil {
 		return nil, nil, nil, errors.Join(err, closeSrc())

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/ballast-dev/ballast/convert/export"
+	"github.com/ballast-dev/ballast/convert/resolve"
 )
 
 // modelDir creates a directory of model files.
@@ -130,6 +131,44 @@ func TestConvertKeepsTargets(t *testing.T) {
 			t.Errorf("%q: code %d, stdout %q, stderr %q", args, code, stdout, stderr)
 		}
 		converted(t, append(args, "--force")...)
+	}
+}
+
+// TestConvertPublication puts what the publisher says into the config, above what README.md says.
+func TestConvertPublication(t *testing.T) {
+	dir := modelDir(t)
+	if err := os.WriteFile(filepath.Join(dir, "README.md"), []byte("---\nlicense: mit\nlanguage: en\n---\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		flags         []string
+		license, name string
+	}{
+		{nil, "mit", ""},
+		{[]string{"--license", "Apache-2.0", "--name", "mine", "--version", "7", "--compress", "zstd-seekable"}, "Apache-2.0", "mine"},
+		{[]string{"--license", "Apache-2.0", "--name", "mine", "--annotation", "a=b", "--as", "modelpack"}, "Apache-2.0", "mine"},
+	} {
+		dst := "oci:" + t.TempDir() + "/l:v1"
+		if code, _, stderr := ballast(t, append([]string{"convert", dir, dst}, tt.flags...)...); code != 0 || !strings.Contains(stderr, `warning: "w.safetensors": `) {
+			t.Fatalf("%q: code %d, %s", tt.flags, code, stderr)
+		}
+		m, err := new(resolve.Resolver).Open(t.Context(), dst)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		d := m.Model.Config
+		if strings.Join(d.Descriptor.Licenses, " ") != tt.license || d.Descriptor.Name != tt.name || d.Config.Capabilities == nil {
+			t.Errorf("%q: %+v", tt.flags, d)
+		}
+	}
+	for _, flags := range [][]string{
+		{"--license", "mit", "--as", "image"}, {"--name", "x", "--no-chunks"}, {"--annotation", "a=b"}, {"--annotation", "a", "--as", "image"},
+		{"--annotation", "a=b", "--annotation", "a=c", "--as", "image"}, {"--version", "x", "--as", "carton", "--runner", "x", "--runner-framework", "=1.0.0"},
+	} {
+		if code, _, stderr := ballast(t, append([]string{"convert", dir, "oci:" + t.TempDir() + "/l:v1"}, flags...)...); code != exitUsage {
+			t.Errorf("%q: code %d, %s", flags, code, stderr)
+		}
 	}
 }
 

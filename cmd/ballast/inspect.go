@@ -103,6 +103,9 @@ func (a *app) remoteDetail(ctx context.Context, name string, choice convert.Choi
 	if err != nil {
 		return wire.Detail{}, err
 	}
+	for _, p := range src.Problems {
+		a.warn("%s", p)
+	}
 	model := src.Model
 	d := wire.Detail{
 		Image: wire.Image{State: wire.StateRemote, Record: wire.Record{

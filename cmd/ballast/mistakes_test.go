@@ -41,7 +41,7 @@ var mistakes = []mistake{
 	{"an unknown form", "convert DIR HOST/a/b:v1 --as zip", `--as "zip": forms are ballast, modelpack, image, carton`, 2},
 	{"an unknown compression", "convert DIR HOST/a/b:v1 --compress gzip", `compression "gzip" is not one of zstd-seekable, zstd-chunked`, 2},
 	{"an unknown state", "ls -f state=komplete", "--filter state=komplete: the values are complete, lazy, pulling, partial, absent, invalid, index", 2},
-	{"an unknown format", "ls -f format=gguf", "--filter format=gguf: the values are modelpack, cnai, cnai-early, docker-ai, kitops, ollama, ollama-list, carton, artifact, index", 2},
+	{"an unknown format", "ls -f format=gguf", "--filter format=gguf: the values are modelpack, cnai, cnai-early, docker-ai, kitops, cog, ollama, ollama-list, carton, artifact, index", 2},
 	{"an unknown key", "ls -f size=3", `--filter has no key "size"; its keys are state, format, ref, pinned, used`, 2},
 	{"neither true nor false", "ls -f pinned=yes", "--filter pinned=yes: the values are true, false", 2},
 	{"a time in words", "-q prefetch HOST/a/model:v1 --ttl soon", `invalid argument "soon" for "--ttl" flag: write a time such as 12h, 3d or 2w`, 2},

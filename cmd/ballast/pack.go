@@ -63,7 +63,7 @@ func (a *app) pack(ctx context.Context, f *format.Format, from, to string, choic
 	p := a.progress(out, to)
 	o.Log, o.Progress = a.log(), follow(p)
 	res := &export.Result{Form: export.Form(f.Name)}
-	res.Losses, err = export.Files(ctx, src, o, func(files []format.File) (err error) {
+	res.Losses, res.Problems, err = export.Files(ctx, src, o, func(files []format.File) (err error) {
 		res.Digest, res.Size, err = writeFile(to, f.Writer.Extension, o.Force, func(w *os.File) (digest.Digest, error) {
 			return f.Writer.Pack(ctx, w, files, src.Model.Config, facts)
 		})
@@ -73,9 +73,7 @@ func (a *app) pack(ctx context.Context, f *format.Format, from, to string, choic
 	if err != nil {
 		return fmt.Errorf("convert %s: %w", from, err)
 	}
-	for _, l := range res.Losses {
-		a.warn("not kept: %s", l)
-	}
+	a.reportLosses(res)
 	res.Sent = res.Size
 	return a.converted(conversion{Source: from, Target: to, Origin: src.Model.Table.Origin, Result: res}, out, time.Since(start))
 }

@@ -73,6 +73,7 @@ func All(files []File) []*Built {
 		Ollama(files, OllamaConfigNew),
 		KitOps(files),
 		KitOpsGzip(files),
+		Cog(files),
 	}
 }
 

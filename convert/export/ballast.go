@@ -38,13 +38,13 @@ func (j *job) planBallast(ctx context.Context) (*plan, error) {
 		}
 		p.items = append(p.items, it)
 	}
-	p.documents = func(all []*item) (documents, error) { return watchedImage(&model, all) }
+	p.documents = func(all []*item) (documents, error) { return j.watchedImage(&model, all) }
 	return p, nil
 }
 
 // watchedImage returns the converted image of a model, with the chunks of its blobs, and with facts
 // from the headers of files read during the transfer. All blobs are transferred and verified.
-func watchedImage(model *convert.Model, all []*item) (documents, error) {
+func (j *job) watchedImage(model *convert.Model, all []*item) (documents, error) {
 	seen := map[digest.Digest]*passage{}
 	var sniffers []*headers.Sniffer
 	for _, s := range all {
@@ -70,12 +70,13 @@ func watchedImage(model *convert.Model, all []*item) (documents, error) {
 			p.note(&m.Table.Files[i])
 		}
 	}
-	return imageOf(&m, said)
+	return j.imageOf(&m, said)
 }
 
 // imageOf returns the converted image of a model, with facts from headers where its origin has
 // none.
-func imageOf(m *convert.Model, said headers.Report) (documents, error) {
+func (j *job) imageOf(m *convert.Model, said headers.Report) (documents, error) {
+	j.found(said.Problems)
 	m.Config = convert.MergeConfig(m.Config, said.Config)
 	m.ContextLength = cmp.Or(m.ContextLength, said.ContextLength)
 	im, err := image.Build(m)

@@ -89,7 +89,7 @@ func (j *job) planCompressed(ctx context.Context) (*plan, error) {
 		for i := range m.Layers {
 			m.Layers[i].Desc.MediaType = "" // the blobs have no origin
 		}
-		return imageOf(m, said)
+		return j.imageOf(m, said)
 	}
 	return p, nil
 }

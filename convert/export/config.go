@@ -61,7 +61,7 @@ func describe(ctx context.Context, files []file) headers.Report {
 	var list []headers.File
 	for _, f := range files {
 		if f.Type == filetable.TypeReg && f.open != nil {
-			list = append(list, headers.File{Path: f.Path, Size: f.Size, Open: f.open.alone})
+			list = append(list, headers.File{Path: f.Path, Size: f.Size, Open: f.open.alone, Digest: f.Digest})
 		}
 	}
 	return headers.Read(ctx, list)

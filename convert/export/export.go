@@ -86,6 +86,10 @@ type Options struct {
 	// the model.
 	Referrer bool
 
+	// Annotations are added to the manifest; FormModelPack and FormImage: nodes build the manifest of FormBallast
+	// from its table, without others.
+	Annotations map[string]string
+
 	// Force replaces what has the name of the target, whatever it is.
 	Force bool
 
@@ -119,6 +123,7 @@ type Result struct {
 	Present   int64         `json:"present"`
 	Mounted   int64         `json:"mounted"`
 	Losses    []string      `json:"losses,omitempty"`
+	Problems  []string      `json:"problems,omitempty"` // what is wrong with the files
 }
 
 // A Layer is a layer of a Result.
@@ -159,6 +164,8 @@ func (o Options) Check() error {
 		text = fmt.Sprintf("only the form %s has digests of chunks to leave out", FormBallast)
 	case o.Compress != CompressNone && (form != FormBallast || o.NoChunks) && (form != FormImage || o.Compress != CompressChunked):
 		text = fmt.Sprintf("compression is for %s with digests of chunks, and %s for %s", FormBallast, CompressChunked, FormImage)
+	case len(o.Annotations) > 0 && form == FormBallast:
+		text = fmt.Sprintf("annotations are for %s and %s: nodes build the manifest of %s themselves", FormModelPack, FormImage, FormBallast)
 	case o.Referrer && (form != FormBallast || !o.NoChunks):
 		text = fmt.Sprintf("a referrer is %s without digests of chunks: it is what a node makes", FormBallast)
 	default:
@@ -171,7 +178,8 @@ func (o Options) Check() error {
 // after an error, nothing new has the name of the target. It returns errdefs.ErrAlreadyExists if the name has
 // something that Run does not replace, *verify.Error if the source has wrong bytes, errdefs.ErrPermissionDenied or
 // errdefs.ErrUnauthenticated if the source or the target refuses access, errdefs.ErrInvalidArgument if Check does,
-// and errdefs.ErrResourceExhausted if there is no space for unpacking.
+// errdefs.ErrResourceExhausted if there is no space for unpacking, and errdefs.ErrFailedPrecondition if a file is a
+// pointer of Git LFS.
 func Run(ctx context.Context, src *resolve.Source, dst Target, o Options) (res *Result, err error) {
 	if err := o.Check(); err != nil {
 		return nil, err
@@ -180,6 +188,9 @@ func Run(ctx context.Context, src *resolve.Source, dst Target, o Options) (res *
 	o.Parallel = cmp.Or(o.Parallel, 4)
 	if o.Referrer && verify.Bytes(src.Model.Table.Origin.Digest, src.Model.Documents.Manifest) != nil {
 		return nil, fmt.Errorf("only what a node makes of a manifest can refer to that: %w", errdefs.ErrInvalidArgument)
+	}
+	if err := noPointers(src); err != nil {
+		return nil, err
 	}
 	j := newJob(src, o)
 	defer func() { err = errors.Join(err, j.close()) }()
@@ -191,19 +202,30 @@ func Run(ctx context.Context, src *resolve.Source, dst Target, o Options) (res *
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", src.Name, err)
 	}
-	return w.run(ctx, p)
+	if res, err = w.run(ctx, p); err != nil {
+		return nil, err
+	}
+	res.Problems = distinct(j.problems)
+	return res, nil
 }
+
+// distinct returns texts once, sorted.
+func distinct(texts []string) []string { return slices.Compact(slices.Sorted(slices.Values(texts))) }
 
 // Files calls fn with the verified files of a model, sorted by path: symbolic links are files with the
 // content of their targets. Files in archives are unpacked before, and removed afterwards. It
-// returns what is left out, and the errors of Run and fn.
-func Files(ctx context.Context, src *resolve.Source, o Options, fn func([]format.File) error) (losses []string, err error) {
+// returns what is left out and what is wrong with the files, and the errors of Run and fn.
+func Files(ctx context.Context, src *resolve.Source, o Options, fn func([]format.File) error) (losses, problems []string, err error) {
+	if err := noPointers(src); err != nil {
+		return nil, nil, err
+	}
 	j := newJob(src, o)
 	defer func() { err = errors.Join(err, j.close()) }()
 	all, err := j.files(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", src.Name, err)
+		return nil, nil, fmt.Errorf("%s: %w", src.Name, err)
 	}
+	j.found(describe(ctx, all).Problems)
 	var list []format.File
 	for _, f := range withoutFullDirs(j.withoutLinks(all)) {
 		if f.Type != filetable.TypeReg {
@@ -212,5 +234,5 @@ func Files(ctx context.Context, src *resolve.Source, o Options, fn func([]format
 		}
 		list = append(list, format.File{Path: f.Path, Size: f.Size, Digest: f.Digest, Open: f.open.alone})
 	}
-	return j.losses, fn(list)
+	return j.losses, distinct(j.problems), fn(list)
 }

@@ -42,8 +42,12 @@ func (j *job) planImage(ctx context.Context) (*plan, error) {
 		}
 		p.items = append(p.items, it)
 	}
+	j.found(describe(ctx, files).Problems)
 	j.lose("the model's config and the kinds of its files: an image has files only")
 	annotations := image.Origin(j.src.Model.Table.Origin)
+	if err := j.annotate(annotations); err != nil {
+		return nil, err
+	}
 	p.documents = func(all []*item) (documents, error) { return imageDocuments(all, annotations), nil }
 	return p, nil
 }

@@ -64,8 +64,12 @@ func (j *job) planModelPack(ctx context.Context) (*plan, error) {
 		return nil, fmt.Errorf("the model has no files: %w", errdefs.ErrInvalidArgument)
 	}
 	said := describe(ctx, files)
+	j.found(said.Problems)
 	cfg := j.config(said)
 	image.Annotate(annotations, cmp.Or(j.src.Model.ContextLength, said.ContextLength), j.src.Model.Runner)
+	if err := j.annotate(annotations); err != nil {
+		return nil, err
+	}
 	j.archivesLost()
 	p.documents = func(all []*item) (documents, error) {
 		docs, err := artifactDocuments(cfg, all, annotations)
@@ -75,6 +79,17 @@ func (j *job) planModelPack(ctx context.Context) (*plan, error) {
 		return docs, err
 	}
 	return p, nil
+}
+
+// annotate adds the annotations of the publisher. Those of ballast and ModelPack have a meaning for their readers.
+func (j *job) annotate(annotations map[string]string) error {
+	for k, v := range j.o.Annotations {
+		if mediatype.IsOwnAnnotation(k) {
+			return fmt.Errorf("annotation %s is set by ballast: %w", k, errdefs.ErrInvalidArgument)
+		}
+		annotations[k] = v
+	}
+	return nil
 }
 
 // itemOf returns the item of one file.

@@ -48,7 +48,7 @@ func (j *job) planPacked(ctx context.Context) (*plan, error) {
 		p.items, places[it] = append(p.items, it), content
 	}
 	p.documents = func(all []*item) (documents, error) {
-		return watchedImage(j.packed(files, bundles, all, bundle.archive, func(b bundle, it *item, sources map[digest.Digest]*filetable.Source) {
+		return j.watchedImage(j.packed(files, bundles, all, bundle.archive, func(b bundle, it *item, sources map[digest.Digest]*filetable.Source) {
 			for n, f := range b.files {
 				sources[f.Digest] = &filetable.Source{Blob: it.desc.Digest, Offset: places[it][n].off, Size: f.Size}
 			}

@@ -10,10 +10,12 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/ballast-dev/ballast/convert/headers"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
@@ -115,6 +117,8 @@ type job struct {
 	dir    string       // of the store; empty until needed
 	store  *store.Store // nil until needed
 	losses []string
+
+	problems []string // of the files
 }
 
 func newJob(src *resolve.Source, o Options) *job {
@@ -122,7 +126,33 @@ func newJob(src *resolve.Source, o Options) *job {
 	if o.Progress == nil {
 		o.Progress = func([]store.Progress) {}
 	}
-	return &job{src: src, o: o, losses: slices.Clone(src.Losses)}
+	j := &job{src: src, o: o, losses: slices.Clone(src.Losses), problems: slices.Clone(src.Problems)}
+	var paths []string
+	if t := &src.Model.Table; len(t.Unpacks) == 0 {
+		for _, f := range t.Files {
+			paths = append(paths, f.Path)
+		}
+	}
+	j.found(headers.Missing(paths))
+	return j
+}
+
+// found records what is wrong with the files.
+func (j *job) found(problems []headers.Problem) {
+	for _, p := range problems {
+		j.problems = append(j.problems, p.String())
+	}
+}
+
+// noPointers returns an error for files that have only the address of their content.
+func noPointers(src *resolve.Source) error {
+	for _, f := range src.Model.Table.Files {
+		if slices.Contains(src.Pointers, f.Path) {
+			return fmt.Errorf("%s: %q is a pointer of Git LFS, not the file: run \"git lfs pull\", or leave it out with --exclude: %w",
+				src.Name, f.Path, errdefs.ErrFailedPrecondition)
+		}
+	}
+	return nil
 }
 
 // lose records a fact that the form has no place for.

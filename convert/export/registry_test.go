@@ -249,7 +249,7 @@ func (s *server) serveManifest(w http.ResponseWriter, r *http.Request, repositor
 // client returns a client of registries on this machine.
 func client(t testing.TB, creds remote.Credentials) *remote.Client {
 	t.Helper()
-	c, err := remote.New(remote.Options{Credentials: func(string) (remote.Credentials, error) { return creds, nil }, Shared: remote.AnyHost, Stall: 5 * time.Second})
+	c, err := remote.New(remote.Options{Credentials: func(string, string) (remote.Credentials, error) { return creds, nil }, Shared: remote.AnyHost, Stall: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

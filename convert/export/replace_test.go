@@ -26,7 +26,7 @@ func TestKeepsTags(t *testing.T) {
 		t.Helper()
 		src := fromServer(t, c, from)
 		defer src.Close()
-		if err := src.Choose(choice); err != nil {
+		if err := src.Choose(t.Context(), choice); err != nil {
 			t.Fatal(err)
 		}
 		_, err := export.Run(t.Context(), src, toServer(t, c, to), o)

@@ -1,6 +1,7 @@
 package files
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/format"
@@ -28,6 +30,12 @@ const (
 	hashBuffer     = 1 << 20
 )
 
+// maxPointer limits a pointer of Git LFS, in bytes, and pointerStart is its first line.
+// https://github.com/git-lfs/git-lfs/blob/v3.7.0/docs/spec.md#the-pointer
+const maxPointer = 1024
+
+var pointerStart = []byte("version https://git-lfs.github.com/spec/v1\n")
+
 // A localFile is a file of a directory.
 type localFile struct {
 	path string      // in the model
@@ -37,6 +45,8 @@ type localFile struct {
 	mode uint32
 	size int64
 	d    digest.Digest
+
+	pointer bool // it has only the address of its content
 }
 
 // open opens the file. It returns errdefs.ErrFailedPrecondition if it is not the one that was found.
@@ -83,8 +93,8 @@ var Format = format.Format{
 }
 
 // Open returns the source of a directory of model files, or of one file. The digests of files are
-// computed, except those in file names of a snapshot of a model hub. Their headers describe the
-// model. The caller closes the source.
+// computed, except those in file names of a snapshot of a model hub. Their headers and the front
+// matter of README.md describe the model. The caller closes the source.
 //
 // Symbolic links are followed. They may lead to files in the directory and, from the snapshot of a
 // hub's cache, to the blobs beside it; any other is refused. This holds also while another user
@@ -121,18 +131,61 @@ func Open(ctx context.Context, name string) (_ *format.Source, err error) {
 	fetcher := localFiles{}
 	for _, f := range t.files {
 		fetcher[f.d] = f
+		if f.pointer {
+			s.Pointers = append(s.Pointers, f.path)
+		}
 	}
 	if s.Model, err = localModel(t.files); err != nil {
 		return nil, err
 	}
 	s.Fetcher = fetcher
-	var list []headers.File
+	card := t.card(ctx)
+	s.Describe = func(ctx context.Context, m *convert.Model) []string { return t.describe(ctx, m, card) }
+	s.Problems = s.Describe(ctx, s.Model)
+	return s, nil
+}
+
+// describe sets the config of a model of some of the files from their headers and the card of all, and returns what is
+// wrong with them.
+func (t *tree) describe(ctx context.Context, m *convert.Model, card convert.Config) (problems []string) {
+	at := map[string]*localFile{}
 	for _, f := range t.files {
-		list = append(list, headers.File{Path: f.path, Size: f.size, Open: f.verified})
+		at[f.path] = f
+	}
+	var list []headers.File
+	var paths []string
+	for _, c := range m.Table.Files {
+		f := at[c.Path]
+		if paths = append(paths, f.path); f.pointer {
+			problems = append(problems, headers.Problem{Path: f.path, Text: "a pointer of Git LFS, not the file"}.String())
+			continue
+		}
+		list = append(list, headers.File{Path: f.path, Size: f.size, Open: f.verified, Digest: f.d})
 	}
 	said := headers.Read(ctx, list)
-	s.Model.Config, s.Model.ContextLength = said.Config, said.ContextLength
-	return s, nil
+	for _, p := range append(said.Problems, headers.Missing(paths)...) {
+		problems = append(problems, p.String())
+	}
+	m.Config, m.ContextLength = convert.MergeConfig(card, said.Config), said.ContextLength
+	return problems
+}
+
+// card returns what the README.md of the files says.
+func (t *tree) card(ctx context.Context) (c convert.Config) {
+	i := slices.IndexFunc(t.files, func(f *localFile) bool { return f.path == cardName && f.size <= maxCard })
+	if i < 0 {
+		return c
+	}
+	r, err := t.files[i].verified(ctx)
+	if err != nil {
+		return c // it is reported when the file is sent
+	}
+	defer r.Close()
+	p, err := io.ReadAll(r)
+	if err != nil {
+		return c
+	}
+	return cardOf(p)
 }
 
 // hashAll computes the digests that are not known.
@@ -159,6 +212,7 @@ func (f *localFile) hash(ctx context.Context) error {
 	for n := int64(0); n <= f.size; {
 		k, err := r.Read(buf)
 		h.Write(buf[:k])
+		f.pointer = f.pointer || n == 0 && f.size <= maxPointer && bytes.HasPrefix(buf[:k], pointerStart)
 		n += int64(k)
 		switch {
 		case ctx.Err() != nil:

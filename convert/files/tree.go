@@ -19,8 +19,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// leftOut are directories with files of tools.
-var leftOut = []string{".git", ".cache", ".huggingface"}
+// leftOut are directories with files of tools, and files of Git.
+var leftOut = []string{".git", ".cache", ".huggingface", ".gitattributes", ".gitignore"}
 
 // The directories of the cache of a model hub.
 const (
@@ -86,9 +86,31 @@ func (t *tree) scan(ctx context.Context, dir string) (err error) {
 			return err
 		}
 	}
+	if err := t.notCache(); err != nil {
+		return err
+	}
 	err = t.walk(ctx, ".")
 	slices.SortFunc(t.files, func(a, b *localFile) int { return cmp.Compare(a.path, b.path) })
 	return err
+}
+
+// notCache returns an error with the names of the snapshots if the directory is that of a repository in the cache of a
+// model hub.
+func (t *tree) notCache() error {
+	for _, dir := range []string{blobsDir, snapshotsDir} {
+		if info, err := t.root.Lstat(dir); err != nil || !info.IsDir() {
+			return nil
+		}
+	}
+	revisions, err := local.ReadDir(t.root, snapshotsDir)
+	if err != nil || len(revisions) == 0 {
+		return err
+	}
+	var names []string
+	for _, e := range revisions[:min(len(revisions), 10)] {
+		names = append(names, filepath.Join(t.top, snapshotsDir, e.Name()))
+	}
+	return fmt.Errorf("it is a repository in the cache of a model hub; name one of its snapshots:\n  %s: %w", strings.Join(names, "\n  "), errdefs.ErrInvalidArgument)
 }
 
 // openBlobs opens the blobs of the hub's cache, if they are there.
@@ -118,10 +140,10 @@ func (t *tree) walk(ctx context.Context, dir string) error {
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
+		case slices.Contains(leftOut, e.Name()):
+			t.losses = append(t.losses, fmt.Sprintf("%q, which is not part of a model", name))
 		case !e.IsDir():
 			err = t.take(name)
-		case slices.Contains(leftOut, e.Name()):
-			t.losses = append(t.losses, fmt.Sprintf("directory %q, which is not part of a model", name))
 		default:
 			err = t.walk(ctx, name)
 		}
@@ -135,19 +157,26 @@ func (t *tree) walk(ctx context.Context, dir string) error {
 // take takes a file or a symbolic link of the tree.
 func (t *tree) take(name string) error {
 	root, real, err := t.follow(name)
+	var info fs.FileInfo
+	if err == nil {
+		info, err = root.Lstat(real)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		target, linkErr := t.root.Readlink(name)
+		if linkErr != nil {
+			return local.Changed(name)
+		}
+		return fmt.Errorf("symbolic link %q leads to %q, where no file is: %w", name, target, errdefs.ErrNotFound)
+	}
 	if err != nil {
 		return err
+	}
+	if info.IsDir() {
+		return fmt.Errorf("symbolic link %q leads to a directory: %w", name, errdefs.ErrNotImplemented)
 	}
 	f := &localFile{root: root, name: real}
 	if root == t.blobs {
 		f.d = hubDigest(real)
-	}
-	info, err := root.Lstat(real)
-	if err == nil && info.IsDir() {
-		return fmt.Errorf("symbolic link %q leads to a directory: %w", name, errdefs.ErrNotImplemented)
-	}
-	if err != nil {
-		return err
 	}
 	return t.add(f, name)
 }

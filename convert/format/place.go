@@ -35,6 +35,16 @@ type Source struct {
 	// Losses are facts that are already left out.
 	Losses []string
 
+	// Problems are what is wrong with the files, as far as their parsers know.
+	Problems []string
+
+	// Pointers are the paths of files that have only the address of their content (Git LFS).
+	Pointers []string
+
+	// Describe fills in the facts in the headers of the files of a model, which are some of Model, and returns what
+	// is wrong with them; nil if the facts come from elsewhere.
+	Describe func(ctx context.Context, m *convert.Model) (problems []string)
+
 	// Explain adds advice to an error of the model; may be nil.
 	Explain func(error) error
 

@@ -3,6 +3,7 @@ package formats
 
 import (
 	"github.com/ballast-dev/ballast/convert/carton"
+	"github.com/ballast-dev/ballast/convert/cog"
 	"github.com/ballast-dev/ballast/convert/dockerai"
 	"github.com/ballast-dev/ballast/convert/files"
 	"github.com/ballast-dev/ballast/convert/format"
@@ -22,6 +23,7 @@ var all = format.List{
 	&modelpack.Early,
 	&dockerai.Format,
 	&kitops.Format,
+	&cog.Format,
 	&ollama.Format,
 	&ollama.Lists,
 	&carton.Format,

@@ -16,12 +16,15 @@ import (
 	"io"
 	"math"
 	"path"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/gguf"
 	"github.com/ballast-dev/ballast/convert/safetensors"
+	"github.com/opencontainers/go-digest"
 )
 
 // Limits of Read.
@@ -145,10 +148,51 @@ type Report struct {
 	Problems      []Problem
 }
 
-// A Problem is a header that cannot be read.
+// A Problem is a header that cannot be read, or a file that is missing.
 type Problem struct {
 	Path string
 	Text string
+}
+
+func (p Problem) String() string { return fmt.Sprintf("%q: %s", p.Path, p.Text) }
+
+// part matches the name of a file of a set, such as "model-00001-of-00003.safetensors".
+var part = regexp.MustCompile(`^(.+-)([0-9]{5})-of-([0-9]{5})(\.[^/]+)$`)
+
+// Missing returns a Problem for each numbered set of files that is not complete in a list of paths.
+func Missing(paths []string) (problems []Problem) {
+	type set struct{ before, count, after string }
+	sets, found := map[set]map[int]bool{}, []set{}
+	for _, p := range paths {
+		m := part.FindStringSubmatch(p)
+		if m == nil {
+			continue
+		}
+		s := set{m[1], m[3], m[4]}
+		if sets[s] == nil {
+			sets[s], found = map[int]bool{}, append(found, s)
+		}
+		n, _ := strconv.Atoi(m[2]) // digits
+		sets[s][n] = true
+	}
+	for _, s := range found {
+		count, _ := strconv.Atoi(s.count)
+		first := 1
+		if sets[s][0] { // a few programs count from zero
+			first = 0
+		}
+		var missing []int
+		for n := first; n < first+count; n++ {
+			if !sets[s][n] {
+				missing = append(missing, n)
+			}
+		}
+		if len(missing) > 0 {
+			name := fmt.Sprintf("%s%05d-of-%s%s", s.before, missing[0], s.count, s.after)
+			problems = append(problems, Problem{name, fmt.Sprintf("missing, with %d of %d files of its set", len(missing), count)})
+		}
+	}
+	return problems
 }
 
 // Describe combines the headers of the files of a model.
@@ -216,6 +260,10 @@ type File struct {
 	Path string // in the model
 	Size int64  // bytes
 	Open func(context.Context) (io.ReadCloser, error)
+
+	// Digest, if not empty, is that of the file: of several with the same content, Read reads one, which is not in a
+	// directory if possible.
+	Digest digest.Digest
 }
 
 // Read reads the headers of files. A file that cannot be read, or is skipped because of a limit, is
@@ -223,9 +271,14 @@ type File struct {
 func Read(ctx context.Context, files []File) Report {
 	var list []*Sniffer
 	var problems []Problem
-	left := int64(maxBytes)
+	left, read := int64(maxBytes), map[digest.Digest]string{}
 	for _, f := range files {
-		if !Has(f.Path, f.Size) {
+		if have, ok := read[f.Digest]; !ok || strings.Count(f.Path, "/") < strings.Count(have, "/") {
+			read[f.Digest] = f.Path
+		}
+	}
+	for _, f := range files {
+		if !Has(f.Path, f.Size) || f.Digest != "" && f.Path != read[f.Digest] {
 			continue
 		}
 		if len(list) == MaxFiles {

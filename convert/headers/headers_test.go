@@ -28,6 +28,12 @@ func file(path string, p []byte, read *int) headers.File {
 	}}
 }
 
+// same gives a file the digest of all that are the same.
+func same(f headers.File) headers.File {
+	f.Digest = "sha256:same"
+	return f
+}
+
 type counter struct {
 	r io.Reader
 	n *int
@@ -68,6 +74,10 @@ func TestRead(t *testing.T) {
 			convert.ModelConfig{Architecture: "llama", Format: "gguf", ParamSize: "8.3K", Quantization: "Q8_0"}, 2048, "a.gguf"},
 		{"one that ends too early", []headers.File{file("a.safetensors", tensors(3000)[:30], nil)}, convert.ModelConfig{}, 0, "a.safetensors"},
 		{"a config that is none", []headers.File{file("config.json", []byte("["), nil)}, convert.ModelConfig{}, 0, ""},
+		{"the same file twice", []headers.File{same(file("a/model-1.safetensors", tensors(3000), nil)), same(file("model-1.safetensors", tensors(3000), nil)), file("model-2.safetensors", tensors(2000), nil)},
+			convert.ModelConfig{Format: "safetensors", ParamSize: "5K", Precision: "float16"}, 0, ""},
+		{"the same component twice", []headers.File{same(file("a/model.safetensors", tensors(3000), nil)), same(file("b/model.safetensors", tensors(3000), nil))},
+			convert.ModelConfig{Format: "safetensors", ParamSize: "3K", Precision: "float16"}, 0, ""},
 		{"empty", []headers.File{file("model.gguf", nil, nil)}, convert.ModelConfig{}, 0, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -86,6 +96,26 @@ func TestRead(t *testing.T) {
 				t.Errorf("problems: %v", r.Problems)
 			}
 		})
+	}
+}
+
+// TestMissing finds the sets of files that are not complete.
+func TestMissing(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ paths, want string }{
+		{"model-00001-of-00002.safetensors model-00002-of-00002.safetensors README.md", ""},
+		{"a/model-00001-of-00002.gguf model-00002-of-00002.gguf", `"a/model-00002-of-00002.gguf": missing, with 1 of 2 files of its set; "model-00001-of-00002.gguf": missing, with 1 of 2 files of its set`},
+		{"model-00000-of-00002.bin model-00001-of-00002.bin", ""}, // from zero
+		{"model-00002-of-00004.bin model-00002-of-00004.pt model-00001-of-00001.bin", `"model-00001-of-00004.bin": missing, with 3 of 4 files of its set; "model-00001-of-00004.pt": missing, with 3 of 4 files of its set`},
+		{"model-1-of-2.bin model-00001-of-00000.bin 00001-of-00002.bin x-00001-of-00002.a/b", ""},
+	} {
+		var got []string
+		for _, p := range headers.Missing(strings.Fields(tt.paths)) {
+			got = append(got, p.String())
+		}
+		if s := strings.Join(got, "; "); s != tt.want {
+			t.Errorf("%s: got %s, want %s", tt.paths, s, tt.want)
+		}
 	}
 }
 

@@ -44,7 +44,7 @@ func TestChoice(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := src.Choose(c); err != nil {
+		if err := src.Choose(t.Context(), c); err != nil {
 			t.Fatal(err)
 		}
 		var paths []string
@@ -78,7 +78,7 @@ func TestChoice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := src.Choose(convert.Choice{Include: []string{"*.gguf"}}); !errdefs.IsNotFound(err) {
+	if err := src.Choose(t.Context(), convert.Choice{Include: []string{"*.gguf"}}); !errdefs.IsNotFound(err) {
 		t.Errorf("nothing: %v", err)
 	}
 }
@@ -107,7 +107,7 @@ func resolverOf(t *testing.T, h *converttest.Hub, hub *huggingface.Hub, token st
 	t.Helper()
 	o := remote.Options{
 		Dialects: map[string]remote.Dialect{"hf.co": hub}, AllowHosts: []string{strings.TrimPrefix(h.CDN.URL, "http://")}, Shared: remote.AnyHost,
-		Credentials: func(string) (remote.Credentials, error) { return huggingface.Credentials(token), nil },
+		Credentials: func(string, string) (remote.Credentials, error) { return huggingface.Credentials(token), nil },
 	}
 	client, err := remote.New(o)
 	if err != nil {

@@ -1,5 +1,7 @@
 package mediatype
 
+import "strings"
+
 // Annotation keys of model layers, of all generations.
 // https://github.com/modelpack/model-spec/blob/v0.0.7/docs/annotations.md
 const (
@@ -113,4 +115,9 @@ func first(annotations map[string]string, keys ...string) string {
 		}
 	}
 	return ""
+}
+
+// IsOwnAnnotation reports whether an annotation has a meaning for readers of models, and is not a remark of people.
+func IsOwnAnnotation(key string) bool {
+	return strings.HasPrefix(key, "dev.ballast.") || strings.HasPrefix(key, keyModelPack)
 }

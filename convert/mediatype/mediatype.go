@@ -23,6 +23,7 @@ const (
 	FormatOllamaList Format = "ollama-list" // one model with a variant for each runner
 	FormatCarton     Format = "carton"
 	FormatKitOps     Format = "kitops" // a ModelKit
+	FormatCog        Format = "cog"    // managed weights of Cog
 
 	// FormatTitled is an artifact whose layers are files with titles, to be mounted by their
 	// titles.
@@ -121,6 +122,8 @@ func Parse(s string) (Type, error) {
 		return Type{}, unknown(base, FormatOllama)
 	case strings.HasPrefix(base, prefixKitOps):
 		return parseModelKit(base)
+	case strings.HasPrefix(base, prefixCog):
+		return Type{}, unknown(base, FormatCog)
 	}
 	return Type{}, fmt.Errorf("unknown media type %q: %w", base, errdefs.ErrNotImplemented)
 }

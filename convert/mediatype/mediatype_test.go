@@ -150,6 +150,7 @@ func TestParseRefuses(t *testing.T) {
 		{"only the prefix", "application/vnd.cncf.model.", errdefs.ErrNotImplemented, "unknown modelpack"},
 		{"Docker AI unknown", "application/vnd.docker.ai.gguf.v4", errdefs.ErrNotImplemented, "unknown docker-ai"},
 		{"Ollama unknown", "application/vnd.ollama.image.hologram", errdefs.ErrNotImplemented, "unknown ollama"},
+		{"Cog", "application/vnd.cog.weight.v2", errdefs.ErrNotImplemented, "unknown cog"},
 		{"KitOps layer", "application/vnd.kitops.modelkit.model.v1.raw+gzip", errdefs.ErrNotImplemented, "unknown kitops"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -128,6 +128,15 @@ func KitOpsKind(s string) string {
 	return kind
 }
 
+// Cog types. Layers have the types of an image.
+// https://github.com/replicate/cog/blob/v0.22.0/specs/draft-weights.md
+const (
+	prefixCog = "application/vnd.cog.weight."
+
+	CogWeight = prefixCog + "v1"
+	CogConfig = prefixCog + "config.v1+json"
+)
+
 // prefixes are the prefixes of the media types of each format.
 var prefixes = []struct {
 	prefix string
@@ -139,6 +148,7 @@ var prefixes = []struct {
 	{prefixCNAI, FormatCNAI},
 	{prefixDockerAI, FormatDockerAI},
 	{prefixKitOps, FormatKitOps},
+	{prefixCog, FormatCog},
 }
 
 // table has the types that are exact names; those of ModelPack and CNAI layers are composed.
@@ -205,4 +215,6 @@ var table = map[string]Type{
 
 	KitOpsManifest: {Format: FormatKitOps},
 	KitOpsConfig:   {Format: FormatKitOps},
+	CogWeight:      {Format: FormatCog},
+	CogConfig:      {Format: FormatCog},
 }

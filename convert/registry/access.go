@@ -21,7 +21,7 @@ import (
 // refused: limits are those of an account. It reports whether credentials were used.
 func (h *Handler) upstream(ctx context.Context, ref remote.Ref, as caller, f func(*remote.Repository) error) (private bool, err error) {
 	tries := []caller{as, {}}
-	bare := as.node && !h.Upstream.HasCredentials(ref.Host)
+	bare := as.node && !h.Upstream.HasCredentials(ref)
 	switch {
 	case as.anonymous(), bare:
 		tries = tries[:1]

@@ -268,7 +268,7 @@ func onlyImage(t *testing.T, f *facade) store.Image {
 }
 
 // nodeSecret gives the node credentials for every host.
-func nodeSecret(string) (remote.Credentials, error) {
+func nodeSecret(string, string) (remote.Credentials, error) {
 	return remote.Credentials{Username: "node", Secret: "secret-of-the-node"}, nil
 }
 

@@ -180,7 +180,7 @@ func TestRead(t *testing.T) {
 	}
 	u.setUser("org/closed", "alice:s3cret")
 	u.setUser("org/nodes", "alice:s3cret")
-	f := newFacade(t, remote.Options{Credentials: func(string) (remote.Credentials, error) {
+	f := newFacade(t, remote.Options{Credentials: func(string, string) (remote.Credentials, error) {
 		return remote.Credentials{Username: "alice", Secret: "s3cret"}, nil
 	}})
 	f.h.Origins = true

@@ -82,15 +82,18 @@ func (r *Repository) credentials(e *endpoint, host string) (Credentials, error) 
 	if asServer && r.who == caller {
 		return r.creds, nil
 	}
-	hosts := []string{host}
-	if asServer {
-		hosts = append(hosts, r.ref.Host)
+	at := []struct{ host, repository string }{{host, r.ref.Repository}}
+	if below, ok := strings.CutPrefix(e.Path, "/v2/"); ok { // override_path
+		at[0].repository = below + "/" + r.ref.Repository
 	}
-	for _, h := range hosts {
-		if o.Credentials == nil || r.who != node && (o.Shared == nil || !o.Shared(h)) {
+	if asServer {
+		at = append(at, struct{ host, repository string }{r.ref.Host, r.ref.Repository})
+	}
+	for _, n := range at {
+		if o.Credentials == nil || r.who != node && (o.Shared == nil || !o.Shared(n.host)) {
 			continue
 		}
-		if c, err := o.Credentials(h); err != nil || c != (Credentials{}) {
+		if c, err := o.Credentials(n.host, n.repository); err != nil || c != (Credentials{}) {
 			return c, err
 		}
 	}

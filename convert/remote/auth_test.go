@@ -34,7 +34,7 @@ func TestBasicAuth(t *testing.T) {
 	if _, err := u.repository(t, remote.Options{}, good).Manifest(t.Context(), "latest"); err != nil {
 		t.Errorf("with credentials of the caller: %v", err)
 	}
-	o := remote.Options{Credentials: func(host string) (remote.Credentials, error) {
+	o := remote.Options{Credentials: func(host, _ string) (remote.Credentials, error) {
 		if host == u.host() {
 			return *good, nil
 		}

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ballast-dev/ballast/convert/hostname"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 )
@@ -28,9 +29,9 @@ type Options struct {
 	// them.
 	Facade []string
 
-	// Credentials returns the credentials of the node for a host, or the zero value if there are
+	// Credentials returns the credentials of the node for a repository of a host, or the zero value if there are
 	// none; see DockerCredentials. Nil means none. They are used by NodeRepository.
-	Credentials func(host string) (Credentials, error)
+	Credentials func(host, repository string) (Credentials, error)
 
 	// Shared reports whether every caller may use the credentials of the node for a host, named as
 	// in references. Nil means none.
@@ -112,12 +113,12 @@ func (c *Client) Remind(ref Ref, manifest func() ([]byte, error)) (ok bool, err 
 // IsRegistry reports whether a host has no dialect.
 func (c *Client) IsRegistry(host string) bool { return c.opts.Dialects[host] == nil }
 
-// HasCredentials reports whether the node has credentials for a host, or may have some.
-func (c *Client) HasCredentials(host string) bool {
+// HasCredentials reports whether the node has credentials for the repository of ref, or may have some.
+func (c *Client) HasCredentials(ref Ref) bool {
 	if c.opts.Credentials == nil {
 		return false
 	}
-	creds, err := c.opts.Credentials(host)
+	creds, err := c.opts.Credentials(ref.Host, ref.Repository)
 	return err != nil || creds != Credentials{}
 }
 
@@ -271,9 +272,9 @@ func leastRecent[K comparable, V any](m map[K]V, used func(V) time.Time) K {
 
 // loopbackName maps all names of this machine to one, so that addresses can be compared.
 func loopbackName(hostport string) string {
-	name, port := SplitHost(hostport)
+	name, port := hostname.Split(hostport)
 	if ip, err := netip.ParseAddr(strings.Trim(name, "[]")); name == "" || err == nil && (ip.IsLoopback() || ip.IsUnspecified()) {
 		name = "localhost"
 	}
-	return joinHost(name, port)
+	return hostname.Join(name, port)
 }

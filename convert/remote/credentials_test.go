@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -59,7 +60,7 @@ func TestDockerCredentials(t *testing.T) {
 		{host: "both.example", user: "fallback", secret: "bp"},
 		{host: "other.example"},
 	} {
-		got, err := find(tt.host)
+		got, err := find(tt.host, "team/m")
 		if (err != nil) != tt.bad {
 			t.Errorf("%s: got error %v, want an error: %t", tt.host, err, tt.bad)
 		}
@@ -70,7 +71,7 @@ func TestDockerCredentials(t *testing.T) {
 			t.Errorf("%s: got user %q secret %q, want %q %q", tt.host, got.Username, got.Secret, tt.user, tt.secret)
 		}
 	}
-	if got, err := remote.DockerCredentials(filepath.Join(dir, "none"))("x"); err != nil || got != (remote.Credentials{}) {
+	if got, err := remote.DockerCredentials(filepath.Join(dir, "none"))("x", "m"); err != nil || got != (remote.Credentials{}) {
 		t.Errorf("without a file: %v, %v", got, err)
 	}
 }
@@ -84,7 +85,7 @@ func TestDockerCredentialsHub(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, host := range []string{"docker.io", "registry-1.docker.io"} {
-			if got, err := remote.DockerCredentials(path)(host); err != nil || got.Username != "u" {
+			if got, err := remote.DockerCredentials(path)(host, "team/m"); err != nil || got.Username != "u" {
 				t.Errorf("key %s, host %s: got user %q, %v", key, host, got.Username, err)
 			}
 		}
@@ -98,8 +99,85 @@ func TestDockerCredentialsOfAliases(t *testing.T) {
 	if err := os.WriteFile(path, []byte(`{"auths":{"huggingface.co":{"username":"u","password":"p"}}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := remote.DockerCredentials(path)("hf.co"); err != nil || got.Username != "u" {
+	if got, err := remote.DockerCredentials(path)("hf.co", "org/m"); err != nil || got.Username != "u" {
 		t.Errorf("got user %q, %v", got.Username, err)
+	}
+}
+
+// TestCredentialsByPath: each repository of a registry is asked with the credentials that are stored for it, and with
+// none that are stored for others.
+func TestCredentialsByPath(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	u.before = func(w http.ResponseWriter, r *http.Request) bool {
+		if _, _, ok := r.BasicAuth(); ok {
+			w.Write(manifestBytes("x"))
+			return true
+		}
+		w.Header().Set("WWW-Authenticate", `Basic realm="x"`)
+		w.WriteHeader(http.StatusUnauthorized)
+		return true
+	}
+	path := filepath.Join(t.TempDir(), "config.json")
+	config := `{"auths":{"HOST/team-a":{"username":"a","password":"p"},"HOST/team-b":{"username":"b","password":"p"},
+		"HOST/team-b/empty":{},"HOST/team-c/m":{"auth":"!!!"},"HOST/v2/team-d":{"identitytoken":""}}}`
+	if err := os.WriteFile(path, []byte(strings.ReplaceAll(config, "HOST", u.host())), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for repository, want := range map[string]string{"team-a/m": "a", "team-b/m": "b", "team-b/empty/m": "b", "team-c/other": "", "team-d/m": "", "team/m": "", "team-a2/m": ""} {
+		c := newClient(t, remote.Options{Credentials: remote.DockerCredentials(path)})
+		for range 20 { // the entries of a file have no order
+			n := len(u.requests())
+			ref := u.ref(t, "latest")
+			ref.Repository = repository
+			r, err := c.NodeRepository(ref)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := r.Manifest(t.Context(), "latest"); (err == nil) != (want != "") {
+				t.Errorf("%s: %v", repository, err)
+			}
+			for _, s := range u.requests()[n:] {
+				if user, _, ok := (&http.Request{Header: s.header}).BasicAuth(); ok && user != want {
+					t.Fatalf("%s: the registry got the secret of %s", repository, user)
+				}
+			}
+		}
+	}
+	if _, err := remote.DockerCredentials(path)(u.host(), "team-c/m"); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("an entry that cannot be read: %v", err)
+	}
+}
+
+// TestCredentialsOfMirror: a mirror is asked with the credentials that are stored for the repository at the mirror.
+func TestCredentialsOfMirror(t *testing.T) {
+	t.Parallel()
+	mirror := newUpstream(t)
+	var users []string
+	mirror.before = func(w http.ResponseWriter, r *http.Request) bool {
+		user, _, ok := r.BasicAuth()
+		users = append(users, user)
+		if w.Header().Set("WWW-Authenticate", `Basic realm="x"`); !ok {
+			w.WriteHeader(http.StatusUnauthorized)
+			return true
+		}
+		w.WriteHeader(http.StatusNotFound)
+		return true
+	}
+	path := filepath.Join(t.TempDir(), "config.json")
+	config := `{"auths":{"HOST/library":{"username":"wrong","password":"p"},"HOST/proxy/hub":{"username":"right","password":"p"}}}`
+	if err := os.WriteFile(path, []byte(strings.ReplaceAll(config, "HOST", mirror.host())), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	dir := hostsDir(t, "registry.example", "server = \"http://127.0.0.1:1\"\n[host.\""+mirror.URL+"/v2/proxy/hub\"]\n  override_path = true\n")
+	c := newClient(t, remote.Options{HostsDir: dir, Credentials: remote.DockerCredentials(path)})
+	r, err := c.NodeRepository(exampleRef(t, "x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Manifest(t.Context(), "latest") // the mirror has none
+	if len(users) < 2 || users[len(users)-1] != "right" {
+		t.Errorf("the mirror was asked as %q", users)
 	}
 }
 
@@ -117,7 +195,7 @@ func TestHelperRunsOnce(t *testing.T) {
 		if err := os.WriteFile(path, []byte(`{"auths":{"registry-1.docker.io":{"username":"u","password":"p"}},`+helpers+`}`), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if c, err := remote.DockerCredentials(path)("docker.io"); err != nil || c.Username != "u" {
+		if c, err := remote.DockerCredentials(path)("docker.io", "library/m"); err != nil || c.Username != "u" {
 			t.Errorf("%s: user %q, %v", helpers, c.Username, err)
 		}
 		if p, err := os.ReadFile(log); err != nil || strings.TrimSpace(string(p)) != "https://index.docker.io/v1/" {
@@ -130,7 +208,7 @@ func TestHelperRunsOnce(t *testing.T) {
 	if err := os.WriteFile(path, []byte(`{"credsStore":"../none"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := remote.DockerCredentials(path)("docker.io"); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "plain name") {
+	if _, err := remote.DockerCredentials(path)("docker.io", "library/m"); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "plain name") {
 		t.Errorf("a helper that is a path: %v", err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/ballast-dev/ballast/convert/hostname"
 	"github.com/containerd/errdefs"
 	"golang.org/x/net/publicsuffix"
 )
@@ -51,24 +52,24 @@ func (g *guard) name(u *url.URL) {
 
 // hostPort returns "host:port" of u in its normal form.
 func hostPort(u *url.URL) string {
-	name, port := SplitHost(u.Host)
-	return joinHost(name, cmp.Or(port, defaultPorts[u.Scheme]))
+	name, port := hostname.Split(u.Host)
+	return hostname.Join(name, cmp.Or(port, hostname.DefaultPorts[u.Scheme]))
 }
 
 // reach returns the addresses that a host may have.
 func (g *guard) reach(host, port string) reach {
-	host, port = SplitHost(net.JoinHostPort(host, port))
+	host, port = hostname.Split(net.JoinHostPort(host, port))
 	if g.allow.host(host, port) {
 		return reachAny
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.named[joinHost(host, port)] {
+	if g.named[hostname.Join(host, port)] {
 		return reachAny
 	}
 	best := reachPublic
 	for n := range g.named {
-		name, _ := SplitHost(n)
+		name, _ := hostname.Split(n)
 		switch {
 		case name == host && g.sameHost:
 			return reachAny
@@ -234,11 +235,11 @@ func parseAllow(entries []string) (allowList, error) {
 		if !hostRE.MatchString(e) {
 			return allowList{}, fmt.Errorf("allow_hosts: %q is not a host, host:port or network: %w", e, errdefs.ErrInvalidArgument)
 		}
-		a.hosts[joinHost(SplitHost(e))] = true
+		a.hosts[hostname.Join(hostname.Split(e))] = true
 	}
 	return a, nil
 }
 
 func (a allowList) host(host, port string) bool {
-	return a.hosts[host] || a.hosts[joinHost(host, port)]
+	return a.hosts[host] || a.hosts[hostname.Join(host, port)]
 }

@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ballast-dev/ballast/convert/hostname"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/containerd/v2/core/remotes/docker/config"
@@ -211,7 +212,7 @@ func (c *Client) hostDir(host string) (string, error) {
 		return "", nil
 	}
 	all := "" // of the hosts without a directory
-	for _, name := range append([]string{host}, otherNames(host)...) {
+	for _, name := range append([]string{host}, hostname.Others(host)...) {
 		dir, err := config.HostDirFromRoot(c.opts.HostsDir)(name)
 		switch {
 		case errdefs.IsNotFound(err):

@@ -162,7 +162,7 @@ func TestMirrorsGetNoCredentials(t *testing.T) {
 	want(mirror, "nobody")
 	want(server, "alice")
 	dir := hostsDir(t, "registry.example", "server = \""+server.URL+"\"\n[host.\""+mirror.URL+"\"]\n")
-	c := newClient(t, remote.Options{HostsDir: dir, Credentials: func(string) (remote.Credentials, error) {
+	c := newClient(t, remote.Options{HostsDir: dir, Credentials: func(string, string) (remote.Credentials, error) {
 		return remote.Credentials{Username: "node", Secret: secret + " of the node"}, nil
 	}})
 	r := repositoryOf(t, c, exampleRef(t, "x"), &remote.Credentials{Username: "alice", Secret: secret})

@@ -50,7 +50,7 @@ func TestDo(t *testing.T) {
 		}
 		return true
 	}
-	c := newClient(t, remote.Options{NamedURLs: []string{u.URL + "/{repository}"}, Credentials: func(string) (remote.Credentials, error) {
+	c := newClient(t, remote.Options{NamedURLs: []string{u.URL + "/{repository}"}, Credentials: func(string, string) (remote.Credentials, error) {
 		return remote.Credentials{Username: "alice", Secret: secret}, nil
 	}})
 	resp, err := c.Do(plainRequest(t, "GET", u.URL+"/a", "Accept-Encoding", "gzip", "Range", "bytes=0-9", "Authorization", "Bearer x", "Cookie", "c=x"))

@@ -67,7 +67,7 @@ func TestPrivateBodies(t *testing.T) {
 			tt.setup(u)
 			o := remote.Options{HostsDir: hostsDir(t, "registry.example", "server = \""+u.URL+"\"\n"+tt.setting)}
 			if tt.node != nil {
-				o.Credentials, o.Shared = func(string) (remote.Credentials, error) { return *tt.node, nil }, remote.AnyHost
+				o.Credentials, o.Shared = func(string, string) (remote.Credentials, error) { return *tt.node, nil }, remote.AnyHost
 			}
 			c := newClient(t, o)
 			r := repositoryOf(t, c, exampleRef(t, "x"), tt.creds)

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/ballast-dev/ballast/convert/hostname"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/distribution/reference"
@@ -78,7 +79,7 @@ func ParseRef(s string) (Ref, error) {
 func parseURL(scheme, s string) (Ref, error) {
 	u, err := url.Parse(s)
 	if err == nil {
-		u.Host = NormalAddress(u.Host, u.Scheme)
+		u.Host = hostname.Address(u.Host, u.Scheme)
 		s = u.String() // escaped, which may be longer
 	}
 	if err != nil || len(scheme+"+"+s) > maxURL || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || u.User != nil || u.Fragment != "" {
@@ -133,7 +134,7 @@ func wellFormedHost(s string) bool {
 	if len(s) > maxName || !hostRE.MatchString(s) {
 		return false
 	}
-	name, port := SplitHost(s)
+	name, port := hostname.Split(s)
 	if strings.Contains(name[strings.LastIndexByte(name, ']')+1:], ":") {
 		return false // the port is not one
 	}

@@ -42,8 +42,15 @@ type Source struct {
 	// Losses are facts that are already left out.
 	Losses []string
 
-	ahead *Preconverted // set for an image that was converted before it was pushed
-	close []func() error
+	// Problems are what is wrong with the files, as far as it is known before they are read.
+	Problems []string
+
+	// Pointers are the paths of files that have only the address of their content (Git LFS).
+	Pointers []string
+
+	describe func(context.Context, *convert.Model) []string // format.Source.Describe
+	ahead    *Preconverted                                  // set for an image that was converted before it was pushed
+	close    []func() error
 }
 
 // Close releases the source. The Fetcher must not be used any more.
@@ -72,15 +79,18 @@ func (s *Source) Image() (*image.Image, error) {
 // Extended reports whether the image is one that was made from a model, and has more than that; see Preconverted.
 func (s *Source) Extended() bool { return s.ahead != nil && s.ahead.Extends }
 
-// Choose keeps only the chosen files of a model. The result is another model, in no artifact; see
+// Choose keeps only the chosen files of a model, and describes these. The result is another model, in no artifact; see
 // convert.Choice.Of for errors.
-func (s *Source) Choose(c convert.Choice) error {
+func (s *Source) Choose(ctx context.Context, c convert.Choice) error {
 	m, err := c.Of(s.Model)
 	if err != nil {
 		return fmt.Errorf("%s: %w", s.Name, err)
 	}
 	if m != s.Model {
 		s.Model, s.Origin, s.ahead = m, nil, nil
+		if s.describe != nil {
+			s.Problems = s.describe(ctx, m)
+		}
 	}
 	return nil
 }
@@ -136,6 +146,7 @@ func (r *Resolver) find(ctx context.Context, s *Source) error {
 // take makes s a source of what was found on this machine.
 func (r *Resolver) take(ctx context.Context, s *Source, found *format.Source) error {
 	s.Model, s.Fetcher, s.Losses = found.Model, found.Fetcher, found.Losses
+	s.Problems, s.Pointers, s.describe = found.Problems, found.Pointers, found.Describe
 	if found.Close != nil {
 		s.close = append(s.close, found.Close)
 	}

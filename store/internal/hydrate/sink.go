@@ -374,7 +374,8 @@ type bombGuard struct {
 func (b *bombGuard) Read(p []byte) (int, error) {
 	n, err := b.r.Read(p)
 	if b.left -= int64(n); b.left < 0 {
-		return n, fmt.Errorf("more than %d times its size: a decompression bomb: %w", unpackRatio, errdefs.ErrInvalidArgument)
+		return n, fmt.Errorf("it has more than %d GiB and %d times its size, the limit against decompression bombs; layers without compression have none: %w",
+			unpackBase>>30, unpackRatio, errdefs.ErrInvalidArgument)
 	}
 	if b.since += int64(n); b.since > 64<<20 {
 		b.since = 0

@@ -76,6 +76,8 @@ type HostsFile struct {
 type Upstream struct {
 	HostsDir     string   `toml:"hosts_dir" comment:"Directory with REGISTRY/hosts.toml files for requests of ballastd: mirrors, plain HTTP, override_path,\ncertificates, headers. The format is that of containerd. Entries that point to the facade are\nignored. For URLs of cartons, only ca is used."`
 	DockerConfig string   `toml:"docker_config" comment:"File with credentials and credential helpers of the node, in the format of Docker. They are used for\nwork of the operator, such as \"ballast prefetch\", and not for pods. Empty: none."`
+	ProviderFile string   `toml:"credential_provider_config" comment:"File that lists credential provider plugins of the kubelet (its --image-credential-provider-config), which are\nasked for repositories that docker_config has no credentials for. Empty: none."`
+	ProviderDir  string   `toml:"credential_provider_dir" comment:"Directory of the programs of these plugins (its --image-credential-provider-bin-dir)."`
 	Share        []string `toml:"share_credentials" comment:"Registry hosts for which everybody on the node may use the credentials in docker_config: any pod can\nthen pull what the node can read there, without a pull secret."`
 	KeepSecrets  bool     `toml:"keep_secrets" comment:"Keep the pull secrets of models that are mounted and not complete on the disk, encrypted, so that the\ndownload can continue after a restart. If false, they are in memory only."`
 	AllowHosts   []string `toml:"allow_hosts" comment:"Private addresses to which registries may redirect, or at which they may have a token server: host\nnames, \"host:port\", addresses, or networks such as \"10.0.0.0/8\". Plain HTTP needs a\nhost name or \"host:port\"."`

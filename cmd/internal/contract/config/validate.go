@@ -106,6 +106,9 @@ func (c *Config) checkUpstream() error {
 			return invalid(fmt.Sprintf("mirror %d", i+1), "%v", err)
 		}
 	}
+	if (c.Upstream.ProviderFile == "") != (c.Upstream.ProviderDir == "") {
+		return invalid("upstream.credential_provider_config", "goes with upstream.credential_provider_dir")
+	}
 	for _, h := range c.Upstream.AllowHosts {
 		if err := checkAllowed(h); err != nil {
 			return err
@@ -118,6 +121,7 @@ func (c *Config) checkUpstream() error {
 	}
 	for _, s := range []struct{ key, path string }{
 		{"upstream.hosts_dir", c.Upstream.HostsDir}, {"upstream.docker_config", c.Upstream.DockerConfig},
+		{"upstream.credential_provider_config", c.Upstream.ProviderFile}, {"upstream.credential_provider_dir", c.Upstream.ProviderDir},
 		{"containerd.address", c.Containerd.Address},
 	} {
 		if s.path != "" && !filepath.IsAbs(s.path) {

@@ -71,11 +71,11 @@ func markdown(root *cobra.Command) string {
 	return strings.TrimPrefix(b.String(), "\n")
 }
 
-// flagsOf returns the flags of a command without --help, which every command has.
+// flagsOf returns the flags of a command without --help, which every command has, and --version of a program.
 func flagsOf(c *cobra.Command) *pflag.FlagSet {
 	flags := pflag.NewFlagSet(c.Name(), pflag.ContinueOnError)
 	c.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
-		if f.Name != "help" && f.Name != "version" {
+		if f.Name != "help" && (f.Name != "version" || f.Value.Type() != "bool") {
 			flags.AddFlag(f)
 		}
 	})

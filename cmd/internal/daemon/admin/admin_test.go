@@ -280,6 +280,14 @@ func TestFleetRoutes(t *testing.T) {
 	if d := cmp.Diff(want, asked); d != "" {
 		t.Errorf("download (-want +got):\n%s", d)
 	}
+	r.handler.Providers = func(host, repository string) (remote.Credentials, error) {
+		return remote.Credentials{Username: "plugin", Secret: host + "/" + repository}, nil
+	}
+	_, err = fleet.FleetPull(ctx, wire.FleetPullRequest{Ref: testRef, Handler: "ballast"}, func(wire.Event) {})
+	if name, _, _ := strings.Cut(testRef, ":"); err != nil || asked.Credentials == nil || asked.Credentials.Secret != name || pulled[1] != testRef+" ballast plugin:"+name {
+		t.Errorf("with the credentials of the kubelet: %v, %v", err, pulled)
+	}
+	r.handler.Providers, pulled = nil, pulled[:1]
 	refusal = fmt.Errorf("%w: %w", jobs.ErrNodeOnly, errdefs.ErrUnauthenticated)
 	if _, err := fleet.FleetPull(ctx, wire.FleetPullRequest{Ref: testRef}, func(wire.Event) {}); err != nil || len(pulled) != 2 {
 		t.Errorf("a model for which containerd has credentials of its own: %v, %d pulls", err, len(pulled))

@@ -41,7 +41,7 @@ func (h *Handler) FleetRoutes() http.Handler {
 }
 
 // fleetPull downloads a model, as a prefetch does, which has no time limit, and has containerd pull it, which finds
-// all files.
+// all files. Without a pull secret, it uses what the kubelet has for each pod of the node.
 func (h *Handler) fleetPull(ctx context.Context, r wire.FleetPullRequest, out *lines) error {
 	ref, err := resolve.ParseRef(r.Ref)
 	if err != nil {
@@ -55,9 +55,15 @@ func (h *Handler) fleetPull(ctx context.Context, r wire.FleetPullRequest, out *l
 		req.List = "fleet/" + r.Set
 	}
 	var auth *cri.AuthConfig
-	if r.Username != "" || r.Password != "" {
-		req.Credentials = &remote.Credentials{Username: r.Username, Secret: r.Password}
-		auth = &cri.AuthConfig{Username: r.Username, Password: r.Password}
+	creds := remote.Credentials{Username: r.Username, Secret: r.Password}
+	if creds == (remote.Credentials{}) && h.Providers != nil && ref.URL == "" {
+		if creds, err = h.Providers(ref.Host, ref.Repository); err != nil {
+			return err
+		}
+	}
+	if creds != (remote.Credentials{}) {
+		req.Credentials = &creds
+		auth = &cri.AuthConfig{Username: creds.Username, Password: creds.Secret}
 	}
 	_, refused := h.Jobs.Prefetch(ctx, ref, req, out.events)
 	if refused != nil && !errors.Is(refused, jobs.ErrNodeOnly) {

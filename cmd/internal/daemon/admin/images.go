@@ -361,7 +361,7 @@ func (h *Handler) headers(ctx context.Context, files []filetable.File, names []s
 		if err == nil {
 			r.Close()
 		}
-		list = append(list, headers.File{Path: f.Path, Size: f.Size, Open: open})
+		list = append(list, headers.File{Path: f.Path, Size: f.Size, Open: open, Digest: f.Digest})
 	}
 	return headers.Read(ctx, list)
 }

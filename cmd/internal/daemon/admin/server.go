@@ -38,6 +38,9 @@ type Handler struct {
 	Keys       Keys
 	Node       Node
 
+	// Providers returns the credentials that the kubelet has for the pods of the node; nil means none.
+	Providers func(host, repository string) (remote.Credentials, error)
+
 	// Models is the directory of mounts that only root can enter.
 	Models string
 

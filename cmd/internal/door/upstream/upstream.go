@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
+	"github.com/ballast-dev/ballast/cmd/internal/door/credentialprovider"
 	"github.com/ballast-dev/ballast/cmd/internal/host/dirs"
 	"github.com/ballast-dev/ballast/convert/format"
 	"github.com/ballast-dev/ballast/convert/formats"
@@ -46,6 +47,18 @@ func Options(c *config.Config, agent string, log *slog.Logger) remote.Options {
 	if c.Upstream.DockerConfig != "" {
 		o.Credentials = remote.DockerCredentials(c.Upstream.DockerConfig)
 	}
+	if ask := Providers(c); ask != nil {
+		first := o.Credentials
+		o.Credentials = func(host, repository string) (creds remote.Credentials, err error) {
+			if first != nil {
+				creds, err = first(host, repository)
+			}
+			if err != nil || creds != (remote.Credentials{}) {
+				return creds, err
+			}
+			return ask(host, repository)
+		}
+	}
 	withHosts(&o, c, log)
 	o.Shared = func(host string) bool {
 		return slices.ContainsFunc(c.Upstream.Share, func(s string) bool { return remote.NormalHost(s) == host })
@@ -54,6 +67,14 @@ func Options(c *config.Config, agent string, log *slog.Logger) remote.Options {
 		o.Facade = []string{c.Facade.Listen}
 	}
 	return o
+}
+
+// Providers returns what credential provider plugins of the kubelet have for a repository; nil without plugins.
+func Providers(c *config.Config) func(host, repository string) (remote.Credentials, error) {
+	if c.Upstream.ProviderFile == "" {
+		return nil
+	}
+	return credentialprovider.New(c.Upstream.ProviderFile, c.Upstream.ProviderDir).Credentials
 }
 
 // withHosts configures a client for the hosts of formats.
@@ -77,9 +98,9 @@ func withHosts(o *remote.Options, c *config.Config, log *slog.Logger) {
 			}
 		}
 	}
-	o.Credentials = func(host string) (creds remote.Credentials, err error) {
+	o.Credentials = func(host, repository string) (creds remote.Credentials, err error) {
 		if stored != nil {
-			creds, err = stored(host)
+			creds, err = stored(host, repository)
 		}
 		if give := own[host]; err == nil && creds == (remote.Credentials{}) && give != nil {
 			creds = give()

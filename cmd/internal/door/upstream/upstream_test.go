@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
@@ -52,6 +53,29 @@ func TestSpellings(t *testing.T) {
 	}
 }
 
+// TestProviders: plugins are asked for what the docker config has no credentials for.
+func TestProviders(t *testing.T) {
+	dir := t.TempDir()
+	c := config.Default()
+	c.Upstream.DockerConfig, c.Upstream.ProviderFile, c.Upstream.ProviderDir = filepath.Join(dir, "config.json"), filepath.Join(dir, "plugins.json"), dir
+	for name, content := range map[string]string{
+		"config.json":  `{"auths":{"r.example/team":{"username":"file","password":"p"}}}`,
+		"plugins.json": `{"providers":[{"name":"plugin","apiVersion":"v1","matchImages":["r.example"]}]}`,
+		"plugin":       "#!/bin/sh\necho '{\"apiVersion\":\"v1\",\"kind\":\"CredentialProviderResponse\",\"cacheKeyType\":\"Global\",\"auth\":{\"r.example\":{\"username\":\"plugin\"}}}'\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o := Options(c, "", slog.New(slog.DiscardHandler))
+	for name, want := range map[string]string{"r.example team/m": "file", "r.example other/m": "plugin", "s.example m": ""} {
+		host, repository, _ := strings.Cut(name, " ")
+		if creds, err := o.Credentials(host, repository); err != nil || creds.Username != want {
+			t.Errorf("%s: user %q, %v", name, creds.Username, err)
+		}
+	}
+}
+
 // users returns all that a configuration can say of a host, and whether it is said of that of a reference.
 func users(t *testing.T, host string) map[string]func(remote.Ref) bool {
 	c := config.Default()
@@ -76,7 +100,7 @@ func users(t *testing.T, host string) map[string]func(remote.Ref) bool {
 		"ollama_hosts":      func(r remote.Ref) bool { return slices.Contains(c.HostsLike("ollama"), r.Host) },
 		"artifacts":         func(r remote.Ref) bool { return c.Upstream.MountsTitled(r.Name()) },
 		"docker_config": func(r remote.Ref) bool {
-			creds, err := o.Credentials(r.Host)
+			creds, err := o.Credentials(r.Host, r.Repository)
 			if err != nil {
 				t.Error(err)
 			}

@@ -1,0 +1,106 @@
+package cog_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/convert/formats"
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// TestCog parses complete weights: files of uncompressed layers have the digests of the index.
+func TestCog(t *testing.T) {
+	t.Parallel()
+	weights := []byte("GGUF and some weights")
+	b := converttest.Cog(converttest.Files(weights))
+	converttest.TestParser(t, formats.All().Parse, b)
+	m, err := formats.All().Parse(t.Context(), converttest.NewArtifact(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(m.Table.Files) != 1 || m.Table.Files[0].Path != "model.gguf" || m.Table.Files[0].Digest != digest.FromBytes(weights) {
+		t.Errorf("files %+v", m.Table.Files)
+	}
+	if m.Config.Descriptor.Name != "a-model" || len(m.Documents.Config) == 0 {
+		t.Errorf("config %+v", m.Config)
+	}
+}
+
+var tar = string(converttest.Tar(converttest.File{Path: "a.bin", Data: []byte("weights"), Mode: 0o644}))
+
+// parse parses weights with a config.
+func parse(config string, layers ...converttest.Layer) (*convert.Model, *converttest.Built, error) {
+	b := converttest.Make(converttest.Spec{ArtifactType: mediatype.CogWeight, ConfigType: mediatype.CogConfig, Config: config, Layers: layers})
+	m, err := formats.All().Parse(context.Background(), converttest.NewArtifact(b))
+	return m, b, err
+}
+
+// index is a config with a file, of which some fields are replaced.
+func index(replace ...string) string {
+	p, err := json.Marshal(map[string]any{"files": []converttest.CogFile{{Path: "a.bin", Layer: digest.FromString(tar), Size: 7, Digest: digest.FromString("weights")}}})
+	if err != nil {
+		panic(err)
+	}
+	return strings.NewReplacer(replace...).Replace(string(p))
+}
+
+// TestRefused parses weights that must be refused, with a word of the error.
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	plain := converttest.Layer{MediaType: mediatype.OCILayer, Data: tar}
+	if _, _, err := parse(index(), plain); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name, config string
+		layer        converttest.Layer
+		want         error
+		word         string
+	}{
+		{"another size", index(`"size":7`, `"size":8`), plain, errdefs.ErrInvalidArgument, "no such file of 8 bytes"},
+		{"another path", index("a.bin", "b.bin"), plain, errdefs.ErrInvalidArgument, `"b.bin"`},
+		{"a layer that is not there", index(digest.FromString(tar).String(), digest.FromString("x").String()), plain, errdefs.ErrInvalidArgument, "no layer"},
+		{"a digest that is none", index(digest.FromString("weights").String(), "sha256:x"), plain, errdefs.ErrInvalidArgument, `"a.bin"`},
+		{"a size that is none", index(`"size":7`, `"size":"7"`), plain, errdefs.ErrInvalidArgument, `"a.bin"`},
+		{"files that are none", `{"files":{}}`, plain, errdefs.ErrInvalidArgument, "files"},
+		{"a config that is none", `[]`, plain, errdefs.ErrInvalidArgument, "config"},
+		{"a member that leaves the model", `{}`, converttest.Layer{MediaType: mediatype.OCILayer, Data: string(converttest.Tar(converttest.File{Path: "../x"}))}, errdefs.ErrInvalidArgument, ".."},
+		{"a layer that is no tar", `{}`, converttest.Layer{MediaType: filetable.MediaTypeBlobLayer, Data: "x"}, errdefs.ErrNotImplemented, "not a layer of weights"},
+		{"a layer of another format", `{}`, converttest.Layer{MediaType: "application/vnd.cog.weight.layer.v1", Data: tar}, errdefs.ErrNotImplemented, "unknown cog"},
+	} {
+		_, _, err := parse(tt.config, tt.layer)
+		if !errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.word) {
+			t.Errorf("%s: got %v; want %v with %q", tt.name, err, tt.want, tt.word)
+		}
+	}
+	if _, _, err := parse(""); err == nil {
+		t.Error("no layers and no config")
+	}
+}
+
+func FuzzCog(f *testing.F) {
+	for _, s := range []string{index(), index(`"size":7`, `"size":-1`), `{"files":[null]}`, `{"files":[{}],"name":1}`, ""} {
+		f.Add(s, mediatype.OCILayer, tar)
+		f.Add(s, mediatype.OCILayerGzip, tar)
+	}
+	f.Fuzz(func(t *testing.T, config, mediaType, data string) {
+		m, b, err := parse(config, converttest.Layer{MediaType: mediaType, Data: data})
+		if err != nil {
+			return
+		}
+		if err := m.Table.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		if m.Table.Origin.Digest != b.Digest() {
+			t.Fatalf("origin %s", m.Table.Origin.Digest)
+		}
+	})
+}

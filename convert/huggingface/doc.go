@@ -11,12 +11,24 @@
 // # Tags
 //
 //	main, a branch, a tag or a commit   all files of that revision
-//	Q4_K_M                              of main, the GGUF files of that quantisation, projectors, and files that
-//	                                    are not weights; as Ollama and llama.cpp name it
-//	latest                              main; of a repository with several quantisations the one that
-//	                                    llama.cpp uses: Q4_K_M, otherwise the first
+//	Q4_K_M                              of main, the models in GGUF of that quantisation with all their shards,
+//	                                    projectors (mmproj), and files beside them
+//	latest                              main; of a repository with several quantisations the one that llama.cpp
+//	                                    uses: Q4_K_M, otherwise Q8_0, otherwise that of the first model
 //
 // A revision has precedence over a quantisation. Files of git itself (.gitattributes) are left out.
+//
+// A file has the quantisation that its name contains between characters that are neither letters nor digits, in upper
+// or lower case; the last one, if there are several. Otherwise it has that of its directory:
+//
+//	m-Q4_K_M.gguf   m (iq2_xxs).gguf   m-NVFP4.gguf   UD-Q4_K_XL/m-00001-of-00002.gguf
+//
+// UD-Q4_K_M is used if there is no Q4_K_M. Not all files in GGUF are models: projectors, data for quantising (imatrix)
+// and drafts of a model (mtp-, eagle3-, dflash-, dspark-) are not. Files beside a model are small (in git itself, or
+// at most 64 MiB), are neither weights nor archives, and have no other quantisation. A quantisation of which there are
+// only pieces (m.Q6_K.gguf-split-a) is an error that names one: nothing reads them before they are one file again.
+//
+// llama.cpp: https://github.com/ggml-org/llama.cpp/blob/b11039/common/download.cpp
 //
 // # The manifest
 //

@@ -143,6 +143,41 @@ func (c *call) get(ctx context.Context, u *url.URL, ranges string) (*http.Respon
 	return nil, fmt.Errorf("the Hub redirects more than %d times: %w", maxRedirects, errdefs.ErrUnavailable)
 }
 
+// follow returns the answer to which a redirect to another host leads, which gets no token. It returns a response that
+// is no redirect, and an error, unchanged.
+func (c *call) follow(ctx context.Context, ranges string, resp *http.Response, err error) (*http.Response, error) {
+	for hops := 0; err == nil && resp.StatusCode >= 300; hops++ {
+		resp.Body.Close()
+		from := resp.Request.URL
+		u, bad := from.Parse(resp.Header.Get("Location"))
+		switch {
+		case bad != nil || resp.Header.Get("Location") == "" || u.User != nil || hops == maxRedirects:
+			return nil, fmt.Errorf("the Hub redirects to no address, or more than %d times: %w", maxRedirects, errdefs.ErrUnavailable)
+		case from.Scheme == "https" && u.Scheme != "https":
+			return nil, fmt.Errorf("the Hub redirects from https to %.20q: %w", u.Scheme, errdefs.ErrPermissionDenied)
+		}
+		req := c.request(ctx, u)
+		if ranges != "" {
+			req.Header.Set("Range", ranges)
+		}
+		if resp, err = c.ways.Outside.RoundTrip(req); err != nil {
+			return nil, fmt.Errorf("%.300q, where the Hub redirects to: %w", u.Host, err)
+		}
+		resp.Request = req
+		switch status := resp.StatusCode; {
+		case status == http.StatusTooManyRequests, status == http.StatusUnauthorized && c.token == "":
+			return nil, c.refused(resp)
+		case status < 200 || status >= 400:
+			resp.Body.Close()
+			err = fmt.Errorf("%.300q, where the Hub redirects to, answered %d: %w", u.Host, status, errdefs.ErrUnavailable)
+			if status == http.StatusUnauthorized {
+				err = fmt.Errorf("%.300q, where the Hub redirects to, gets no token and answered %d: %w", u.Host, status, errdefs.ErrPermissionDenied)
+			}
+		}
+	}
+	return resp, err
+}
+
 // refused closes a response that is not a success, and returns its error.
 // https://github.com/huggingface/huggingface_hub/blob/v1.2.0/src/huggingface_hub/utils/_http.py
 func (c *call) refused(resp *http.Response) error {
@@ -187,7 +222,7 @@ func (c *call) repository() string {
 // page, or "".
 func (c *call) page(ctx context.Context, u *url.URL, v any) (next string, err error) {
 	resp, err := c.get(ctx, u, "")
-	if err != nil {
+	if resp, err = c.follow(ctx, "", resp, err); err != nil {
 		return "", err
 	}
 	defer resp.Body.Close()
@@ -295,10 +330,10 @@ func (c *call) tree(ctx context.Context, repo, commit string) ([]file, error) {
 			return all, nil
 		}
 		to, err := u.Parse(next)
-		if err != nil || to.Scheme != u.Scheme || to.Host != u.Host {
-			return nil, fmt.Errorf("the next page of the tree is elsewhere: %w", errdefs.ErrPermissionDenied)
+		if err != nil {
+			return nil, fmt.Errorf("the next page of the tree has no address: %w", errdefs.ErrUnavailable)
 		}
-		u = to
+		u.RawQuery = to.RawQuery // of a page here, also if a mirror repeats the address of the Hub
 	}
 	return nil, fmt.Errorf("the tree of %s has more than %d pages: %w", repo, maxPages, errdefs.ErrInvalidArgument)
 }
@@ -337,12 +372,7 @@ func (c *call) hash(ctx context.Context, repo, commit string, files []file) erro
 // hashFile returns the digest of a file, whose git object ID must match.
 func (c *call) hashFile(ctx context.Context, u *url.URL, f file) (digest.Digest, error) {
 	resp, err := c.get(ctx, u, "")
-	if err == nil && resp.StatusCode >= 300 {
-		to := resp.Header.Get("Location")
-		resp.Body.Close()
-		resp, err = c.elsewhere(ctx, to)
-	}
-	if err != nil {
+	if resp, err = c.follow(ctx, "", resp, err); err != nil {
 		return "", err
 	}
 	defer resp.Body.Close()
@@ -356,18 +386,4 @@ func (c *call) hashFile(ctx context.Context, u *url.URL, f file) (digest.Digest,
 		return "", fmt.Errorf("the Hub gave %d bytes that are not those of the commit: %w", n, errdefs.ErrDataLoss)
 	}
 	return digest.NewDigest(digest.SHA256, sum), nil
-}
-
-// elsewhere follows a redirect of the Hub to another host, without the token.
-func (c *call) elsewhere(ctx context.Context, address string) (*http.Response, error) {
-	u, err := url.Parse(address)
-	if err != nil {
-		return nil, fmt.Errorf("the Hub redirects to no address: %w", errdefs.ErrUnavailable)
-	}
-	resp, err := c.ways.Outside.RoundTrip(c.request(ctx, u))
-	if err == nil && resp.StatusCode != http.StatusOK {
-		resp.Body.Close()
-		return nil, fmt.Errorf("%.300q, where the Hub redirects to, answered %d: %w", u.Host, resp.StatusCode, errdefs.ErrUnavailable)
-	}
-	return resp, err
 }

@@ -45,5 +45,13 @@
 // the Hub lists the files of a gated repository to everybody, so a listing is no permission. The error
 // for a gated repository contains advice.
 //
+// # Mirrors
+//
+// HF_ENDPOINT can name a mirror of the Hub, also with a path. The next page of a tree is requested there, although
+// many mirrors repeat the address of the Hub. The token follows a redirect within the mirror, but none to another
+// host. Such a redirect does not lead from https to http, and into a private network only in the domain of the mirror
+// or if upstream.allow_hosts has the host. It is a permission to read only if the response names the commit; otherwise
+// the target decides.
+//
 // The Hub's own documentation: https://huggingface.co/docs/hub/api
 package huggingface

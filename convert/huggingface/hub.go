@@ -159,7 +159,11 @@ func (c *call) resolve(ctx context.Context, repo, object string) (*snapshot, err
 // mayRead returns an error if the client may not read the files of a snapshot. The Hub lists the files of
 // a gated repository to everybody, and may give its small ones, so the largest is asked for.
 func (c *call) mayRead(ctx context.Context, repo string, s *snapshot) error {
-	resp, err := c.get(ctx, c.file(repo, s.commit, s.largest), "bytes=0-0")
+	const ranges = "bytes=0-0"
+	resp, err := c.get(ctx, c.file(repo, s.commit, s.largest), ranges)
+	if err == nil && resp.Header.Get("X-Repo-Commit") == "" { // where a mirror redirects everybody to, others decide
+		resp, err = c.follow(ctx, ranges, resp, err)
+	}
 	if err != nil {
 		return err
 	}

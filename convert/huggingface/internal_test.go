@@ -1,11 +1,15 @@
 package huggingface
 
 import (
+	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
 	"strings"
 	"testing"
 
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -72,5 +76,17 @@ func TestLimits(t *testing.T) {
 	}
 	if n := len(h.snapshots); n != 4 {
 		t.Errorf("%d of a quarter of all bytes each", n)
+	}
+}
+
+// TestNoDowngrade: a tree, whose digests nothing else confirms, does not come over http because an https host says so.
+func TestNoDowngrade(t *testing.T) {
+	c := &call{from: &http.Request{Header: http.Header{}}, ways: remote.Ways{Outside: http.NewFileTransport(http.Dir(t.TempDir()))}}
+	for to, want := range map[string]error{"http://h.example/x": errdefs.ErrPermissionDenied, "https://a:b@h.example/x": errdefs.ErrUnavailable, "": errdefs.ErrUnavailable} {
+		from := &http.Request{URL: mustEndpoint(t)}
+		resp := &http.Response{StatusCode: 302, Header: http.Header{"Location": {to}}, Body: http.NoBody, Request: from}
+		if _, err := c.follow(t.Context(), "", resp, nil); !errors.Is(err, want) || strings.Contains(err.Error(), "answered") {
+			t.Errorf("%q: %v", to, err)
+		}
 	}
 }

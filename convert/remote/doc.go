@@ -35,7 +35,8 @@
 // # Dialects and URLs
 //
 // A Dialect implements the registry API for a host that is not a registry. The rules below for
-// credentials, redirects and addresses apply to it as to a registry.
+// credentials, redirects and addresses apply to it as to a registry. The address that it asks counts as a host of
+// hosts.toml.
 //
 // Client.Do gets a plain URL, such as that of a file outside a registry, without credentials and without
 // hosts.toml (except ca). Such URLs may be hostile: http and non-public addresses are allowed only for

@@ -326,7 +326,12 @@ func (c *Client) endpoints(host, dir string) ([]*endpoint, error) {
 		e.outside, e.plain, e.realm, e.foreign = outside, plain, realm, foreign
 		e.transports = []http.RoundTripper{t, e.upload, outside, plain, realm, foreign}
 		if d := c.opts.Dialects[host]; d != nil && e.server {
-			ways := Ways{Host: e.direct, Outside: roundTripper(e.roundTripOutside)}
+			direct := e.direct
+			host := roundTripper(func(req *http.Request) (*http.Response, error) {
+				e.guard.name(req.URL) // as the hosts of hosts.toml
+				return direct.RoundTrip(req)
+			})
+			ways := Ways{Host: host, Outside: roundTripper(e.roundTripOutside)}
 			e.direct = roundTripper(func(req *http.Request) (*http.Response, error) { return d.RoundTrip(req, ways) })
 			e.upload = e.direct
 		}

@@ -39,6 +39,9 @@ var access = []Mutant{
 	{11, "a listing of a gated repository is a permission", "convert/huggingface/hub.go",
 		`err = c.mayRead(ctx, repo, s)`, `err = nil`,
 		"convert/registry", "TestHubGated"},
+	{11, "a redirect of a mirror to another host is a permission", "convert/huggingface/hub.go",
+		`resp.Header.Get("X-Repo-Commit") == ""`, `false`,
+		"convert/huggingface", "TestMirrorOfStrangers"},
 	{11, "who has many tokens displaces those of others", "convert/pullsecret/secrets.go",
 		`if of[s.Username] >= of[e.secrets[victim].Username] {`, `if of[s.Username] > 0 {`,
 		"convert/pullsecret", "TestSeveralOfName"},
@@ -70,8 +73,11 @@ var access = []Mutant{
 		`t.TLSClientConfig.Certificates = nil`, `_ = t`,
 		"convert/remote", "TestClientCertificates"},
 	{12, "pages of a tree of the Hub may be elsewhere", "convert/huggingface/api.go",
-		`err != nil || to.Scheme != u.Scheme || to.Host != u.Host {`, `err != nil {`,
+		`u.RawQuery = to.RawQuery`, `u = to`,
 		"convert/huggingface", "TestPagesElsewhere"},
+	{12, "the token follows a redirect of a mirror to another host", "convert/huggingface/api.go",
+		`if next.Scheme != u.Scheme || next.Host != u.Host {`, `if next.Scheme != u.Scheme {`,
+		"convert/huggingface", "TestMirror"},
 	{13, "a registry that repeats a secret puts it into errors", "convert/remote/request.go",
 		`		default:
 			return nil, limitError(resp, e.Host, !used.private(e), statusError(resp, e.Host, secretsOf(req)...))

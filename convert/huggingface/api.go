@@ -9,11 +9,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/url"
 	"path"
 	"regexp"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/remote"
@@ -57,18 +60,24 @@ type refusal struct {
 	status  int
 	code    string
 	message string
-	after   string // Retry-After; may be empty
+	after   time.Duration // until it can be sent again; 0 if unknown
 }
 
 func (e *refusal) Error() string { return e.message }
 
 func (e *refusal) answer(req *http.Request) *http.Response {
 	resp := answer(req, e.status, e.code, e.message)
-	if e.after != "" {
-		resp.Header.Set("Retry-After", e.after)
+	if e.after > 0 {
+		resp.Header.Set("Retry-After", strconv.Itoa(int(math.Ceil(e.after.Seconds()))))
 	}
 	return resp
 }
+
+// What to do about a token.
+const (
+	giveToken  = "as HF_TOKEN of the node or as the password of a pull secret"
+	otherToken = "the token may not read it: that is HF_TOKEN of the node, or the password of the pull secret"
+)
 
 // noRevision is the code for a revision that a repository does not have.
 const noRevision = "MANIFEST_UNKNOWN"
@@ -183,7 +192,7 @@ func (c *call) follow(ctx context.Context, ranges string, resp *http.Response, e
 func (c *call) refused(resp *http.Response) error {
 	defer resp.Body.Close()
 	repo := c.repository()
-	e := &refusal{resp.StatusCode, "UNKNOWN", fmt.Sprintf("the Hub answered %d", resp.StatusCode), resp.Header.Get("Retry-After")}
+	e := &refusal{resp.StatusCode, "UNKNOWN", fmt.Sprintf("the Hub answered %d", resp.StatusCode), pause(resp.Header, time.Now())}
 	if m := resp.Header.Get("X-Error-Message"); m != "" {
 		e.message += ": " + m[:min(len(m), 300)]
 	}
@@ -192,16 +201,24 @@ func (c *call) refused(resp *http.Response) error {
 		e.code = "DENIED"
 		e.message = fmt.Sprintf("%s is gated: accept its conditions at %s with the account of the token", repo, c.hub.at(strings.Split(repo, "/")...))
 		if c.token == "" {
-			e.message += ", and give the token, as HF_TOKEN of the node or as the password of a pull secret"
+			e.message += ", and give the token, " + giveToken
 		} else {
 			e.status = http.StatusForbidden // another challenge would bring the same token
 		}
+	case resp.StatusCode == http.StatusTooManyRequests:
+		e.code, e.message = "TOOMANYREQUESTS", "the limit of requests is reached"
+		if e.after > 0 {
+			e.message += fmt.Sprintf(" for %v", e.after.Round(time.Second))
+		}
+		if c.token == "" {
+			e.message += "; it is higher with a token, " + giveToken
+		}
 	case resp.StatusCode == http.StatusUnauthorized && c.token == "":
-		e.code, e.message = "UNAUTHORIZED", repo+" is not there, or private: a token is needed, as HF_TOKEN of the node or as the password of a pull secret"
+		e.code, e.message = "UNAUTHORIZED", repo+" is not there, or private: a token is needed, "+giveToken
 	case resp.StatusCode == http.StatusUnauthorized:
-		e.code, e.message = "UNAUTHORIZED", repo+" is not there, or the token may not read it"
+		e.code, e.message = "UNAUTHORIZED", repo+" is not there, or "+otherToken
 	case resp.StatusCode == http.StatusNotFound && code == "RepoNotFound" && c.token != "":
-		e.code, e.message = "NAME_UNKNOWN", repo+" is not there, or the token may not read it"
+		e.code, e.message = "NAME_UNKNOWN", repo+" is not there, or "+otherToken
 	case code == "RevisionNotFound":
 		e.code, e.message = noRevision, repo+" has no such branch, tag, commit or quantisation"
 	case resp.StatusCode == http.StatusNotFound:
@@ -355,11 +372,17 @@ func (c *call) hash(ctx context.Context, repo, commit string, files []file) erro
 	g.SetLimit(smallAtOnce)
 	for i := range files {
 		f := &files[i]
+		b := blob{repo, f.oid, f.size}
+		if f.digest == "" {
+			f.digest = c.hub.digests.get(b)
+		}
 		if f.digest != "" {
 			continue
 		}
 		g.Go(func() (err error) {
-			f.digest, err = c.hashFile(ctx, c.file(repo, commit, f.path), *f)
+			if f.digest, err = c.hashFile(ctx, c.file(repo, commit, f.path), *f); err == nil {
+				c.hub.digests.put(b, f.digest)
+			}
 			if _, refused := errors.AsType[*refusal](err); err != nil && !refused {
 				err = fmt.Errorf("%q: %w", f.path, err)
 			}

@@ -34,7 +34,8 @@
 //
 // It depends on the commit and the chosen files, and not on the name of the repository or the time.
 // The digest and the size of a large file are those in LFS. A small file is read, compared with its
-// git object ID, and hashed; the amount of such files is limited. The commit is the revision in the
+// git object ID, and hashed; the amount of such files is limited. The digests are kept (digests), so the next resolve
+// continues where one was refused. The commit is the revision in the
 // config and an annotation, so the manifest leads to each file: a Hub can be given an earlier
 // manifest (Remind), and finds its files after a restart, even when the branch has moved on.
 //
@@ -44,6 +45,12 @@
 // of a redirect. For each manifest, even a known one, a byte of the largest file is requested with it:
 // the Hub lists the files of a gated repository to everybody, so a listing is no permission. The error
 // for a gated repository contains advice.
+//
+// # Limits of the Hub
+//
+// The Hub limits requests, for each account, and for each address without a token, in windows of five minutes. A
+// refusal says for how long (pause), and remote.WithPatience waits for that. A token is used when the limit of those
+// without one is reached.
 //
 // # Mirrors
 //

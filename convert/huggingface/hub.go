@@ -41,6 +41,7 @@ var _ remote.Dialect = (*Hub)(nil)
 // concurrent use.
 type Hub struct {
 	endpoint *url.URL
+	digests  digests
 
 	mu        sync.Mutex
 	snapshots []*snapshot // guarded by mu; least recently used first
@@ -259,7 +260,7 @@ func answer(req *http.Request, status int, code, message string) *http.Response 
 	}
 	resp := content(req, "application/json", p)
 	resp.StatusCode, resp.Status = status, fmt.Sprintf("%d %s", status, http.StatusText(status))
-	if status == http.StatusUnauthorized {
+	if status == http.StatusUnauthorized || status == http.StatusTooManyRequests { // a token has a limit of its own
 		resp.Header.Set("WWW-Authenticate", `Basic realm="huggingface"`)
 	}
 	return resp

@@ -19,8 +19,9 @@ import (
 
 // upstream calls f with the repository of ref: first without credentials and, if that fails, with
 // those of as. For a repository that needed credentials within the last minute, or whose limit for
-// everybody was reached, the order is reversed. It reports whether credentials were needed.
-func (h *Handler) upstream(ctx context.Context, ref remote.Ref, as caller, f func(*remote.Repository) error) (private bool, err error) {
+// everybody was reached, the order is reversed. Only the request with those of as waits for a limit
+// (remote.WithPatience). It reports whether credentials were needed.
+func (h *Handler) upstream(ctx context.Context, ref remote.Ref, as caller, f func(context.Context, *remote.Repository) error) (private bool, err error) {
 	n := nameOf(ref)
 	closed, _ := h.closed.get(n)
 	tries := []caller{{}}
@@ -32,28 +33,32 @@ func (h *Handler) upstream(ctx context.Context, ref remote.Ref, as caller, f fun
 		tries = []caller{{}, as}
 	}
 	var refused error // with the credentials of the caller; preferred to the anonymous error
-	for _, as := range tries {
+	for _, try := range tries {
+		ctx := ctx
+		if try != as {
+			ctx = remote.WithPatience(ctx, nil)
+		}
 		var r *remote.Repository
-		if r, err = as.repository(h.Upstream, ref); err != nil {
+		if r, err = try.repository(h.Upstream, ref); err != nil {
 			return false, err
 		}
-		err = f(r)
-		if _, limit := errors.AsType[*remote.AnonymousLimit](err); limit && as.anonymous() {
+		err = f(ctx, r)
+		if _, limit := errors.AsType[*remote.AnonymousLimit](err); limit && try.anonymous() {
 			h.closed.put(n, true)
 		}
 		switch {
-		case err == nil && as.anonymous():
+		case err == nil && (try.anonymous() || !r.HasCredentials()):
 			h.closed.drop(n)
 			return false, nil
 		case err == nil:
 			h.closed.put(n, true)
-			if as.given {
-				h.secrets().Keep(n.String(), as.creds)
+			if try.given {
+				h.secrets().Keep(n.String(), try.creds)
 			}
 			return true, nil
-		case ctx.Err() != nil, !as.anonymous() && !errdefs.IsUnauthorized(err) && !errdefs.IsPermissionDenied(err):
+		case ctx.Err() != nil, !try.anonymous() && !errdefs.IsUnauthorized(err) && !errdefs.IsPermissionDenied(err):
 			return false, err
-		case !as.anonymous():
+		case !try.anonymous():
 			refused = err
 		}
 	}
@@ -72,7 +77,7 @@ func (h *Handler) authorize(ctx context.Context, im store.Image, ref remote.Ref,
 		return fmt.Errorf("%s: no such image was resolved by this name: %w", n, errdefs.ErrNotFound)
 	}
 	ask := remote.Ref{Host: ref.Host, Repository: ref.Repository, Tag: tagOf(im, n), Digest: im.Origin.Digest}
-	_, err := h.upstream(ctx, ref, as, func(r *remote.Repository) error {
+	_, err := h.upstream(ctx, ref, as, func(ctx context.Context, r *remote.Repository) error {
 		m, _, err := resolve.Tag(ctx, r, ask)
 		if err == nil && m.Unconfirmed {
 			err = errUnconfirmed(ask)

@@ -84,7 +84,8 @@
 // 429), the answer is a challenge that makes containerd send what it has: a password, an identity token, or nothing.
 // Who has nothing then gets the text of upstream. The token is the credentials, encrypted with a key of this process,
 // for one host and five minutes. A 429 to a request without credentials is not repeated, and for a minute the
-// caller's come first. The secret is used for that host and repository only, and kept for fetching blobs later
+// caller's come first. A request that repeats after the challenge waits for the limit of a host that is not a registry
+// (remote.WithPatience). The secret is used for that host and repository only, and kept for fetching blobs later
 // (package pullsecret). It is dropped when the repository becomes readable without it, unless a snapshot needs it.
 // Blobs are also requested without it, because it can expire.
 //

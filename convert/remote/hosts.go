@@ -44,6 +44,9 @@ type endpoint struct {
 	// state is what is known about the host, also from before the last change of hosts.toml.
 	state *transfer.Endpoint
 
+	// dialect is true for a server that a Dialect answers for.
+	dialect bool
+
 	// private is true if hosts.toml adds credentials to each request: a header or a client
 	// certificate.
 	private bool
@@ -333,7 +336,7 @@ func (c *Client) endpoints(host, dir string) ([]*endpoint, error) {
 			})
 			ways := Ways{Host: host, Outside: roundTripper(e.roundTripOutside)}
 			e.direct = roundTripper(func(req *http.Request) (*http.Response, error) { return d.RoundTrip(req, ways) })
-			e.upload = e.direct
+			e.upload, e.dialect = e.direct, true
 		}
 		l = append(l, e)
 	}

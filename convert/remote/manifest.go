@@ -56,7 +56,7 @@ func (r *Repository) Resolve(ctx context.Context, ref Ref) (Manifest, error) {
 }
 
 // Manifest returns the manifest with a tag or digest. It sends one GET, and repeats it a few times
-// while the registry is unavailable. A manifest requested by digest is verified. It returns
+// while the registry is unavailable, and as WithPatience says. A manifest requested by digest is verified. It returns
 // errdefs.ErrInvalidArgument for a manifest larger than convert.MaxManifestSize or a response that
 // is not a manifest, errdefs.ErrFailedPrecondition if the registry requires a newer client, and
 // otherwise the categories of transfer.Fetcher.
@@ -69,20 +69,27 @@ func (r *Repository) Manifest(ctx context.Context, object string) (Manifest, err
 	if ref.Digest == "" {
 		caps |= docker.HostCapabilityResolve
 	}
-	var m Manifest
-	t := r.forDocuments(has(caps))
-	for t.Next(ctx) {
-		m, err = r.manifest(ctx, asked(t), ref)
-		t.Done(ctx, err)
+	for start := time.Now(); ; {
+		var m Manifest
+		t := r.forDocuments(ctx, has(caps))
+		for t.Next(ctx) {
+			m, err = r.manifest(ctx, asked(t), ref)
+			t.Done(ctx, err)
+		}
+		if err = r.failure(t, ref.String()); err != nil {
+			if err = r.wait(ctx, start, err); err == nil {
+				continue
+			}
+		}
+		return m, err
 	}
-	return m, r.failure(t, ref.String())
 }
 
 // manifest asks one host.
 func (r *Repository) manifest(ctx context.Context, e *endpoint, ref Ref) (Manifest, error) {
 	q := request{path: "manifests/" + ref.Object(), accept: cmp.Or(r.manner().Accept, acceptAny)}
 	resp, err := r.do(ctx, e, q)
-	if errdefs.IsNotFound(err) && r.client.opts.Dialects[ref.Host] == nil { // a dialect says what is missing
+	if errdefs.IsNotFound(err) && !e.dialect { // a dialect says what is missing
 		return Manifest{}, r.missing(e, ref)
 	}
 	if err != nil {
@@ -127,8 +134,7 @@ func (r *Repository) unconfirmed(ctx context.Context, e *endpoint, d digest.Dige
 	}
 	ctx, cancel := context.WithTimeout(ctx, confirmTime)
 	defer cancel()
-	dialect := r.client.opts.Dialects[r.ref.Host] != nil // answers GET alone
-	resp, err := r.do(ctx, origin, request{path: "manifests/" + d.String(), accept: cmp.Or(r.manner().Accept, acceptAny), head: !dialect})
+	resp, err := r.do(ctx, origin, request{path: "manifests/" + d.String(), accept: cmp.Or(r.manner().Accept, acceptAny), head: !origin.dialect}) // it answers GET alone
 	switch {
 	case err == nil:
 		return false, resp.Body.Close()

@@ -8,6 +8,9 @@ var access = []Mutant{
 	{7, "what strangers show early gives the rest of what others show", "cmd/internal/daemon/jobs/sources.go",
 		`case !pin && !s.had(r):`, `case false:`,
 		"cmd/internal/daemon/jobs", "TestSourcesOfStrangers"},
+	{7, "a file of another repository with the same SHA-1 decides a digest", "convert/huggingface/api.go",
+		`b := blob{repo, f.oid, f.size}`, `b := blob{"", f.oid, f.size}`,
+		"convert/huggingface", "TestDigestsOfOthers"},
 	{8, "callers without a certificate are answered", "cmd/internal/door/facadetls/keys.go",
 		`ClientAuth: tls.RequireAndVerifyClientCert,`, `ClientAuth: tls.VerifyClientCertIfGiven,`,
 		"cmd/internal/door/facadetls", "TestMutualAuthentication"},
@@ -80,7 +83,7 @@ var access = []Mutant{
 		"convert/huggingface", "TestMirror"},
 	{13, "a registry that repeats a secret puts it into errors", "convert/remote/request.go",
 		`		default:
-			return nil, limitError(resp, e.Host, !used.private(e), statusError(resp, e.Host, secretsOf(req)...))
+			return nil, limitError(resp, e.Host, !used.private(e), e.dialect, statusError(resp, e.Host, secretsOf(req)...))
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
@@ -269,5 +270,34 @@ func TestErrorsInOrderOfNames(t *testing.T) {
 	_, _, stderr := s.ballast(t.Context(), "rm", "h.example/first:1", "h.example/second:1")
 	if i, j := strings.Index(stderr, "first"), strings.Index(stderr, "second"); i < 0 || j < i || strings.Count(stderr, "first") != 1 {
 		t.Errorf("got %q", stderr)
+	}
+}
+
+// TestLimitOfTheHub: a command that reads the Hub itself waits for its limit, and says so.
+func TestLimitOfTheHub(t *testing.T) {
+	s := newSite(t)
+	hub := converttest.NewHub(t)
+	t.Setenv("HF_ENDPOINT", hub.URL)
+	t.Setenv("HF_TOKEN", "")
+	t.Setenv("HF_HOME", t.TempDir())
+	hub.Push("Org/Model", "main", map[string]converttest.HubFile{"README.md": {Data: []byte("read me")}, "w.gguf": {Data: storetest.Random(86, 1000), LFS: true}})
+	s.allow = []string{strings.TrimPrefix(hub.CDN.URL, "http://")}
+	s.stop()
+	s.start(t, 1)
+	var asked atomic.Int64
+	hub.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if asked.Add(1) == 1 {
+			w.Header().Set("RateLimit", `"api";r=0;t=1`)
+			w.WriteHeader(http.StatusTooManyRequests)
+			return
+		}
+		hub.ServeHTTP(w, r)
+	})
+	for _, command := range [][]string{{"digest", "hf:Org/Model"}, {"inspect", "--remote", "hf:Org/Model"}, {"digest", "-q", "hf:Org/Model"}} {
+		asked.Store(0)
+		code, _, stderr := s.ballast(t.Context(), command...)
+		if says := strings.Contains(stderr, "ballast: note: waits 1s for the limit of hf.co\n"); code != 0 || says == (command[1] == "-q") {
+			t.Errorf("ballast %s: code %d: %s", strings.Join(command, " "), code, stderr)
+		}
 	}
 }

@@ -371,7 +371,7 @@ func (a *app) source(ctx context.Context, from, tempDir string, choice convert.C
 		r.Settings.TempDir = tempDir
 	}
 	r.Titled = anyRepository
-	if src, err = r.Open(ctx, from); err != nil {
+	if src, err = r.Open(a.waiting(ctx), from); err != nil {
 		r.Upstream.Close()
 		return nil, nil, nil, err
 	}

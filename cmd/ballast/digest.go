@@ -77,7 +77,7 @@ func (a *app) digest(ctx context.Context, name string, all bool) (_ *seen, err e
 		return nil, err
 	}
 	defer r.Upstream.Close()
-	src, err := r.Open(ctx, name)
+	src, err := r.Open(a.waiting(ctx), name)
 	if err != nil {
 		return nil, err
 	}

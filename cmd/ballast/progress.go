@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
+	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
 )
@@ -97,7 +99,7 @@ type shown struct {
 func (p *plainProgress) event(e wire.Event) {
 	ref := cmp.Or(e.Ref, p.ref)
 	if e.Digest == "" {
-		fmt.Fprintf(p.w, "%s: %s\n", ref, e.Status)
+		fmt.Fprintf(p.w, "%s: %s\n", ref, doing(e))
 		return
 	}
 	p.files[e.Digest] = e
@@ -233,10 +235,12 @@ func (p *terminalProgress) event(e wire.Event) {
 	at := slices.IndexFunc(p.begun, func(b wire.Event) bool { return b.Ref == ref })
 	switch {
 	case e.Digest == "" && at < 0:
-		p.begun = append(p.begun, wire.Event{Ref: ref, Status: e.Status})
+		e.Ref = ref
+		p.begun = append(p.begun, e)
 		return
 	case e.Digest == "":
-		p.begun[at].Status = e.Status
+		e.Ref = ref
+		p.begun[at] = e
 		return
 	case at >= 0:
 		p.begun = slices.Delete(p.begun, at, at+1)
@@ -275,7 +279,7 @@ func (p *terminalProgress) end() {
 func (p *terminalProgress) redraw() {
 	var active []string
 	for _, e := range p.begun {
-		active = append(active, e.Ref+": "+string(e.Status))
+		active = append(active, e.Ref+": "+doing(e))
 	}
 	p.order = slices.DeleteFunc(p.order, func(d digest.Digest) bool {
 		e := p.files[d]
@@ -375,6 +379,28 @@ func (p *terminalProgress) widths() (name, bar int) {
 		name, bar = columns-1-(restWidth-barWidth-3), 0 // without its frame
 	}
 	return max(minNameWidth, min(maxNameWidth, name)), bar
+}
+
+// doing returns what an event says of a whole model.
+func doing(e wire.Event) string {
+	if e.LimitedBy != "" {
+		return limitText(e.LimitedBy, e.Until)
+	}
+	return string(e.Status)
+}
+
+// limitText says that requests wait for the limit of a registry.
+func limitText(host string, until time.Time) string {
+	return fmt.Sprintf("waits %v for the limit of %s", max(0, time.Until(until)).Round(time.Second), printable(host))
+}
+
+// waiting returns a context in which this process waits for limits, and says so.
+func (a *app) waiting(ctx context.Context) context.Context {
+	return remote.WithPatience(ctx, func(host string, until time.Time) {
+		if host != "" && !a.quiet {
+			a.note("%s", limitText(host, until))
+		}
+	})
 }
 
 // took formats a duration with at most three digits.

@@ -328,3 +328,24 @@ func TestWideNames(t *testing.T) {
 		}
 	}
 }
+
+// TestLimitProgress shows, on a terminal and in lines, that a model waits for the limit of its registry.
+func TestLimitProgress(t *testing.T) {
+	waits := wire.Event{Status: wire.StatusWaiting, Ref: "hf.co/a/b:main", LimitedBy: "hf.co", Until: time.Now().Add(40*time.Second + 300*time.Millisecond)}
+	goesOn := wire.Event{Status: wire.StatusResolving, Ref: waits.Ref}
+	var lines, drawn strings.Builder
+	plain := newPlainProgress(&lines, waits.Ref, time.Now)
+	terminal := newTerminalProgress(&drawn, waits.Ref, func() (int, int) { return 100, 24 })
+	for _, e := range []wire.Event{goesOn, waits, goesOn} {
+		plain.event(e)
+		terminal.event(e)
+		if e == waits {
+			if got, want := screen(t, drawn.String()), "hf.co/a/b:main: waits 40s for the limit of hf.co\n"; got != want {
+				t.Errorf("got %q, want %q", got, want)
+			}
+		}
+	}
+	if got, want := lines.String(), "hf.co/a/b:main: resolving\nhf.co/a/b:main: waits 40s for the limit of hf.co\nhf.co/a/b:main: resolving\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

@@ -108,7 +108,7 @@ func checkSeed(dir string) error {
 // seedModel adds a model to a seed.
 func (a *app) seedModel(ctx context.Context, h *registry.Handler, ref remote.Ref, out output) error {
 	start := time.Now()
-	im, err := h.Convert(ctx, ref)
+	im, err := h.Convert(a.waiting(ctx), ref)
 	if err != nil {
 		return err
 	}

@@ -121,6 +121,9 @@ func jobRow(j wire.Job) []string {
 	if j.Queued {
 		row[2] = "waiting"
 	}
+	if j.LimitedBy != "" {
+		row[2] = limitText(j.LimitedBy, j.Until)
+	}
 	if j.Total > 0 {
 		row[2] = fmt.Sprintf("%d%% of %s", percent(wire.Event{Total: j.Total, Completed: j.Completed}), size(j.Total))
 	}

@@ -20,6 +20,7 @@ func TestStatusTable(t *testing.T) {
 		{Kind: "background", Ref: "a.b/d:1", Started: now.Add(-time.Minute), Total: 100, Completed: 10, Reads: 3, Error: &wire.Error{Message: "registry down"}},
 		{Kind: "verify", Started: now.Add(-time.Second)},
 		{Kind: "prefetch", Ref: "a.b/g:1", Started: now.Add(-time.Second), Queued: true},
+		{Kind: "prefetch", Ref: "hf.co/a/b:main", Started: now.Add(-time.Second), LimitedBy: "hf.co", Until: now.Add(40*time.Second + 300*time.Millisecond)},
 		{Kind: "abandoned", Ref: "a.b/h:1", Started: now.Add(-time.Minute), Total: 100, Completed: 20, Ends: now.Add(4*time.Minute + 10400*time.Millisecond)},
 		{Kind: "import", Ref: "a.b/e:1", Started: now.Add(-time.Hour), Ended: now.Add(-2 * time.Minute), Error: wire.Wrap(errdefs.ErrNotFound)},
 		{Kind: "prefetch", Ref: "a.b/f:1", Started: now.Add(-time.Hour), Ended: now},
@@ -27,12 +28,13 @@ func TestStatusTable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `KIND        MODEL       DONE           RATE     LEFT  LIMIT    WAITING  READS  SINCE
-prefetch    a.b/c:1     25% of 1.0 GB  50 MB/s  16s   network  2               20s
-background  a.b/d:1     10% of 100 B                  paused            3      1m0s
-verify      all models  starting                                               1s
-prefetch    a.b/g:1     waiting                                                1s
-abandoned   a.b/h:1     20% of 100 B                                           1m0s
+	want := `KIND        MODEL           DONE                              RATE     LEFT  LIMIT    WAITING  READS  SINCE
+prefetch    a.b/c:1         25% of 1.0 GB                     50 MB/s  16s   network  2               20s
+background  a.b/d:1         10% of 100 B                                     paused            3      1m0s
+verify      all models      starting                                                                  1s
+prefetch    a.b/g:1         waiting                                                                   1s
+prefetch    hf.co/a/b:main  waits 40s for the limit of hf.co                                          1s
+abandoned   a.b/h:1         20% of 100 B                                                              1m0s
 
 no client waits for abandoned downloads; they stop in 4m10s, or with "ballast rm REF" or "ballast gc"
 

@@ -37,13 +37,15 @@ type Hub struct {
 	branches map[string]string             // the commit, by "ORG/REPO@revision"
 	tokens   map[string]string             // that is needed, by repository
 	gated    map[string][]string           // tokens of accounts that accepted the conditions, by repository
+	limits   map[string]*hubLimit          // by token
 	requests []string
 	leaked   []string // requests to the other host that had a token
 }
 
 // NewHub starts a Hub without repositories.
 func NewHub(t testing.TB) *Hub {
-	h := &Hub{Page: 2, commits: map[string]map[string]HubFile{}, branches: map[string]string{}, tokens: map[string]string{}, gated: map[string][]string{}}
+	h := &Hub{Page: 2, commits: map[string]map[string]HubFile{}, branches: map[string]string{}, tokens: map[string]string{}, gated: map[string][]string{},
+		limits: map[string]*hubLimit{}}
 	h.CDN = httptest.NewServer(http.HandlerFunc(h.serveCDN))
 	h.Server = httptest.NewServer(h)
 	t.Cleanup(h.CDN.Close)
@@ -78,6 +80,39 @@ func (h *Hub) Gate(repo string, granted ...string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.gated[repo] = granted
+}
+
+// A hubLimit is what is left of a limit.
+type hubLimit struct {
+	left int
+	say  http.Header
+}
+
+// Limit makes the Hub refuse requests with a token, or without one, after n more, with a header. A nil header ends the
+// limit. The Hub's own has a window of five minutes:
+//
+//	RateLimit: "resolvers";r=0;t=40
+//	RateLimit-Policy: "fixed window";"resolvers";q=3000;w=300
+//
+// https://huggingface.co/docs/hub/rate-limits
+func (h *Hub) Limit(token string, n int, say http.Header) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.limits[token] = &hubLimit{n, say}
+}
+
+// limited reports whether a request is refused.
+func (h *Hub) limited(w http.ResponseWriter, token string) bool {
+	l := h.limits[token]
+	if l == nil || l.say == nil {
+		return false
+	}
+	if l.left--; l.left >= 0 {
+		return false
+	}
+	maps.Copy(w.Header(), l.say)
+	w.WriteHeader(http.StatusTooManyRequests)
+	return true
 }
 
 // Count returns how many requests had s in them, and forgets all.
@@ -128,6 +163,11 @@ func (h *Hub) serveCDN(w http.ResponseWriter, r *http.Request) {
 func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if h.limited(w, token) {
+		h.requests = append(h.requests, "429 "+r.URL.RequestURI())
+		return
+	}
 	h.requests = append(h.requests, r.Method+" "+r.URL.RequestURI())
 	rest, api := strings.CutPrefix(r.URL.Path, "/api/models/")
 	parts := strings.SplitN(strings.TrimPrefix(rest, "/"), "/", 5)
@@ -136,7 +176,6 @@ func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	repo := parts[0] + "/" + parts[1]
-	token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
 	granted, gated := h.gated[repo]
 	switch {
 	case h.tokens[repo] != "" && token != h.tokens[repo]:

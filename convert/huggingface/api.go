@@ -9,11 +9,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/url"
 	"path"
 	"regexp"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/remote"
@@ -57,18 +60,24 @@ type refusal struct {
 	status  int
 	code    string
 	message string
-	after   string // Retry-After; may be empty
+	after   time.Duration // until it can be sent again; 0 if unknown
 }
 
 func (e *refusal) Error() string { return e.message }
 
 func (e *refusal) answer(req *http.Request) *http.Response {
 	resp := answer(req, e.status, e.code, e.message)
-	if e.after != "" {
-		resp.Header.Set("Retry-After", e.after)
+	if e.after > 0 {
+		resp.Header.Set("Retry-After", strconv.Itoa(int(math.Ceil(e.after.Seconds()))))
 	}
 	return resp
 }
+
+// What to do about a token.
+const (
+	giveToken  = "as HF_TOKEN of the node or as the password of a pull secret"
+	otherToken = "the token may not read it: that is HF_TOKEN of the node, or the password of the pull secret"
+)
 
 // noRevision is the code for a revision that a repository does not have.
 const noRevision = "MANIFEST_UNKNOWN"
@@ -143,12 +152,47 @@ func (c *call) get(ctx context.Context, u *url.URL, ranges string) (*http.Respon
 	return nil, fmt.Errorf("the Hub redirects more than %d times: %w", maxRedirects, errdefs.ErrUnavailable)
 }
 
+// follow returns the answer to which a redirect to another host leads, which gets no token. It returns a response that
+// is no redirect, and an error, unchanged.
+func (c *call) follow(ctx context.Context, ranges string, resp *http.Response, err error) (*http.Response, error) {
+	for hops := 0; err == nil && resp.StatusCode >= 300; hops++ {
+		resp.Body.Close()
+		from := resp.Request.URL
+		u, bad := from.Parse(resp.Header.Get("Location"))
+		switch {
+		case bad != nil || resp.Header.Get("Location") == "" || u.User != nil || hops == maxRedirects:
+			return nil, fmt.Errorf("the Hub redirects to no address, or more than %d times: %w", maxRedirects, errdefs.ErrUnavailable)
+		case from.Scheme == "https" && u.Scheme != "https":
+			return nil, fmt.Errorf("the Hub redirects from https to %.20q: %w", u.Scheme, errdefs.ErrPermissionDenied)
+		}
+		req := c.request(ctx, u)
+		if ranges != "" {
+			req.Header.Set("Range", ranges)
+		}
+		if resp, err = c.ways.Outside.RoundTrip(req); err != nil {
+			return nil, fmt.Errorf("%.300q, where the Hub redirects to: %w", u.Host, err)
+		}
+		resp.Request = req
+		switch status := resp.StatusCode; {
+		case status == http.StatusTooManyRequests, status == http.StatusUnauthorized && c.token == "":
+			return nil, c.refused(resp)
+		case status < 200 || status >= 400:
+			resp.Body.Close()
+			err = fmt.Errorf("%.300q, where the Hub redirects to, answered %d: %w", u.Host, status, errdefs.ErrUnavailable)
+			if status == http.StatusUnauthorized {
+				err = fmt.Errorf("%.300q, where the Hub redirects to, gets no token and answered %d: %w", u.Host, status, errdefs.ErrPermissionDenied)
+			}
+		}
+	}
+	return resp, err
+}
+
 // refused closes a response that is not a success, and returns its error.
 // https://github.com/huggingface/huggingface_hub/blob/v1.2.0/src/huggingface_hub/utils/_http.py
 func (c *call) refused(resp *http.Response) error {
 	defer resp.Body.Close()
 	repo := c.repository()
-	e := &refusal{resp.StatusCode, "UNKNOWN", fmt.Sprintf("the Hub answered %d", resp.StatusCode), resp.Header.Get("Retry-After")}
+	e := &refusal{resp.StatusCode, "UNKNOWN", fmt.Sprintf("the Hub answered %d", resp.StatusCode), pause(resp.Header, time.Now())}
 	if m := resp.Header.Get("X-Error-Message"); m != "" {
 		e.message += ": " + m[:min(len(m), 300)]
 	}
@@ -157,16 +201,24 @@ func (c *call) refused(resp *http.Response) error {
 		e.code = "DENIED"
 		e.message = fmt.Sprintf("%s is gated: accept its conditions at %s with the account of the token", repo, c.hub.at(strings.Split(repo, "/")...))
 		if c.token == "" {
-			e.message += ", and give the token, as HF_TOKEN of the node or as the password of a pull secret"
+			e.message += ", and give the token, " + giveToken
 		} else {
 			e.status = http.StatusForbidden // another challenge would bring the same token
 		}
+	case resp.StatusCode == http.StatusTooManyRequests:
+		e.code, e.message = "TOOMANYREQUESTS", "the limit of requests is reached"
+		if e.after > 0 {
+			e.message += fmt.Sprintf(" for %v", e.after.Round(time.Second))
+		}
+		if c.token == "" {
+			e.message += "; it is higher with a token, " + giveToken
+		}
 	case resp.StatusCode == http.StatusUnauthorized && c.token == "":
-		e.code, e.message = "UNAUTHORIZED", repo+" is not there, or private: a token is needed, as HF_TOKEN of the node or as the password of a pull secret"
+		e.code, e.message = "UNAUTHORIZED", repo+" is not there, or private: a token is needed, "+giveToken
 	case resp.StatusCode == http.StatusUnauthorized:
-		e.code, e.message = "UNAUTHORIZED", repo+" is not there, or the token may not read it"
+		e.code, e.message = "UNAUTHORIZED", repo+" is not there, or "+otherToken
 	case resp.StatusCode == http.StatusNotFound && code == "RepoNotFound" && c.token != "":
-		e.code, e.message = "NAME_UNKNOWN", repo+" is not there, or the token may not read it"
+		e.code, e.message = "NAME_UNKNOWN", repo+" is not there, or "+otherToken
 	case code == "RevisionNotFound":
 		e.code, e.message = noRevision, repo+" has no such branch, tag, commit or quantisation"
 	case resp.StatusCode == http.StatusNotFound:
@@ -187,7 +239,7 @@ func (c *call) repository() string {
 // page, or "".
 func (c *call) page(ctx context.Context, u *url.URL, v any) (next string, err error) {
 	resp, err := c.get(ctx, u, "")
-	if err != nil {
+	if resp, err = c.follow(ctx, "", resp, err); err != nil {
 		return "", err
 	}
 	defer resp.Body.Close()
@@ -295,10 +347,10 @@ func (c *call) tree(ctx context.Context, repo, commit string) ([]file, error) {
 			return all, nil
 		}
 		to, err := u.Parse(next)
-		if err != nil || to.Scheme != u.Scheme || to.Host != u.Host {
-			return nil, fmt.Errorf("the next page of the tree is elsewhere: %w", errdefs.ErrPermissionDenied)
+		if err != nil {
+			return nil, fmt.Errorf("the next page of the tree has no address: %w", errdefs.ErrUnavailable)
 		}
-		u = to
+		u.RawQuery = to.RawQuery // of a page here, also if a mirror repeats the address of the Hub
 	}
 	return nil, fmt.Errorf("the tree of %s has more than %d pages: %w", repo, maxPages, errdefs.ErrInvalidArgument)
 }
@@ -320,11 +372,17 @@ func (c *call) hash(ctx context.Context, repo, commit string, files []file) erro
 	g.SetLimit(smallAtOnce)
 	for i := range files {
 		f := &files[i]
+		b := blob{repo, f.oid, f.size}
+		if f.digest == "" {
+			f.digest = c.hub.digests.get(b)
+		}
 		if f.digest != "" {
 			continue
 		}
 		g.Go(func() (err error) {
-			f.digest, err = c.hashFile(ctx, c.file(repo, commit, f.path), *f)
+			if f.digest, err = c.hashFile(ctx, c.file(repo, commit, f.path), *f); err == nil {
+				c.hub.digests.put(b, f.digest)
+			}
 			if _, refused := errors.AsType[*refusal](err); err != nil && !refused {
 				err = fmt.Errorf("%q: %w", f.path, err)
 			}
@@ -337,12 +395,7 @@ func (c *call) hash(ctx context.Context, repo, commit string, files []file) erro
 // hashFile returns the digest of a file, whose git object ID must match.
 func (c *call) hashFile(ctx context.Context, u *url.URL, f file) (digest.Digest, error) {
 	resp, err := c.get(ctx, u, "")
-	if err == nil && resp.StatusCode >= 300 {
-		to := resp.Header.Get("Location")
-		resp.Body.Close()
-		resp, err = c.elsewhere(ctx, to)
-	}
-	if err != nil {
+	if resp, err = c.follow(ctx, "", resp, err); err != nil {
 		return "", err
 	}
 	defer resp.Body.Close()
@@ -356,18 +409,4 @@ func (c *call) hashFile(ctx context.Context, u *url.URL, f file) (digest.Digest,
 		return "", fmt.Errorf("the Hub gave %d bytes that are not those of the commit: %w", n, errdefs.ErrDataLoss)
 	}
 	return digest.NewDigest(digest.SHA256, sum), nil
-}
-
-// elsewhere follows a redirect of the Hub to another host, without the token.
-func (c *call) elsewhere(ctx context.Context, address string) (*http.Response, error) {
-	u, err := url.Parse(address)
-	if err != nil {
-		return nil, fmt.Errorf("the Hub redirects to no address: %w", errdefs.ErrUnavailable)
-	}
-	resp, err := c.ways.Outside.RoundTrip(c.request(ctx, u))
-	if err == nil && resp.StatusCode != http.StatusOK {
-		resp.Body.Close()
-		return nil, fmt.Errorf("%.300q, where the Hub redirects to, answered %d: %w", u.Host, resp.StatusCode, errdefs.ErrUnavailable)
-	}
-	return resp, err
 }

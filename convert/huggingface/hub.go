@@ -41,6 +41,7 @@ var _ remote.Dialect = (*Hub)(nil)
 // concurrent use.
 type Hub struct {
 	endpoint *url.URL
+	digests  digests
 
 	mu        sync.Mutex
 	snapshots []*snapshot // guarded by mu; least recently used first
@@ -159,7 +160,11 @@ func (c *call) resolve(ctx context.Context, repo, object string) (*snapshot, err
 // mayRead returns an error if the client may not read the files of a snapshot. The Hub lists the files of
 // a gated repository to everybody, and may give its small ones, so the largest is asked for.
 func (c *call) mayRead(ctx context.Context, repo string, s *snapshot) error {
-	resp, err := c.get(ctx, c.file(repo, s.commit, s.largest), "bytes=0-0")
+	const ranges = "bytes=0-0"
+	resp, err := c.get(ctx, c.file(repo, s.commit, s.largest), ranges)
+	if err == nil && resp.Header.Get("X-Repo-Commit") == "" { // where a mirror redirects everybody to, others decide
+		resp, err = c.follow(ctx, ranges, resp, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -255,7 +260,7 @@ func answer(req *http.Request, status int, code, message string) *http.Response 
 	}
 	resp := content(req, "application/json", p)
 	resp.StatusCode, resp.Status = status, fmt.Sprintf("%d %s", status, http.StatusText(status))
-	if status == http.StatusUnauthorized {
+	if status == http.StatusUnauthorized || status == http.StatusTooManyRequests { // a token has a limit of its own
 		resp.Header.Set("WWW-Authenticate", `Basic realm="huggingface"`)
 	}
 	return resp

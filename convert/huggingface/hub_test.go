@@ -7,10 +7,8 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	"github.com/ballast-dev/ballast/convert"
@@ -374,38 +372,5 @@ func TestFalseResponses(t *testing.T) {
 		if _, err := resolver(t, h, "").Open(t.Context(), "hf:Org/Model"); !tt.is(err) {
 			t.Errorf("%s: %v", name, err)
 		}
-	}
-}
-
-// TestPagesElsewhere: a Hub does not send its client, and the token, to another host for the next page of a tree.
-func TestPagesElsewhere(t *testing.T) {
-	const token = "hf_secret"
-	var seen atomic.Int64 // requests elsewhere with the token
-	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.Contains(r.Header.Get("Authorization"), token) {
-			seen.Add(1)
-		}
-		io.WriteString(w, `[]`)
-	}))
-	t.Cleanup(other.Close)
-	h := converttest.NewHub(t)
-	tree := 0
-	h.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch {
-		case strings.Contains(r.URL.Path, "/revision/"):
-			io.WriteString(w, `{"sha":"`+strings.Repeat("a", 40)+`"}`)
-		case strings.Contains(r.URL.Path, "/tree/"):
-			tree++
-			w.Header().Set("Link", `<`+other.URL+r.URL.Path+`>; rel="next"`)
-			io.WriteString(w, `[{"type":"file","path":"a","size":4,"oid":"0123456789012345678901234567890123456789"}]`)
-		default:
-			io.WriteString(w, "data")
-		}
-	})
-	if _, err := resolver(t, h, token).Open(t.Context(), "hf:Org/Model"); err == nil || !strings.Contains(err.Error(), "elsewhere") {
-		t.Errorf("error %v after %d pages", err, tree)
-	}
-	if n := seen.Load(); n > 0 {
-		t.Errorf("%d requests to another host have the token", n)
 	}
 }

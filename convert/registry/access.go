@@ -3,6 +3,7 @@ package registry
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,30 +19,45 @@ import (
 )
 
 // upstream calls f with the repository of ref, with the credentials of as if it has some, and without them if these are
-// refused: limits are those of an account. It reports whether credentials were used.
-func (h *Handler) upstream(ctx context.Context, ref remote.Ref, as caller, f func(*remote.Repository) error) (private bool, err error) {
+// refused: limits are those of an account. A host that is not a registry is asked without them first, because each of
+// its manifests is a lot of work, unless it refused that within the last minute. Only the request with those of as waits
+// for a limit (remote.WithPatience). It reports whether credentials were used.
+func (h *Handler) upstream(ctx context.Context, ref remote.Ref, as caller, f func(context.Context, *remote.Repository) error) (private bool, err error) {
+	n, isRegistry := nameOf(ref), h.Upstream.IsRegistry(ref.Host)
+	closed, _ := h.closed.get(n)
 	tries := []caller{as, {}}
-	bare := as.node && !h.Upstream.HasCredentials(ref)
 	switch {
-	case as.anonymous(), bare:
+	case as.anonymous():
 		tries = tries[:1]
-	case !h.Upstream.IsRegistry(ref.Host): // it is asked without them first: each manifest of its is a lot of work
+	case !isRegistry && !closed:
 		tries = []caller{{}, as}
 	}
 	var refused error // with the credentials of the caller; preferred to the anonymous error
-	for _, as := range tries {
+	for _, try := range tries {
+		ctx := ctx
+		if try != as {
+			ctx = remote.WithPatience(ctx, nil)
+		}
 		var r *remote.Repository
-		if r, err = as.repository(h.Upstream, ref); err != nil {
+		if r, err = try.repository(h.Upstream, ref); err != nil {
 			return false, err
 		}
-		err = f(r)
+		private := !try.anonymous() && r.HasCredentials()
+		err = f(ctx, r)
+		_, limit := errors.AsType[*remote.AnonymousLimit](err)
+		if !isRegistry && (err == nil || limit) {
+			h.closed.put(n, private || limit)
+		}
 		switch {
 		case err == nil:
-			return !as.anonymous() && !bare, nil
-		case ctx.Err() != nil, !as.anonymous() && !isRefusal(err):
+			return private, nil
+		case ctx.Err() != nil, private && !isRefusal(err):
 			return false, err
-		case !as.anonymous():
+		case !try.anonymous():
 			refused = err
+			if !private {
+				return false, err
+			}
 		}
 	}
 	return false, cmp.Or(refused, err)
@@ -86,7 +102,7 @@ func (h *Handler) authorize(ctx context.Context, im store.Image, ref remote.Ref,
 		return fmt.Errorf("%s: no such image was resolved by this name: %w", n, errdefs.ErrNotFound)
 	}
 	ask := remote.Ref{Host: ref.Host, Repository: ref.Repository, Tag: tagOf(im, n), Digest: im.Origin.Digest}
-	private, err := h.upstream(ctx, ref, as, func(r *remote.Repository) error {
+	private, err := h.upstream(ctx, ref, as, func(ctx context.Context, r *remote.Repository) error {
 		m, _, err := resolve.Tag(ctx, r, ask)
 		if err == nil && m.Unconfirmed {
 			err = errUnconfirmed(ask)

@@ -180,7 +180,7 @@ func (h *Handler) ForHere(im store.Image) (store.Image, error) {
 func (h *Handler) resolve(ctx context.Context, ref remote.Ref, as caller) (*origin, error) {
 	var o origin
 	var err error
-	o.private, err = h.upstream(ctx, ref, as, func(r *remote.Repository) (err error) {
+	o.private, err = h.upstream(ctx, ref, as, func(ctx context.Context, r *remote.Repository) (err error) {
 		o.Origin, err = resolve.Read(ctx, r, ref)
 		switch {
 		case err != nil:

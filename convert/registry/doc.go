@@ -79,14 +79,17 @@
 //
 // # Access
 //
-// The facade has no access rules of its own: a caller that can read an origin can read its image. Requests are first
-// sent upstream without credentials. If upstream refuses or hides something, with whatever status (401, 403, 404,
-// 429), the answer is a challenge that makes containerd send what it has: a password, an identity token, or nothing.
-// Who has nothing then gets the text of upstream. The token is the credentials, encrypted with a key of this process,
-// for one host and five minutes. A 429 to a request without credentials is not repeated, and for a minute the
-// caller's come first. The secret is used for that host and repository only, and kept for fetching blobs later
-// (package pullsecret). It is dropped when the repository becomes readable without it, unless a snapshot needs it.
-// Blobs are also requested without it, because it can expire.
+// The facade has no access rules of its own: a caller that can read an origin can read its image. A request without
+// credentials to a registry that is known to ask for some gets a challenge, before upstream is asked, and so does one
+// for something that upstream refuses or hides, with whatever status (401, 403, 404, 429): it makes containerd send
+// what it has, a password, an identity token, or nothing. Who has nothing then gets the text of upstream. The token is
+// the credentials, encrypted with a key of this process, for one host and five minutes. Upstream is asked with the
+// credentials of the caller first, because limits are those of an account, and without them if it refuses them. One
+// more HEAD without them says whether everybody may have the model. A 429 to a request without credentials is not
+// repeated. Only hosts that are not registries are asked without credentials first, unless they refused that within the
+// last minute; a request after the challenge waits for their limits (remote.WithPatience). The secret is used for that
+// host and repository only, and kept for fetching blobs later (package pullsecret). It is dropped when the repository
+// is readable without it, unless a snapshot needs it. Blobs are also requested without it, because it can expire.
 //
 // The credentials of the node are for Convert and NodeSources, which no HTTP request reaches. A name
 // that needed them is as private as one that needed a pull secret.

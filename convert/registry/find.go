@@ -124,7 +124,7 @@ func (h *Handler) walk(ctx context.Context, ref remote.Ref, as caller) (closed b
 	ctx, cancel := context.WithTimeout(ctx, walkTime)
 	defer cancel()
 	var tags []string
-	_, err = h.upstream(ctx, ref, as, func(r *remote.Repository) (err error) {
+	_, err = h.upstream(ctx, ref, as, func(ctx context.Context, r *remote.Repository) (err error) {
 		tags, err = r.Tags(ctx, maxTags)
 		return err
 	})

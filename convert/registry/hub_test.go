@@ -1,9 +1,14 @@
 package registry_test
 
 import (
+	"context"
+	"fmt"
+	"log/slog"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/huggingface"
@@ -120,5 +125,74 @@ func TestHubGated(t *testing.T) {
 	}
 	if err := f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.Sources(im, "hf.co/Org/Gated")}); err != nil {
 		t.Errorf("the rest: %v", err)
+	}
+}
+
+// whenLogged calls the function when a message is logged.
+type whenLogged struct {
+	slog.Handler
+	message string
+	f       func()
+}
+
+func (h whenLogged) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h whenLogged) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == h.message {
+		h.f()
+	}
+	return nil
+}
+
+// TestHubLimit: when the limit of everybody is reached, a caller is asked for credentials before anything waits. A token
+// has a limit of its own. A caller without one waits, and what it gets is public.
+func TestHubLimit(t *testing.T) {
+	t.Parallel()
+	h := converttest.NewHub(t)
+	h.Page = 100
+	for _, repo := range []string{"Org/Token", "Org/None", "Org/Node", "Org/Long"} {
+		h.Push(repo, "main", map[string]converttest.HubFile{"w.gguf": {Data: weights(1 << 20), LFS: true}, "README.md": {Data: []byte(repo)}})
+	}
+	limit := func(n, seconds int) {
+		h.Limit("", n, http.Header{"Ratelimit": {fmt.Sprintf(`"resolvers";r=0;t=%d`, seconds)}})
+	}
+	f := newFacade(t, hubOptions(t, h))
+	var waits atomic.Int64
+	f.h.Log = slog.New(whenLogged{slog.DiscardHandler, "waits for the limit of a registry", func() {
+		waits.Add(1)
+		limit(100, 1)
+	}})
+	tag := func(repo string) string { return "/v2/" + repo + "/manifests/main" }
+	limit(0, 300)
+	if got := f.askOnce(t, http.MethodHead, tag("Org/Token"), "hf.co"); got.status != http.StatusUnauthorized {
+		t.Errorf("without a token: status %d", got.status)
+	}
+	if got := f.ask(t, http.MethodGet, tag("Org/Token"), "hf.co", basic("anybody:hf_any")...); got.status != http.StatusOK || waits.Load() != 0 {
+		t.Errorf("with a token: status %d: %s; %d waits", got.status, got.body, waits.Load())
+	}
+	limit(0, 2*60*60)
+	if got := f.ask(t, http.MethodGet, tag("Org/Long"), "hf.co"); got.status != http.StatusForbidden || !strings.Contains(string(got.body), "HF_TOKEN") || strings.Contains(string(got.body), "docker login") {
+		t.Errorf("a limit that is too long to wait for: status %d: %s", got.status, got.body)
+	}
+	limit(0, 1)
+	got := f.ask(t, http.MethodGet, tag("Org/None"), "hf.co")
+	if got.status != http.StatusOK || waits.Load() != 1 {
+		t.Fatalf("who has no token: status %d: %s; %d waits", got.status, got.body, waits.Load())
+	}
+	public := []digest.Digest{digest.FromBytes(got.body)}
+	limit(0, 1)
+	patient := remote.WithPatience(t.Context(), func(host string, _ time.Time) {
+		if host != "" {
+			limit(100, 1)
+		}
+	})
+	im, err := f.h.Convert(patient, remote.Ref{Host: "hf.co", Repository: "Org/Node", Tag: "main"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range append(public, im.Manifest) {
+		if im, err := f.h.Store.Catalog.Image(d); err != nil || len(im.PrivateNames) > 0 {
+			t.Errorf("%s: private for %q, %v", im.Refs, im.PrivateNames, err)
+		}
 	}
 }

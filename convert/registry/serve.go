@@ -39,6 +39,13 @@ func (h *Handler) serveManifest(w http.ResponseWriter, r *http.Request, ref remo
 		return err
 	}
 	defer done()
+	if r.Header.Get("Authorization") != "" { // the caller has given what it has, or said that it has nothing
+		ctx = remote.WithPatience(ctx, func(host string, until time.Time) {
+			if host != "" {
+				h.log().Info("waits for the limit of a registry", "ref", ref.String(), "host", host, "until", until)
+			}
+		})
+	}
 	var a answer
 	if ref.Digest != "" {
 		a, err = h.byDigest(ctx, ref, as)
@@ -260,8 +267,8 @@ func (h *Handler) proxyBlob(w http.ResponseWriter, r *http.Request, ref remote.R
 		ranges = "" // several ranges need a multipart response; the whole blob is also a valid one
 	}
 	var resp *http.Response
-	_, err := h.upstream(r.Context(), ref, as, func(repo *remote.Repository) (err error) {
-		resp, err = repo.Blob(r.Context(), ref.Digest, ranges)
+	_, err := h.upstream(r.Context(), ref, as, func(ctx context.Context, repo *remote.Repository) (err error) {
+		resp, err = repo.Blob(ctx, ref.Digest, ranges)
 		return err
 	})
 	if err != nil {

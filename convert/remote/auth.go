@@ -100,7 +100,17 @@ func (r *Repository) credentials(e *endpoint, host string) (Credentials, error) 
 	return Credentials{}, nil
 }
 
-// challenge processes a 401 of e and closes it. The next Authorize gets the token.
+// hasHigherLimit reports whether a dialect refuses a request without credentials because of a limit, and there are
+// some, which have a limit of their own.
+func (r *Repository) hasHigherLimit(e *endpoint, used *authorizer, resp *http.Response) bool {
+	if resp.StatusCode != http.StatusTooManyRequests || !e.dialect || used.private(e) {
+		return false
+	}
+	c, err := r.credentials(e, e.Host)
+	return err == nil && c.Secret != ""
+}
+
+// challenge processes a 401 of e, or that of hasHigherLimit, and closes it. The next Authorize gets the token.
 func (r *Repository) challenge(e *endpoint, used *authorizer, resp *http.Response) error {
 	p, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody)) // only for the error message
 	resp.Body.Close()

@@ -113,15 +113,6 @@ func (c *Client) Remind(ref Ref, manifest func() ([]byte, error)) (ok bool, err 
 // IsRegistry reports whether a host has no dialect.
 func (c *Client) IsRegistry(host string) bool { return c.opts.Dialects[host] == nil }
 
-// HasCredentials reports whether the node has credentials for the repository of ref, or may have some.
-func (c *Client) HasCredentials(ref Ref) bool {
-	if c.opts.Credentials == nil {
-		return false
-	}
-	creds, err := c.opts.Credentials(ref.Host, ref.Repository)
-	return err != nil || creds != Credentials{}
-}
-
 // Challenges reports whether a registry has asked for a token or a password, so that a caller should be asked for its
 // credentials before the registry is.
 func (c *Client) Challenges(host string) bool {

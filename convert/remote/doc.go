@@ -37,7 +37,9 @@
 // # Dialects and URLs
 //
 // A Dialect implements the registry API for a host that is not a registry. The rules below for
-// credentials, redirects and addresses apply to it as to a registry.
+// credentials, redirects and addresses apply to it as to a registry. The address that it asks counts as a host of
+// hosts.toml. When it refuses a request without credentials because of a limit, the repository's are used. A request
+// for a manifest waits for a limit if its context has patience (WithPatience), up to an hour in all.
 //
 // Client.Do gets a plain URL, such as that of a file outside a registry, without credentials and without
 // hosts.toml (except ca). Such URLs may be hostile: http and non-public addresses are allowed only for

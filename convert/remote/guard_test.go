@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"net/http"
 	"net/netip"
 	"net/url"
 	"strings"
@@ -131,4 +132,48 @@ func FuzzRegistryMessage(f *testing.F) {
 			t.Errorf("registryMessage(%q) = %q", p, s)
 		}
 	})
+}
+
+// asks is a Dialect that sends each request to an address.
+type asks string
+
+func (a asks) RoundTrip(req *http.Request, ways Ways) (*http.Response, error) {
+	u, err := url.Parse(string(a))
+	if err != nil {
+		return nil, err
+	}
+	return ways.Host.RoundTrip((&http.Request{Method: http.MethodGet, URL: u, Host: u.Host, Header: http.Header{}}).WithContext(req.Context()))
+}
+
+func (asks) Remind(string, []byte) {}
+
+// TestAddressOfDialect: the operator configured the address that a Dialect asks, so its redirects are those of a host in
+// hosts.toml: they may lead into the private network of its domain.
+func TestAddressOfDialect(t *testing.T) {
+	t.Parallel()
+	c, err := New(Options{Dialects: map[string]Dialect{"hub.example": asks("http://mirror.corp.invalid:81/x")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	r, err := c.Repository(Ref{Host: "hub.example", Repository: "a/b"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := r.origin()
+	for _, want := range []map[string]reach{
+		{"mirror.corp.invalid:81": reachPublic, "cdn.corp.invalid:443": reachPublic},
+		{"mirror.corp.invalid:81": reachAny, "mirror.corp.invalid:82": reachPrivate, "cdn.corp.invalid:443": reachPrivate, "other.invalid:443": reachPublic},
+	} {
+		for address, want := range want {
+			host, port := SplitHost(address)
+			if got := e.guard.reach(host, port); got != want {
+				t.Errorf("%s: got %v, want %v", address, got, want)
+			}
+		}
+		if resp, err := e.direct.RoundTrip(r.newRequest(t.Context(), e, e.url(r.ref, ""), request{})); err == nil {
+			resp.Body.Close()
+			t.Error("there is such a host")
+		}
+	}
 }

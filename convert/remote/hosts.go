@@ -49,6 +49,9 @@ type endpoint struct {
 	// headless is set if the answer of the host to the HEAD of a manifest says nothing, although it has the manifest.
 	headless atomic.Bool
 
+	// dialect is true for a server that a Dialect answers for.
+	dialect bool
+
 	// private is true if hosts.toml adds credentials to each request: a header or a client
 	// certificate.
 	private bool
@@ -336,9 +339,14 @@ func (c *Client) endpoints(host, dir string) ([]*endpoint, error) {
 		e.outside, e.plain, e.realm, e.foreign = outside, plain, realm, foreign
 		e.transports = []http.RoundTripper{t, e.upload, outside, plain, realm, foreign}
 		if d := c.opts.Dialects[host]; d != nil && e.server {
-			ways := Ways{Host: e.direct, Outside: roundTripper(e.roundTripOutside)}
+			direct := e.direct
+			host := roundTripper(func(req *http.Request) (*http.Response, error) {
+				e.guard.name(req.URL) // as the hosts of hosts.toml
+				return direct.RoundTrip(req)
+			})
+			ways := Ways{Host: host, Outside: roundTripper(e.roundTripOutside)}
 			e.direct = roundTripper(func(req *http.Request) (*http.Response, error) { return d.RoundTrip(req, ways) })
-			e.upload = e.direct
+			e.upload, e.dialect = e.direct, true
 		}
 		l = append(l, e)
 	}

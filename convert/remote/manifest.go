@@ -56,10 +56,10 @@ func (r *Repository) Resolve(ctx context.Context, ref Ref) (Manifest, error) {
 }
 
 // Manifest returns the manifest with a tag or digest. It sends one GET, or one HEAD for what has not changed
-// since it was read, and repeats it a few times while the registry is unavailable. A manifest requested by
-// digest is verified. It returns errdefs.ErrInvalidArgument for a manifest larger than convert.MaxManifestSize
-// or a response that is not a manifest, errdefs.ErrFailedPrecondition if the registry requires a newer client,
-// and otherwise the categories of transfer.Fetcher.
+// since it was read, and repeats it a few times while the registry is unavailable, and as WithPatience says. A
+// manifest requested by digest is verified. It returns errdefs.ErrInvalidArgument for a manifest larger than
+// convert.MaxManifestSize or a response that is not a manifest, errdefs.ErrFailedPrecondition if the registry
+// requires a newer client, and otherwise the categories of transfer.Fetcher.
 func (r *Repository) Manifest(ctx context.Context, object string) (Manifest, error) {
 	ref, err := NewRef(r.ref.Host, r.ref.Repository, object)
 	if err != nil {
@@ -69,13 +69,20 @@ func (r *Repository) Manifest(ctx context.Context, object string) (Manifest, err
 	if ref.Digest == "" {
 		caps |= docker.HostCapabilityResolve
 	}
-	var m Manifest
-	t := r.forDocuments(has(caps))
-	for t.Next(ctx) {
-		m, err = r.manifest(ctx, asked(t), ref)
-		t.Done(ctx, err)
+	for start := time.Now(); ; {
+		var m Manifest
+		t := r.forDocuments(ctx, has(caps))
+		for t.Next(ctx) {
+			m, err = r.manifest(ctx, asked(t), ref)
+			t.Done(ctx, err)
+		}
+		if err = r.failure(t, ref.String()); err != nil {
+			if err = r.wait(ctx, start, err); err == nil {
+				continue
+			}
+		}
+		return m, err
 	}
-	return m, r.failure(t, ref.String())
 }
 
 // manifest asks one host.
@@ -95,7 +102,7 @@ func (r *Repository) manifest(ctx context.Context, e *endpoint, ref Ref) (Manife
 // get asks one host for a manifest by GET.
 func (r *Repository) get(ctx context.Context, e *endpoint, q request, ref Ref) (Manifest, error) {
 	resp, err := r.do(ctx, e, q)
-	if errdefs.IsNotFound(err) && r.client.IsRegistry(ref.Host) { // a dialect says what is missing
+	if errdefs.IsNotFound(err) && !e.dialect { // a dialect says what is missing
 		return Manifest{}, r.missing(e, ref)
 	}
 	if err != nil {
@@ -157,7 +164,7 @@ func (r *Repository) Gives(ctx context.Context, d digest.Digest) bool {
 
 // hasManifest returns the error of a host that does not give a manifest.
 func (r *Repository) hasManifest(ctx context.Context, e *endpoint, d digest.Digest) error {
-	resp, err := r.do(ctx, e, request{path: "manifests/" + d.String(), accept: cmp.Or(r.manner().Accept, acceptAny), head: r.client.IsRegistry(r.ref.Host)})
+	resp, err := r.do(ctx, e, request{path: "manifests/" + d.String(), accept: cmp.Or(r.manner().Accept, acceptAny), head: !e.dialect}) // it answers GET alone
 	if err == nil {
 		err = resp.Body.Close()
 	}

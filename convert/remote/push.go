@@ -74,7 +74,7 @@ func (r *Repository) Tagged(ctx context.Context, tag string) (m Manifest, err er
 	if err != nil {
 		return Manifest{}, err
 	}
-	t := r.forDocuments(func(host *endpoint) bool { return host == e })
+	t := r.forDocuments(ctx, func(host *endpoint) bool { return host == e })
 	for t.Next(ctx) {
 		m, err = r.manifest(ctx, e, ref)
 		t.Done(ctx, err)

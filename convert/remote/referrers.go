@@ -38,7 +38,7 @@ func (r *Repository) Referrers(ctx context.Context, d digest.Digest, limit int, 
 			found = append(found, m)
 		}
 	}
-	t := r.forDocuments(has(docker.HostCapabilityPull))
+	t := r.forDocuments(ctx, has(docker.HostCapabilityPull))
 	for t.Next(ctx) {
 		found = nil
 		err := r.referrers(ctx, asked(t), d, keep)

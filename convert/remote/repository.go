@@ -2,8 +2,10 @@ package remote
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -37,6 +39,14 @@ func (r *Repository) String() string { return r.ref.Name() }
 func (r *Repository) manner() Manner { return r.client.opts.Manners[r.ref.Host] }
 
 func (r *Repository) userAgent() string { return cmp.Or(r.manner().UserAgent, r.client.opts.UserAgent) }
+
+// HasCredentials reports whether there are credentials for one of its hosts.
+func (r *Repository) HasCredentials() bool {
+	return slices.ContainsFunc(r.set.endpoints, func(e *endpoint) bool {
+		c, err := r.credentials(e, e.Host)
+		return err != nil || c.Secret != ""
+	})
+}
 
 // origin returns the registry in the reference; nil if it is never asked.
 func (r *Repository) origin() *endpoint {
@@ -76,9 +86,9 @@ func (r *Repository) forUnverified() *transfer.Attempts {
 }
 
 // forDocuments returns the attempts of a request for what peers do not have, as long as the hosts are unavailable.
-func (r *Repository) forDocuments(may func(*endpoint) bool) *transfer.Attempts {
+func (r *Repository) forDocuments(ctx context.Context, may func(*endpoint) bool) *transfer.Attempts {
 	again := retry
-	again.Final = func(err error) bool { return !errdefs.IsUnavailable(err) || isQuota(err) }
+	again.Final = func(err error) bool { return !errdefs.IsUnavailable(err) || isQuota(err) || waitsFor(ctx, err) > 0 }
 	t := transfer.Ask(r.hosts(func(e *endpoint) bool { return e.peers == nil && may(e) }), again)
 	t.Aside = true
 	return t
@@ -108,6 +118,9 @@ func (r *Repository) advise(err error) error {
 	case r.who == caller:
 		return fmt.Errorf("%w; use other credentials for %s", err, r)
 	case r.who == node, shared != nil && shared(r.ref.Host):
+		if r.client.opts.Dialects[r.ref.Host] != nil { // it gives its own advice
+			return err
+		}
 		return fmt.Errorf("%w; log in, for upstream.docker_config: docker login %s", err, r.ref.Host)
 	}
 	return fmt.Errorf("no credentials for %s: the pod needs imagePullSecrets (ctr: --user), or list %s in upstream.share_credentials: %w", r, r.ref.Host, err)

@@ -86,7 +86,7 @@ func (r *Repository) do(ctx context.Context, e *endpoint, q request) (out *respo
 			return nil, err
 		}
 		switch {
-		case resp.StatusCode == http.StatusUnauthorized:
+		case resp.StatusCode == http.StatusUnauthorized, !challenged && r.hasHigherLimit(e, used, resp):
 			if tries++; challenged || tries >= maxTries {
 				return nil, statusError(resp, e.Host, secretsOf(req)...)
 			}
@@ -109,7 +109,7 @@ func (r *Repository) do(ctx context.Context, e *endpoint, q request) (out *respo
 		case resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusPartialContent:
 			return &response{resp, target{private: used.private(e)}}, nil
 		default:
-			return nil, limitError(resp, e.Host, !used.private(e), statusError(resp, e.Host, secretsOf(req)...))
+			return nil, limitError(resp, e.Host, !used.private(e), e.dialect, statusError(resp, e.Host, secretsOf(req)...))
 		}
 	}
 }

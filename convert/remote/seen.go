@@ -71,7 +71,7 @@ func (s *seen) remove(ref Ref) {
 // false if a GET is needed, also for the text of an error; headless means that the answer to HEAD says nothing. The
 // error is that of a host that does not answer now.
 func (r *Repository) unchanged(ctx context.Context, e *endpoint, q request, ref Ref) (m Manifest, ok, headless bool, err error) {
-	if m, ok = r.client.seen.get(ref); !ok || e.headless.Load() || !r.client.IsRegistry(ref.Host) {
+	if m, ok = r.client.seen.get(ref); !ok || e.headless.Load() || e.dialect {
 		return Manifest{}, false, false, nil
 	}
 	q.head = true

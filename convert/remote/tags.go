@@ -17,7 +17,7 @@ import (
 // list.
 // https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md#listing-tags
 func (r *Repository) Tags(ctx context.Context, limit int) (tags []string, err error) {
-	t := r.forDocuments(has(docker.HostCapabilityPull | docker.HostCapabilityResolve))
+	t := r.forDocuments(ctx, has(docker.HostCapabilityPull|docker.HostCapabilityResolve))
 	for t.Next(ctx) {
 		tags, err = r.tags(ctx, asked(t), limit)
 		t.Done(ctx, err)

@@ -8,6 +8,9 @@ var access = []Mutant{
 	{7, "what strangers show early gives the rest of what others show", "cmd/internal/daemon/jobs/sources.go",
 		`case !pin && !s.had(r):`, `case false:`,
 		"cmd/internal/daemon/jobs", "TestSourcesOfStrangers"},
+	{7, "a file of another repository with the same SHA-1 decides a digest", "convert/huggingface/api.go",
+		`b := blob{repo, f.oid, f.size}`, `b := blob{"", f.oid, f.size}`,
+		"convert/huggingface", "TestDigestsOfOthers"},
 	{8, "callers without a certificate are answered", "cmd/internal/door/facadetls/keys.go",
 		`ClientAuth: tls.RequireAndVerifyClientCert,`, `ClientAuth: tls.VerifyClientCertIfGiven,`,
 		"cmd/internal/door/facadetls", "TestMutualAuthentication"},
@@ -42,6 +45,9 @@ var access = []Mutant{
 	{11, "a listing of a gated repository is a permission", "convert/huggingface/hub.go",
 		`err = c.mayRead(ctx, repo, s)`, `err = nil`,
 		"convert/registry", "TestHubGated"},
+	{11, "a redirect of a mirror to another host is a permission", "convert/huggingface/hub.go",
+		`resp.Header.Get("X-Repo-Commit") == ""`, `false`,
+		"convert/huggingface", "TestMirrorOfStrangers"},
 	{11, "who has many tokens displaces those of others", "convert/pullsecret/secrets.go",
 		`if of[s.Username] >= of[e.secrets[victim].Username] {`, `if of[s.Username] > 0 {`,
 		"convert/pullsecret", "TestSeveralOfName"},
@@ -84,11 +90,14 @@ var access = []Mutant{
 		`t.TLSClientConfig.Certificates = nil`, `_ = t`,
 		"convert/remote", "TestClientCertificates"},
 	{12, "pages of a tree of the Hub may be elsewhere", "convert/huggingface/api.go",
-		`err != nil || to.Scheme != u.Scheme || to.Host != u.Host {`, `err != nil {`,
+		`u.RawQuery = to.RawQuery`, `u = to`,
 		"convert/huggingface", "TestPagesElsewhere"},
+	{12, "the token follows a redirect of a mirror to another host", "convert/huggingface/api.go",
+		`if next.Scheme != u.Scheme || next.Host != u.Host {`, `if next.Scheme != u.Scheme {`,
+		"convert/huggingface", "TestMirror"},
 	{13, "a registry that repeats a secret puts it into errors", "convert/remote/request.go",
 		`		default:
-			return nil, limitError(resp, e.Host, !used.private(e), statusError(resp, e.Host, secretsOf(req)...))
+			return nil, limitError(resp, e.Host, !used.private(e), e.dialect, statusError(resp, e.Host, secretsOf(req)...))
 		}
 	}
 }

@@ -56,6 +56,10 @@ type Event struct {
 	Rate      int64         `json:"rate,omitempty"` // bytes per second
 	Ref       string        `json:"ref,omitempty"`
 
+	// LimitedBy is the registry for whose limit of requests the model waits, until Until. Empty if it does not.
+	LimitedBy string    `json:"limitedBy,omitempty"`
+	Until     time.Time `json:"until,omitzero"`
+
 	// Registries and Mirrors are bytes that came from there.
 	Registries int64 `json:"registries,omitempty"`
 	Mirrors    int64 `json:"mirrors,omitempty"`
@@ -111,6 +115,10 @@ type Job struct {
 	// Limit is what limits the rate: "network", "rate" (lazy.rate, or that of a request), "hash" or "disk". Empty if
 	// nothing is transferred.
 	Limit string `json:"limit,omitempty"`
+
+	// LimitedBy is the registry for whose limit of requests the job waits, until Until. Empty if it does not.
+	LimitedBy string    `json:"limitedBy,omitempty"`
+	Until     time.Time `json:"until,omitzero"`
 
 	// Ends is when a job of KindAbandoned stops unless a client waits for it before.
 	Ends time.Time `json:"ends,omitzero"`

@@ -141,11 +141,11 @@ func (js *Jobs) follow(ctx context.Context, j *job, event func([]wire.Event) err
 }
 
 // news returns the events that are not in sent, and adds them to it. There are some at the first
-// call: an event without a digest says whether the job has begun.
+// call: an event without a digest says whether the job has begun, or waits for a limit.
 func (j *job) news(sent map[digest.Digest]wire.Event) []wire.Event {
 	var out []wire.Event
-	whole := wire.Event{Status: wire.StatusResolving, Ref: j.Ref}
-	if j.Queued {
+	whole := wire.Event{Status: wire.StatusResolving, Ref: j.Ref, LimitedBy: j.LimitedBy, Until: j.Until}
+	if j.Queued || j.LimitedBy != "" {
 		whole.Status = wire.StatusWaiting
 	}
 	if sent[""] != whole {

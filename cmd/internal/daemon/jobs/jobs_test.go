@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,6 +14,8 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 	"github.com/ballast-dev/ballast/cmd/internal/daemon/metrics"
+	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/convert/huggingface"
 	"github.com/ballast-dev/ballast/convert/pullsecret"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
@@ -34,9 +37,10 @@ type pullRig struct {
 	*Jobs
 	weights   []byte
 	converted atomic.Int32
-	served    error               // to everybody
-	as        *remote.Credentials // of the last ConvertAs
-	gate      chan struct{}       // closed: bytes flow
+	served    error                       // to everybody
+	resolving func(context.Context) error // before a model is converted; may be nil
+	as        *remote.Credentials         // of the last ConvertAs
+	gate      chan struct{}               // closed: bytes flow
 	fetcher   *storetest.Fetcher
 	table     digest.Digest
 }
@@ -80,8 +84,13 @@ type rigFacade struct {
 	rig *pullRig
 }
 
-func (f rigFacade) Convert(_ context.Context, ref remote.Ref) (store.Image, error) {
+func (f rigFacade) Convert(ctx context.Context, ref remote.Ref) (store.Image, error) {
 	f.rig.converted.Add(1)
+	if f.rig.resolving != nil {
+		if err := f.rig.resolving(ctx); err != nil {
+			return store.Image{}, err
+		}
+	}
 	if ref.Repository != "team/model" {
 		return store.Image{}, fmt.Errorf("%s: %w", ref, errdefs.ErrNotFound)
 	}
@@ -400,5 +409,58 @@ func waitFor(t *testing.T, what string, fact func() bool) {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited too long for %s", what)
 		}
+	}
+}
+
+// TestLimitShown: as long as a job waits for the limit of a registry, its clients and the list of jobs see that.
+func TestLimitShown(t *testing.T) {
+	h := converttest.NewHub(t)
+	h.Push("Org/Model", "main", map[string]converttest.HubFile{"README.md": {Data: []byte("read me")}})
+	h.Limit("", 0, http.Header{"Ratelimit": {`"api";r=0;t=2`}})
+	hub, err := huggingface.New(h.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := remote.New(remote.Options{Dialects: map[string]remote.Dialect{"hf.co": hub}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	repo, err := client.NodeRepository(remote.Ref{Host: "hf.co", Repository: "Org/Model"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newPullRig(t)
+	close(r.gate)
+	r.resolving = func(ctx context.Context) error {
+		_, err := repo.Manifest(ctx, "main")
+		return err
+	}
+	var statuses []wire.EventStatus
+	_, err = r.Prefetch(t.Context(), parse(t, pullRef), Request{}, func(events []wire.Event) error {
+		for _, e := range events {
+			if e.Digest != "" {
+				continue
+			}
+			statuses = append(statuses, e.Status)
+			if e.LimitedBy == "" {
+				continue
+			}
+			running, _ := r.List.jobs()
+			if left := time.Until(e.Until); e.LimitedBy != "hf.co" || left < 0 || left > 3*time.Second || running[0].LimitedBy != "hf.co" || !running[0].Until.Equal(e.Until) {
+				t.Errorf("waits %v for %q; job %+v", left, e.LimitedBy, running[0])
+			}
+			h.Limit("", 0, nil)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]wire.EventStatus{wire.StatusResolving, wire.StatusWaiting, wire.StatusResolving}, statuses); diff != "" {
+		t.Errorf("statuses (-want +got):\n%s", diff)
+	}
+	if _, ended := r.List.jobs(); len(ended) != 1 || ended[0].LimitedBy != "" || !ended[0].Until.IsZero() {
+		t.Errorf("ended: %+v", ended)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/modelname"
 	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
@@ -84,7 +85,9 @@ func (js *Jobs) fetch(ctx context.Context, name, key string, ref remote.Ref, r *
 			return store.Image{}, err
 		}
 		defer done()
-		im, sources, err := find(ctx)
+		im, sources, err := find(remote.WithPatience(ctx, func(host string, until time.Time) {
+			js.List.change(func() { j.LimitedBy, j.Until = host, until; j.announce() })
+		}))
 		if err != nil {
 			return store.Image{}, err
 		}

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -380,9 +381,21 @@ func guarded(t *http.Transport, g *guard) *http.Transport {
 	return t
 }
 
+// A hostTable has the keys that containerd's reader obeys for a host; any others are mistakes.
+// https://github.com/containerd/containerd/blob/v2.4.2/core/remotes/docker/config/hosts.go
+type hostTable struct {
+	Capabilities any `toml:"capabilities"`
+	CA           any `toml:"ca"`
+	Client       any `toml:"client"`
+	SkipVerify   any `toml:"skip_verify"`
+	Header       any `toml:"header"`
+	OverridePath any `toml:"override_path"`
+	DialTimeout  any `toml:"dial_timeout"`
+}
+
 // understood returns an error if hosts does not reflect the hosts.toml in dir. containerd logs an
-// invalid file and continues without it, which would ignore a mirror or header that the operator
-// relies on.
+// invalid file and continues without it, and ignores keys that it does not know, which would ignore a mirror or header
+// that the operator relies on, or let a mirror resolve tags.
 func understood(dir string, hosts []docker.RegistryHost) error {
 	if dir == "" {
 		return nil
@@ -396,10 +409,16 @@ func understood(dir string, hosts []docker.RegistryHost) error {
 		return err
 	}
 	var file struct {
-		Server string         `toml:"server"`
-		Hosts  map[string]any `toml:"host"`
+		hostTable
+		Server string               `toml:"server"`
+		Hosts  map[string]hostTable `toml:"host"`
 	}
-	if err := toml.Unmarshal(p, &file); err != nil {
+	err = toml.NewDecoder(bytes.NewReader(p)).DisallowUnknownFields().Decode(&file)
+	if unknown, ok := errors.AsType[*toml.StrictMissingError](err); ok {
+		row, _ := unknown.Errors[0].Position()
+		return fmt.Errorf("%s:%d: unknown key %q: %w", path, row, strings.Join(unknown.Errors[0].Key(), "."), errdefs.ErrInvalidArgument)
+	}
+	if err != nil {
 		return fmt.Errorf("%s: %w: %w", path, err, errdefs.ErrInvalidArgument)
 	}
 	if len(hosts) < len(file.Hosts)+1 || file.Server != "" && !strings.Contains(file.Server, hosts[len(hosts)-1].Host) {

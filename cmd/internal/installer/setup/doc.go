@@ -73,6 +73,10 @@
 // it; earlier versions have a template, which gets a block of ours. Talos cannot be changed from
 // inside: the addition to its machine configuration is printed.
 //
+// # Environment
+//
+// The proxies of containerd become those of ballastd, in /etc/default/ballastd, which follows them until others edit it.
+//
 // # Healing
 //
 // A closed registry (its tags go only through the facade) cannot resolve tags while ballastd is

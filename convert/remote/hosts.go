@@ -101,7 +101,7 @@ func (s *hostSet) closeIdle() {
 // hostSet returns the hosts for the host of a reference, from the current hosts.toml. It requires
 // c.mu.
 func (c *Client) hostSet(host string) (*hostSet, error) {
-	dir, err := c.hostDir(host)
+	dir, err := hostDir(c.opts.HostsDir, host)
 	if err != nil {
 		return nil, err
 	}
@@ -131,6 +131,16 @@ func (c *Client) hostSet(host string) (*hostSet, error) {
 		delete(c.hosts, oldest)
 	}
 	return s, nil
+}
+
+// reread has the next request read the hosts and the certificates for a host again: a new certificate need not change
+// hosts.toml.
+func (c *Client) reread(host string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s := c.hosts[host]; s != nil {
+		s.made = time.Time{}
+	}
 }
 
 // know gives endpoints what is known about those with the same address in an earlier set of the same host, or
@@ -187,24 +197,25 @@ func (c *Client) Mirrors() []Mirror {
 func (c *Client) ReceivedDirectly() int64 { return c.origin.Bytes.Load() }
 
 // Direct reports whether any other client can use a host in the same way: it has no dialect, no
-// hosts.toml and no shared credentials of the node.
+// hosts.toml, no certificates of containerd and no shared credentials of the node.
 func (c *Client) Direct(host string) bool {
-	dir, err := c.hostDir(host)
-	return err == nil && dir == "" && c.opts.Manners[host] == (Manner{}) && c.opts.Dialects[host] == nil && (c.opts.Shared == nil || !c.opts.Shared(host))
+	dir, err := hostDir(c.opts.HostsDir, host)
+	cas, clients, cerr := c.certificates(host)
+	return err == nil && cerr == nil && dir == "" && len(cas)+len(clients) == 0 && c.opts.Manners[host] == (Manner{}) && c.opts.Dialects[host] == nil && (c.opts.Shared == nil || !c.opts.Shared(host))
 }
 
 // defaultDir is the directory of hosts that have none.
 // https://github.com/containerd/containerd/blob/v2.4.2/docs/hosts.md
 const defaultDir = "_default"
 
-// hostDir returns the directory of a host, or of another of its names, or that of all others, or "".
-func (c *Client) hostDir(host string) (string, error) {
-	if c.opts.HostsDir == "" {
+// hostDir returns the directory in root of a host, or of another of its names, or that of all others, or "".
+func hostDir(root, host string) (string, error) {
+	if root == "" {
 		return "", nil
 	}
 	all := "" // of the hosts without a directory
 	for _, name := range append([]string{host}, otherNames(host)...) {
-		dir, err := config.HostDirFromRoot(c.opts.HostsDir)(name)
+		dir, err := config.HostDirFromRoot(root)(name)
 		switch {
 		case errdefs.IsNotFound(err):
 		case err == nil && filepath.Base(dir) == defaultDir:
@@ -303,7 +314,13 @@ func (c *Client) endpoints(host, dir string) ([]*endpoint, error) {
 		if t == nil {
 			return nil, fmt.Errorf("host %s has no transport: %w", h.Host, errdefs.ErrInternal)
 		}
-		e := &endpoint{RegistryHost: h, server: i == len(hosts)-1, direct: h.Client.Transport, upload: uploader(h.Client.Transport)}
+		direct := h.Client.Transport
+		if i == len(hosts)-1 && NormalHost(h.Host) == host {
+			if direct, t, err = c.certified(host, direct, t); err != nil {
+				return nil, err
+			}
+		}
+		e := &endpoint{RegistryHost: h, server: i == len(hosts)-1, direct: direct, upload: uploader(direct)}
 		e.guard, e.auth = &guard{allow: c.allow}, &guard{allow: c.allow, sameHost: true}
 		for _, u := range named {
 			e.guard.name(u)

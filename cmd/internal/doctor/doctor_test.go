@@ -22,6 +22,7 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/host/containerdversion"
 	"github.com/ballast-dev/ballast/cmd/internal/installer/node"
 	"github.com/ballast-dev/ballast/cmd/internal/installer/snippet"
+	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/durable"
 	"github.com/ballast-dev/ballast/store/storetest/disktest"
@@ -40,8 +41,9 @@ type machine struct {
 	health  wire.Health
 	mounts  []wire.Mount
 	keys    *facadetls.Keys
-	hangs   atomic.Bool // the facade
-	stop    func()      // the daemon
+	hangs   atomic.Bool    // the facade
+	stop    func()         // the daemon
+	client  *remote.Client // nil: all registries answer it
 }
 
 func newNode(t *testing.T) *machine {

@@ -66,6 +66,7 @@ func (d *Doctor) hosts(ctx context.Context, h *wire.Health) {
 		bad = true
 	}
 	d.signatures(closed, open)
+	d.registries(ctx, h, dirs, closed)
 	switch {
 	case bad:
 	case len(through) == 0:

@@ -7,6 +7,7 @@
 //
 //	GET    /v1/version
 //	GET    /v1/health             facts for "ballast doctor"
+//	GET    /v1/registries?name=R&name=S   []Reached: whether registries answer ballastd
 //	GET    /v1/images             all images
 //	GET    /v1/image?name=N       one image with its files; N is a reference or a digest
 //	DELETE /v1/image?name=N

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
 	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
@@ -50,6 +51,14 @@ without a directory of its own. containerd supports only two forms of _default; 
 				return err
 			}
 			o.Registry = args[0]
+			dir := snippet.Dir(o.dir, o.Registry, isDir)
+			if entries, err := os.ReadDir(dir); err == nil && o.Registry != snippet.DefaultRegistry && !o.PlainHTTP {
+				var names []string
+				for _, e := range entries {
+					names = append(names, e.Name())
+				}
+				o.Certificates(names)
+			}
 			var b bytes.Buffer
 			if err := o.Write(&b); err != nil {
 				return asUsage(err)
@@ -58,7 +67,7 @@ without a directory of its own. containerd supports only two forms of _default; 
 				_, err := a.stdout.Write(b.Bytes())
 				return err
 			}
-			return a.writeHosts(filepath.Join(o.dir, o.Registry, "hosts.toml"), b.Bytes(), o.force)
+			return a.writeHosts(filepath.Join(dir, "hosts.toml"), b.Bytes(), &o)
 		},
 	}
 	f := c.Flags()
@@ -88,20 +97,33 @@ func (o *hostsFlags) complete(c *config.Config) error {
 	return nil
 }
 
-// writeHosts writes a hosts.toml. An existing file that differs is replaced only by force.
-func (a *app) writeHosts(path string, p []byte, force bool) error {
+// isDir reports whether a path is a directory.
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}
+
+// writeHosts writes a hosts.toml. An existing file that differs is replaced only by force; what it says of the registry
+// is kept beside it.
+func (a *app) writeHosts(path string, p []byte, o *hostsFlags) error {
 	old, err := os.ReadFile(path)
 	switch {
 	case err == nil && bytes.Equal(old, p):
 		fmt.Fprintf(a.stderr, "%s is up to date\n", path)
 		return nil
-	case err == nil && !force:
+	case err == nil && !o.force:
 		return fmt.Errorf("%s exists and differs; compare it with the output of this command without --write, or replace it with --force: %w", path, errdefs.ErrAlreadyExists)
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
+	}
+	if said := snippet.Settings(string(old), o.Registry); len(said) > 0 && !strings.Contains(string(old), o.Facade) {
+		if err := durable.WriteFile(path+".before", old, 0o600); err != nil {
+			return err
+		}
+		a.note("%s.before says of %s what ballastd does not know (%s): copy that to hosts.toml below upstream.hosts_dir", path, o.Registry, strings.Join(said, ", "))
 	}
 	// containerd may read it at any time; an empty file after a crash would fail open.
 	if err := durable.WriteFile(path, p, 0o644); err != nil {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
 	"github.com/ballast-dev/ballast/cmd/internal/installer/node"
 	"github.com/ballast-dev/ballast/cmd/internal/installer/setup"
 	"github.com/containerd/errdefs"
@@ -59,6 +60,7 @@ in that root. Without systemd, --no-service leaves it to you to run ballastd, fo
 	f.StringSliceVar(&o.Images, "image", nil, "images that the node needs to recover, such as those of ballastd's pod and of the network")
 	f.StringVar(&o.BinDir, "bin-dir", setup.DefaultBinDir, "directory to copy the programs to; those of a package stay where they are")
 	f.StringVar(&o.settings, "settings", "", "directory with *.toml files to copy to /etc/ballast/conf.d of the node")
+	f.StringSliceVar(&o.Env, "env", nil, "variables of the environment of this command that ballastd gets, such as HF_TOKEN; \"\": none")
 	f.StringVar(&o.ContainerdVersion, "containerd-version", "", "version of the node's containerd, such as 2.3 (default: ask containerd)")
 	f.BoolVar(&o.NoService, "no-service", false, "install no unit: ballastd runs elsewhere")
 	f.BoolVar(&o.NoRestart, "no-restart", false, "restart nothing, and print what to restart")
@@ -150,11 +152,17 @@ func (o *setupFlags) recall(cmd *cobra.Command) error {
 		"containerd-version": func() { o.ContainerdVersion = last.ContainerdVersion },
 		"image":              func() { o.Images = last.Images },
 		"settings":           func() { o.Settings = last.Settings },
+		"env":                func() { o.Env = last.Env },
 		"bin-dir":            func() { o.BinDir, o.Packaged = cmp.Or(last.BinDir, o.BinDir), last.Packaged },
 		"no-service":         func() { o.NoService = last.NoService },
 	} {
 		if !cmd.Flags().Changed(flag) {
 			keep()
+		}
+	}
+	if cmd.Flags().Changed("env") {
+		if o.Values, err = config.Variables(o.Env); err != nil {
+			return err
 		}
 	}
 	if cmd.Flags().Changed("settings") {

@@ -18,10 +18,10 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// upstream calls f with the repository of ref, with the credentials of as if it has some, and without them if these are
-// refused: limits are those of an account. A host that is not a registry is asked without them first, because each of
-// its manifests is a lot of work, unless it refused that within the last minute. Only the request with those of as waits
-// for a limit (remote.WithPatience). It reports whether credentials were used.
+// upstream calls f with the repository of ref, with the credentials of as if it has some, and without them if
+// these are refused: limits are those of an account. A host that is not a registry is asked without them first,
+// because each of its manifests is a lot of work, unless it refused that within the last minute. Only the request
+// with those of as waits for a limit (remote.WithPatience). It reports whether credentials were used.
 func (h *Handler) upstream(ctx context.Context, ref remote.Ref, as caller, f func(context.Context, *remote.Repository) error) (private bool, err error) {
 	n, isRegistry := nameOf(ref), h.Upstream.IsRegistry(ref.Host)
 	closed, _ := h.closed.get(n)

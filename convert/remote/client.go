@@ -25,6 +25,10 @@ type Options struct {
 	// HostsDir contains hosts.toml files in containerd's layout; empty means none.
 	HostsDir string
 
+	// CertsDirs returns the directories of containerd's own hosts.toml files. Their files with certificates (*.crt,
+	// *.cert, *.key) count for registries that HostsDir sets none for. Nil means none.
+	CertsDirs func() []string
+
 	// Facade has the "host:port" addresses of this daemon's facade; requests are never sent to
 	// them.
 	Facade []string

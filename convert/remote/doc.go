@@ -6,8 +6,10 @@
 // A reference names a host; hosts.toml configures how to reach it. The files have containerd's format
 // and are read by containerd's code: mirrors in order, then the server, each with capabilities,
 // override_path, headers, CA and client certificates, and skip_verify. Unlike in containerd, an invalid
-// file is an error. Hosts that are this daemon's facade are skipped. Plain HTTP is used for loopback
-// hosts, as containerd does, and for http addresses in hosts.toml.
+// file is an error, and so is a key that containerd does not know. A registry to which hosts.toml gives no certificates
+// has those that containerd finds without a hosts.toml (Options.CertsDirs): they are read where they are, after a
+// certificate was refused, and every ten minutes. Hosts that are this daemon's facade are skipped. Plain HTTP is used
+// for loopback hosts, as containerd does, and for http addresses in hosts.toml.
 //
 // This package says which hosts there are for a request, and transfer.Attempts chooses among them and remembers what
 // they are like: for ranges, small blobs, blobs that pass through the facade, and documents (manifests, referrers,

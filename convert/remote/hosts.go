@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -110,7 +111,7 @@ func (s *hostSet) closeIdle() {
 // hostSet returns the hosts for the host of a reference, from the current hosts.toml. It requires
 // c.mu.
 func (c *Client) hostSet(host string) (*hostSet, error) {
-	dir, err := c.hostDir(host)
+	dir, err := hostDir(c.opts.HostsDir, host)
 	if err != nil {
 		return nil, err
 	}
@@ -143,6 +144,16 @@ func (c *Client) hostSet(host string) (*hostSet, error) {
 		delete(c.hosts, oldest)
 	}
 	return s, nil
+}
+
+// reread has the next request read the hosts and the certificates for a host again: a new certificate need not change
+// hosts.toml.
+func (c *Client) reread(host string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s := c.hosts[host]; s != nil {
+		s.made = time.Time{}
+	}
 }
 
 // know gives endpoints what is known about those with the same address in an earlier set of the same host, or
@@ -199,24 +210,25 @@ func (c *Client) Mirrors() []Mirror {
 func (c *Client) ReceivedDirectly() int64 { return c.origin.Bytes.Load() }
 
 // Direct reports whether any other client can use a host in the same way: it has no dialect, no
-// hosts.toml and no shared credentials of the node.
+// hosts.toml, no certificates of containerd and no shared credentials of the node.
 func (c *Client) Direct(host string) bool {
-	dir, err := c.hostDir(host)
-	return err == nil && dir == "" && c.opts.Manners[host] == (Manner{}) && c.opts.Dialects[host] == nil && (c.opts.Shared == nil || !c.opts.Shared(host))
+	dir, err := hostDir(c.opts.HostsDir, host)
+	cas, clients, cerr := c.certificates(host)
+	return err == nil && cerr == nil && dir == "" && len(cas)+len(clients) == 0 && c.opts.Manners[host] == (Manner{}) && c.opts.Dialects[host] == nil && (c.opts.Shared == nil || !c.opts.Shared(host))
 }
 
 // defaultDir is the directory of hosts that have none.
 // https://github.com/containerd/containerd/blob/v2.4.2/docs/hosts.md
 const defaultDir = "_default"
 
-// hostDir returns the directory of a host, or of another of its names, or that of all others, or "".
-func (c *Client) hostDir(host string) (string, error) {
-	if c.opts.HostsDir == "" {
+// hostDir returns the directory in root of a host, or of another of its names, or that of all others, or "".
+func hostDir(root, host string) (string, error) {
+	if root == "" {
 		return "", nil
 	}
 	all := "" // of the hosts without a directory
 	for _, name := range append([]string{host}, hostname.Others(host)...) {
-		dir, err := config.HostDirFromRoot(c.opts.HostsDir)(name)
+		dir, err := config.HostDirFromRoot(root)(name)
 		switch {
 		case errdefs.IsNotFound(err):
 		case err == nil && filepath.Base(dir) == defaultDir:
@@ -315,7 +327,13 @@ func (c *Client) endpoints(host, dir string) ([]*endpoint, error) {
 		if t == nil {
 			return nil, fmt.Errorf("host %s has no transport: %w", h.Host, errdefs.ErrInternal)
 		}
-		e := &endpoint{RegistryHost: h, server: i == len(hosts)-1, direct: h.Client.Transport, upload: uploader(h.Client.Transport)}
+		direct := h.Client.Transport
+		if i == len(hosts)-1 && NormalHost(h.Host) == host {
+			if direct, t, err = c.certified(host, direct, t); err != nil {
+				return nil, err
+			}
+		}
+		e := &endpoint{RegistryHost: h, server: i == len(hosts)-1, direct: direct, upload: uploader(direct)}
 		e.guard, e.auth = &guard{allow: c.allow}, &guard{allow: c.allow, sameHost: true}
 		for _, u := range named {
 			e.guard.name(u)
@@ -398,9 +416,21 @@ func guarded(t *http.Transport, g *guard) *http.Transport {
 	return t
 }
 
+// A hostTable has the keys that containerd's reader obeys for a host; any others are mistakes.
+// https://github.com/containerd/containerd/blob/v2.4.2/core/remotes/docker/config/hosts.go
+type hostTable struct {
+	Capabilities any `toml:"capabilities"`
+	CA           any `toml:"ca"`
+	Client       any `toml:"client"`
+	SkipVerify   any `toml:"skip_verify"`
+	Header       any `toml:"header"`
+	OverridePath any `toml:"override_path"`
+	DialTimeout  any `toml:"dial_timeout"`
+}
+
 // understood returns an error if hosts does not reflect the hosts.toml in dir. containerd logs an
-// invalid file and continues without it, which would ignore a mirror or header that the operator
-// relies on.
+// invalid file and continues without it, and ignores keys that it does not know, which would ignore a mirror or header
+// that the operator relies on, or let a mirror resolve tags.
 func understood(dir string, hosts []docker.RegistryHost) error {
 	if dir == "" {
 		return nil
@@ -414,10 +444,16 @@ func understood(dir string, hosts []docker.RegistryHost) error {
 		return err
 	}
 	var file struct {
-		Server string         `toml:"server"`
-		Hosts  map[string]any `toml:"host"`
+		hostTable
+		Server string               `toml:"server"`
+		Hosts  map[string]hostTable `toml:"host"`
 	}
-	if err := toml.Unmarshal(p, &file); err != nil {
+	err = toml.NewDecoder(bytes.NewReader(p)).DisallowUnknownFields().Decode(&file)
+	if unknown, ok := errors.AsType[*toml.StrictMissingError](err); ok {
+		row, _ := unknown.Errors[0].Position()
+		return fmt.Errorf("%s:%d: unknown key %q: %w", path, row, strings.Join(unknown.Errors[0].Key(), "."), errdefs.ErrInvalidArgument)
+	}
+	if err != nil {
 		return fmt.Errorf("%s: %w: %w", path, err, errdefs.ErrInvalidArgument)
 	}
 	if len(hosts) < len(file.Hosts)+1 || file.Server != "" && !strings.Contains(file.Server, hosts[len(hosts)-1].Host) {

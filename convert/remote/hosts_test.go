@@ -229,6 +229,24 @@ func TestInvalidHostsTOML(t *testing.T) {
 	}
 }
 
+// TestUnknownKeys: a key that containerd does not know, such as a misspelt one, is named with its line.
+func TestUnknownKeys(t *testing.T) {
+	t.Parallel()
+	for key, content := range map[string]string{
+		"skip_verfy":                         "server = \"https://x.example\"\n\nskip_verfy = true\n",
+		"host.https://y.example.capabilites": "server = \"https://x.example\"\n[host.\"https://y.example\"]\ncapabilites = [\"pull\"]\n",
+	} {
+		c := newClient(t, remote.Options{HostsDir: hostsDir(t, "registry.example", content)})
+		_, err := c.Repository(exampleRef(t, "x"), nil)
+		mustRefuse(t, err, errdefs.IsInvalidArgument, "hosts.toml:3: unknown key \""+key+"\"")
+	}
+	all := "server = \"https://x.example\"\ncapabilities = [\"pull\"]\nskip_verify = true\noverride_path = true\ndial_timeout = \"1s\"\n[header]\nx = \"y\"\n"
+	c := newClient(t, remote.Options{HostsDir: hostsDir(t, "registry.example", all)})
+	if _, err := c.Repository(exampleRef(t, "x"), nil); err != nil {
+		t.Errorf("keys that containerd knows: %v", err)
+	}
+}
+
 // TestHostsChange checks that a change of hosts.toml is applied to the next request.
 func TestHostsChange(t *testing.T) {
 	t.Parallel()

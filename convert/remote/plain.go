@@ -87,7 +87,7 @@ func (c *Client) followPlain(ctx context.Context, req *http.Request) (*http.Resp
 
 // plainFor returns the transport for a plain URL, with the ca of its hosts.toml.
 func (c *Client) plainFor(u *url.URL) (http.RoundTripper, error) {
-	dir, err := c.hostDir(u.Host)
+	dir, err := hostDir(c.opts.HostsDir, u.Host)
 	if err != nil || dir == "" {
 		return c.plain, err
 	}

@@ -269,6 +269,7 @@ func (c *Client) transportError(ctx context.Context, host, registry string, err 
 		return fmt.Errorf("%s: %w", host, err)
 	}
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		c.reread(registry)
 		return fmt.Errorf("%s: %w; to trust it, set ca in %s: %w", host, err, file, errdefs.ErrFailedPrecondition)
 	}
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {

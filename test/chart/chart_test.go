@@ -49,6 +49,7 @@ var cases = map[string]map[string]any{
 		"config": "[gc]\nquota = \"1GiB\"\n", "prefetch": map[string]any{"models": []any{"registry.ollama.ai/library/a:1"}},
 		"metrics":          map[string]any{"enabled": true, "podMonitor": map[string]any{"enabled": true, "labels": map[string]any{"release": "prometheus"}}},
 		"imagePullSecrets": []any{map[string]any{"name": "pull"}}, "podLabels": map[string]any{"team": "ml"}, "podAnnotations": map[string]any{"a": "b"},
+		"env":    []any{map[string]any{"name": "NO_PROXY", "value": ".local"}},
 		"fleet":  map[string]any{"enabled": true, "pullSecrets": []any{"models"}, "holdTaint": true},
 		"remove": map[string]any{"force": true}, "affinity": map[string]any{"nodeAffinity": map[string]any{}},
 	},
@@ -69,6 +70,30 @@ func TestRender(t *testing.T) {
 						checkObject(t, o)
 					}
 				})
+			}
+		}
+	}
+}
+
+// TestEnvironment: the environment in the values is that of the daemon: of its container, or of the container that writes
+// it on the node, which knows the names, and of no other.
+func TestEnvironment(t *testing.T) {
+	env := []any{
+		map[string]any{"name": "HTTPS_PROXY", "value": "http://proxy.example"},
+		map[string]any{"name": "HF_TOKEN", "valueFrom": map[string]any{"secretKeyRef": map[string]any{"name": "hf", "key": "token"}}},
+	}
+	for daemon, owner := range map[string]string{"service": "DaemonSet/ballast setup", "pod": "DaemonSet/ballast ballastd"} {
+		for _, o := range mustRender(t, map[string]any{"daemon": daemon, "env": env}) {
+			set, ok := o.Typed.(*apps.DaemonSet)
+			if !ok {
+				continue
+			}
+			for _, c := range slices.Concat(set.Spec.Template.Spec.InitContainers, set.Spec.Template.Spec.Containers) {
+				has := slices.ContainsFunc(c.Env, func(e core.EnvVar) bool { return e.Name == "HF_TOKEN" && e.ValueFrom.SecretKeyRef.Key == "token" })
+				named := slices.Contains(c.Args, "--env=HTTPS_PROXY") && slices.Contains(c.Args, "--env=HF_TOKEN")
+				if id := o.ID() + " " + c.Name; has != (id == owner) || named != (id == owner && daemon == "service") {
+					t.Errorf("daemon: %s: %s has it: %t, and names it: %t", daemon, id, has, named)
+				}
 			}
 		}
 	}
@@ -168,7 +193,7 @@ func TestSetupArgs(t *testing.T) {
 	}{
 		"defaults": {nil, []string{
 			"--distro=auto", "--runtime-handler=ballast", "--no-service=false", "--no-restart=false", "--settings=/settings",
-			"--registry=registry.ollama.ai", "--image=ghcr.io/ballast-dev/ballast:v0.1.0",
+			"--registry=registry.ollama.ai", "--image=ghcr.io/ballast-dev/ballast:v0.1.0", "--env=",
 		}},
 		"all": {map[string]any{
 			"distro": "k3s", "daemon": "pod", "runtimeHandler": "models", "restartContainerd": false, "registries": []any{"a.example", "b.example:5000"},
@@ -179,7 +204,7 @@ func TestSetupArgs(t *testing.T) {
 		}},
 		"nothing": {map[string]any{"registries": []any{}, "runtimeHandler": ""}, []string{
 			"--distro=auto", "--runtime-handler=", "--no-service=false", "--no-restart=false", "--settings=/settings",
-			"--registry=", "--image=ghcr.io/ballast-dev/ballast:v0.1.0",
+			"--registry=", "--image=ghcr.io/ballast-dev/ballast:v0.1.0", "--env=",
 		}},
 	} {
 		set := mustRender(t, tt.values)["DaemonSet/ballast"].Typed.(*apps.DaemonSet)

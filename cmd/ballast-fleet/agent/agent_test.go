@@ -14,7 +14,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// daemon serves the pins of a daemon, which has what has returns.
+// daemon serves the pins of a daemon, which has what has returns. A call that drops all counts as a hundred.
 func daemon(t *testing.T, has func(wire.FleetPin) bool) (c *wire.Client, calls *int) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
@@ -38,6 +38,11 @@ func daemon(t *testing.T, has func(wire.FleetPin) bool) (c *wire.Client, calls *
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(set)
 	})
+	mux.HandleFunc("DELETE /v1/fleet/pins", func(w http.ResponseWriter, r *http.Request) {
+		*calls += 100
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(wire.FleetPins{})
+	})
 	s := &http.Server{Handler: mux}
 	go s.Serve(l)
 	c = wire.NewClient(path)
@@ -52,7 +57,7 @@ func ready(ref string, pinned ...string) *model {
 // TestPinsAreSetAgain after each attempt, as somebody may have removed them, and otherwise only if they change.
 func TestPinsAreSetAgain(t *testing.T) {
 	c, calls := daemon(t, func(wire.FleetPin) bool { return true })
-	a := &Agent{daemon: c, ready: true, stale: true, work: map[string]*model{"r/a:1": ready("r/a:1", string(digest.FromString("1")))}}
+	a := &Agent{Models: true, daemon: c, ready: true, stale: true, work: map[string]*model{"r/a:1": ready("r/a:1", string(digest.FromString("1")))}}
 	for _, want := range []int{1, 1} {
 		if err := a.setPins(t.Context()); err != nil || *calls != want {
 			t.Errorf("%d calls, %v, want %d", *calls, err, want)
@@ -64,11 +69,25 @@ func TestPinsAreSetAgain(t *testing.T) {
 	}
 }
 
+// TestPinsWithoutModelSets are dropped, once for each start of the daemon.
+func TestPinsWithoutModelSets(t *testing.T) {
+	c, calls := daemon(t, func(wire.FleetPin) bool { return true })
+	a := &Agent{daemon: c, work: map[string]*model{}}
+	for _, want := range []int{100, 200} {
+		a.saw(true, true, nil)
+		for range 2 {
+			if err := a.setPins(t.Context()); err != nil || *calls != want {
+				t.Errorf("%d calls, %v, want %d", *calls, err, want)
+			}
+		}
+	}
+}
+
 // TestLaterVersionStays: a version that came while pins were set is not one that the daemon lacks.
 func TestLaterVersionStays(t *testing.T) {
 	old, later := string(digest.FromString("1")), string(digest.FromString("2"))
 	m := ready("r/a:1", old)
-	a := &Agent{ready: true, stale: true, work: map[string]*model{"r/a:1": m}, poke: nil}
+	a := &Agent{Models: true, ready: true, stale: true, work: map[string]*model{"r/a:1": m}}
 	a.daemon, _ = daemon(t, func(wire.FleetPin) bool {
 		a.mu.Lock()
 		defer a.mu.Unlock()

@@ -79,7 +79,13 @@ func (a *Agent) setPins(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
-	set, err := a.daemon.SetFleetPins(ctx, wire.FleetPins{Pins: want})
+	var set wire.FleetPins
+	var err error
+	if a.Models {
+		set, err = a.daemon.SetFleetPins(ctx, wire.FleetPins{Pins: want})
+	} else {
+		err = a.daemon.DropFleetPins(ctx) // of a time with ModelSets
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err != nil {

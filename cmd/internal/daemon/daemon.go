@@ -59,9 +59,10 @@ type Daemon struct {
 	snapshots   *care.Snapshots
 	care        *care.Care
 	mounts      *hostmounts.Mounts
-	lazy        atomic.Pointer[lazy.Mount] // nil if models are shown when they are complete
-	lazyWhy     atomic.Pointer[string]     // why lazy is nil
-	holder      fdstore.Options            // settings of lazy; set by startLazy
+	lazy        atomic.Pointer[lazy.Mount]         // nil if models are shown when they are complete
+	lazyWhy     atomic.Pointer[string]             // why lazy is nil
+	closed      atomic.Pointer[[]config.HostsFile] // as watchHosts has read them last
+	holder      fdstore.Options                    // settings of lazy; set by startLazy
 	metrics     *metrics.Metrics
 }
 
@@ -105,7 +106,10 @@ func (d *Daemon) openStore() (err error) {
 
 func (d *Daemon) buildFacade() (err error) {
 	c := d.config
-	if d.remote, err = remote.New(upstream.Options(c, d.version.Agent(), d.log)); err != nil {
+	d.closed.Store(&c.Facade.Closed)
+	o := upstream.Options(c, d.version.Agent(), d.log)
+	o.CertsDirs = func() []string { return upstream.CertsDirs(*d.closed.Load()) }
+	if d.remote, err = remote.New(o); err != nil {
 		return err
 	}
 	d.metrics.WatchSources(d.remote.ReceivedDirectly, d.mirrors)

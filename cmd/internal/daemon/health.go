@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -20,6 +21,8 @@ import (
 	"github.com/ballast-dev/ballast/snapshotter/tree"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/durable"
+	"github.com/containerd/errdefs"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
 
@@ -126,6 +129,32 @@ func (d facts) Health(ctx context.Context) (wire.Health, error) {
 		h.Snapshots.Problems = append(h.Snapshots.Problems, missing...)
 	}
 	return h, nil
+}
+
+// Limits of Reach: all registries have answered, or count as silent, while a client still waits.
+const (
+	reachTimeout = 5 * time.Second
+	reachAtOnce  = 16
+)
+
+// Reach implements admin.Node.
+func (d facts) Reach(ctx context.Context, registries []string) []wire.Reached {
+	all := make([]wire.Reached, len(registries))
+	var g errgroup.Group
+	g.SetLimit(reachAtOnce)
+	for i, name := range registries {
+		all[i].Registry = name
+		g.Go(func() error {
+			ctx, cancel := context.WithTimeoutCause(ctx, reachTimeout, fmt.Errorf("it does not answer within %v: %w", reachTimeout, errdefs.ErrUnavailable))
+			defer cancel()
+			if err := d.remote.Reach(ctx, name); err != nil {
+				all[i].Error = wire.Wrap(err)
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // the errors are in the answer
+	return all
 }
 
 // mirrors returns the mirrors that were used.

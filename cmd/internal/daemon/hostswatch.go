@@ -14,15 +14,14 @@ import (
 // configuration changes: setup closes registries when the daemon has started, and a restart for that would cut off
 // readers.
 func (d *Daemon) watchHosts(ctx context.Context) error {
-	closed := d.config.Facade.Closed
 	list := func() []config.HostsFile {
 		again, err := config.Load(d.config.From)
 		if err != nil {
 			d.log.WarnContext(ctx, "the configuration cannot be read again; hosts.toml files are compared with the list of before", "err", err)
-			return closed
+			return *d.closed.Load()
 		}
-		closed = again.Facade.Closed
-		return closed
+		d.closed.Store(&again.Facade.Closed)
+		return again.Facade.Closed
 	}
 	err := hostsfile.Watch(ctx, config.DropIns(d.config.From), list, func(paths []string) {
 		for _, p := range paths {

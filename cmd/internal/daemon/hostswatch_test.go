@@ -55,6 +55,7 @@ func TestWatchHosts(t *testing.T) {
 	}
 	log := new(logged)
 	d := &Daemon{config: c, log: slog.New(slog.NewTextHandler(log, nil))}
+	d.closed.Store(&c.Facade.Closed)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- d.watchHosts(ctx) }()

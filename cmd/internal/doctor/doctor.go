@@ -71,6 +71,7 @@ func (d *Doctor) Run(ctx context.Context) node.Findings {
 	d.snapshots(health)
 	d.space(health)
 	d.containerd(ctx)
+	d.environment(ctx, health)
 	if writes {
 		d.users(ctx, health)
 	}

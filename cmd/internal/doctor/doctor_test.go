@@ -22,6 +22,7 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/host/containerdversion"
 	"github.com/ballast-dev/ballast/cmd/internal/installer/node"
 	"github.com/ballast-dev/ballast/cmd/internal/installer/snippet"
+	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/durable"
 	"github.com/ballast-dev/ballast/store/storetest/disktest"
@@ -40,8 +41,9 @@ type machine struct {
 	health  wire.Health
 	mounts  []wire.Mount
 	keys    *facadetls.Keys
-	hangs   atomic.Bool // the facade
-	stop    func()      // the daemon
+	hangs   atomic.Bool    // the facade
+	stop    func()         // the daemon
+	client  *remote.Client // nil: all registries answer it
 }
 
 func newNode(t *testing.T) *machine {
@@ -517,6 +519,10 @@ func TestFaults(t *testing.T) {
 		{"plain HTTP registry fails open", func(t *testing.T, n *machine) {
 			n.write(t, "certs.d/127.0.0.1:5001/hosts.toml", "server = \"http://127.0.0.1:5001\"\n[host.\"http://"+n.doctor.Config.Facade.Listen+"\"]\n")
 		}, "hosts.toml", node.Fail, "tags resolve at http://127.0.0.1:5001", `server = "http://127.0.0.1:5001"`},
+		{"host with port in another directory", func(t *testing.T, n *machine) {
+			n.hosts(t, snippet.Hosts{Registry: "reg.example:5000"})
+			n.write(t, "certs.d/reg.example_5000_/ca.crt", "")
+		}, "hosts.toml", node.Fail, "certs.d/reg.example_5000_, so models of reg.example:5000 arrive unconverted", "/hosts.toml "},
 		{"_default open", func(t *testing.T, n *machine) {
 			n.hosts(t, snippet.Hosts{Registry: snippet.DefaultRegistry, Open: true})
 		}, "hosts.toml", node.Warn, "_default/hosts.toml is open", "ballast config hosts _default > "},

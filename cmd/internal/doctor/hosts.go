@@ -52,6 +52,11 @@ func (d *Doctor) hosts(ctx context.Context, h *wire.Health) {
 				open = append(open, registry)
 				continue
 			}
+			if used := snippet.Dir(dir, registry, d.Node.IsDir); used != sub {
+				d.Fail(check, fmt.Sprintf("mv %s/hosts.toml %s/", sub, used), "%s has no effect: containerd reads %s, so models of %s arrive unconverted", sub, used, registry)
+				bad = true
+				continue
+			}
 			through = append(through, registry)
 			shut, well := d.checkHosts(ctx, h, sub, registry)
 			if shut {
@@ -66,6 +71,7 @@ func (d *Doctor) hosts(ctx context.Context, h *wire.Health) {
 		bad = true
 	}
 	d.signatures(closed, open)
+	d.registries(ctx, h, dirs, closed)
 	switch {
 	case bad:
 	case len(through) == 0:

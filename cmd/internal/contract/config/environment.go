@@ -1,14 +1,31 @@
 package config
 
 import (
+	"fmt"
 	"os"
 
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/containerd/errdefs"
 )
 
 // Getenv returns an environment variable, for formats: each one reads the variables of its own
 // tools.
 func Getenv(key string) string { return os.Getenv(key) }
+
+// Variables returns environment variables by name. It returns errdefs.ErrInvalidArgument for one that is not set.
+func Variables(names []string) (map[string]string, error) {
+	all := map[string]string{}
+	for _, name := range names {
+		value, ok := os.LookupEnv(name)
+		if name != "" && !ok {
+			return nil, fmt.Errorf("--env %s: this variable is not set here: %w", name, errdefs.ErrInvalidArgument)
+		}
+		if name != "" {
+			all[name] = value
+		}
+	}
+	return all, nil
+}
 
 // HostsLike returns the hosts (remote.NormalHost) that behave like those of a format.
 func (c *Config) HostsLike(format string) (hosts []string) {

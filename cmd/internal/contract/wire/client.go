@@ -77,6 +77,11 @@ func (c *Client) Health(ctx context.Context) (v Health, err error) {
 	return v, c.call(ctx, http.MethodGet, "/v1/health", nil, &v)
 }
 
+// Reached returns, for each registry, whether it answers ballastd. ballastd asks at most MaxReached.
+func (c *Client) Reached(ctx context.Context, registries []string) (v []Reached, err error) {
+	return v, c.call(ctx, http.MethodGet, "/v1/registries?"+url.Values{"name": registries}.Encode(), nil, &v)
+}
+
 // RotateCA replaces the keys with which containerd and the facade authenticate each other.
 func (c *Client) RotateCA(ctx context.Context) error {
 	return c.call(ctx, http.MethodPost, "/v1/facade/rotate", nil, new(struct{}))

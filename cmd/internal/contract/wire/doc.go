@@ -7,6 +7,7 @@
 //
 //	GET    /v1/version
 //	GET    /v1/health             facts for "ballast doctor"
+//	GET    /v1/registries?name=R&name=S   []Reached: whether registries answer ballastd
 //	GET    /v1/images             all images
 //	GET    /v1/image?name=N       one image with its files; N is a reference or a digest
 //	DELETE /v1/image?name=N
@@ -28,6 +29,7 @@
 //	GET    /v1/df                 Usage
 //	POST   /v1/fleet/pull         FleetPullRequest → a stream of Event. At the socket of the agent, with the next three
 //	PUT    /v1/fleet/pins         FleetPins → FleetPins
+//	DELETE /v1/fleet/pins         also at the status socket
 //	GET    /v1/fleet/node         FleetNode
 //	GET    /v1/fleet/pulls        []Pull
 //	GET    /metrics

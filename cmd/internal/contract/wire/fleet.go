@@ -74,3 +74,8 @@ func (c *Client) FleetPull(ctx context.Context, r FleetPullRequest, event func(E
 func (c *Client) SetFleetPins(ctx context.Context, pins FleetPins) (v FleetPins, err error) {
 	return v, c.call(ctx, http.MethodPut, "/v1/fleet/pins", pins, &v)
 }
+
+// DropFleetPins removes the pins of the cluster.
+func (c *Client) DropFleetPins(ctx context.Context) error {
+	return c.call(ctx, http.MethodDelete, "/v1/fleet/pins", nil, new(FleetPins))
+}

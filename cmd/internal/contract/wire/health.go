@@ -70,6 +70,15 @@ type Mirror struct {
 	Resting map[string]time.Time `json:"resting,omitempty"`
 }
 
+// MaxReached limits the registries in a request of Client.Reached.
+const MaxReached = 32
+
+// Reached is whether a registry answers.
+type Reached struct {
+	Registry string `json:"registry"`
+	Error    *Error `json:"error,omitempty"` // why it does not; failed_precondition if a later request cannot have another answer
+}
+
 // FacadeHealth are facts about the facade.
 type FacadeHealth struct {
 	// Error is why it does not answer, and Owner the process that has its port, if that is the

@@ -237,6 +237,12 @@ func TestStatusRoutes(t *testing.T) {
 	if _, err := status.Images(t.Context()); !errdefs.IsNotImplemented(err) {
 		t.Errorf("list the images: %v", err)
 	}
+	if _, err := status.SetFleetPins(t.Context(), wire.FleetPins{}); err == nil {
+		t.Error("pins can be set")
+	}
+	if err := status.DropFleetPins(t.Context()); err != nil {
+		t.Errorf("drop the pins of a cluster: %v", err)
+	}
 	if _, err := r.client.Images(t.Context()); err != nil {
 		t.Errorf("at the admin socket: %v", err)
 	}

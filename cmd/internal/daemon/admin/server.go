@@ -95,6 +95,9 @@ type Node interface {
 	// Eager returns why an image is not shown before it is complete; "" if it is.
 	Eager(ctx context.Context, im store.Image) (string, error)
 
+	// Reach asks registries whether they answer.
+	Reach(ctx context.Context, registries []string) []wire.Reached
+
 	// Touch returns when the disk of the store has written something.
 	Touch()
 }
@@ -119,6 +122,10 @@ func (h *Handler) requests() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /v1/version", query(func(context.Context) (wire.Version, error) { return h.Version, nil }))
 	mux.Handle("GET /v1/health", query(func(ctx context.Context) (wire.Health, error) { return h.Node.Health(ctx) }))
+	mux.Handle("GET /v1/registries", answer(func(r *http.Request) (any, error) {
+		names := r.URL.Query()["name"]
+		return h.Node.Reach(r.Context(), names[:min(len(names), wire.MaxReached)]), nil
+	}))
 	mux.Handle("POST /v1/facade/rotate", query(func(ctx context.Context) (struct{}, error) { return struct{}{}, h.Keys.Rotate(ctx) }))
 	mux.Handle("GET /v1/images", answer(func(r *http.Request) (any, error) {
 		return h.images(r.Context(), r.FormValue("size") == "true")
@@ -154,14 +161,15 @@ func (h *Handler) requests() http.Handler {
 	return mux
 }
 
-// StatusRoutes returns the handler of the paths that show the health of the daemon and change nothing: for
-// pods that watch it, and need not be able to do what the admin socket can.
+// StatusRoutes returns the handler of the paths that show the health of the daemon, and let go the pins of a cluster
+// that has none any more: for pods that watch it, and need not be able to do what the admin socket can.
 func (h *Handler) StatusRoutes() http.Handler { return working(h.statusMux(), h.Node) }
 
 func (h *Handler) statusMux() *http.ServeMux {
 	all, mux := h.requests(), http.NewServeMux()
 	mux.Handle("GET /v1/version", all)
 	mux.Handle("GET /v1/health", all)
+	mux.Handle("DELETE /v1/fleet/pins", query(func(ctx context.Context) (wire.FleetPins, error) { return h.setFleetPins(ctx, wire.FleetPins{}) }))
 	return mux
 }
 

@@ -31,6 +31,7 @@ func Resolver(c *config.Config, client *remote.Client, log *slog.Logger) resolve
 func Options(c *config.Config, agent string, log *slog.Logger) remote.Options {
 	o := remote.Options{
 		HostsDir:    c.Upstream.HostsDir,
+		CertsDirs:   func() []string { return CertsDirs(c.Facade.Closed) },
 		AllowHosts:  c.Upstream.AllowHosts,
 		UserAgent:   cmp.Or(c.Upstream.UserAgent, agent),
 		Connections: 2 * c.Fetch.Connections,
@@ -75,6 +76,24 @@ func Providers(c *config.Config) func(host, repository string) (remote.Credentia
 		return nil
 	}
 	return credentialprovider.New(c.Upstream.ProviderFile, c.Upstream.ProviderDir).Credentials
+}
+
+// CertsDirs returns the directories in which containerd finds certificates: those of the hosts.toml files of closed
+// registries, and the usual ones. A daemon in a pod has them only below the root of the first process of the node.
+// https://github.com/containerd/containerd/blob/v2.4.2/plugins/cri/images/plugin.go
+func CertsDirs(closed []config.HostsFile) (all []string) {
+	dirs := []string{}
+	for _, f := range closed {
+		dirs = append(dirs, filepath.Dir(filepath.Dir(f.File)))
+	}
+	dirs = append(dirs, "/etc/containerd/certs.d", "/etc/docker/certs.d")
+	slices.Sort(dirs)
+	for _, root := range []string{"/", "/proc/1/root"} {
+		for _, dir := range slices.Compact(dirs) {
+			all = append(all, filepath.Join(root, dir))
+		}
+	}
+	return all
 }
 
 // withHosts configures a client for the hosts of formats.

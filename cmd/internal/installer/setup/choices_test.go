@@ -97,6 +97,84 @@ func TestForeignHosts(t *testing.T) {
 	}
 }
 
+// TestForeignHostsAreNotLost names what a hosts.toml of others says of a registry, and how ballastd gets that: when it
+// refuses to replace the file, and when it is told to. Values, which can be secret, are not printed.
+func TestForeignHostsAreNotLost(t *testing.T) {
+	const file = "etc/containerd/certs.d/ghcr.io/hosts.toml"
+	r := newRoot(t, "kubeadm")
+	r.keys()
+	r.write(file, "server = \"https://ghcr.io\"\nca = \"ca.pem\"\nskip_verify = true\n[header]\nx-key = \"s3cret\"\n[host.\"http://u:s3cret@cache.internal:5000\"]\ncapabilities = [\"pull\"]\n")
+	o := Options{Registries: []string{"ghcr.io"}}
+	words := []string{"(ca, capabilities, header, mirror cache.internal:5000, skip_verify)", "cp -a /etc/containerd/certs.d/ghcr.io/. /etc/ballast/hosts.d/ghcr.io/"}
+	_, err := r.plan(o)
+	wantError(t, err, errdefs.IsAlreadyExists, append(words, "--force")...)
+	o.Force = true
+	p, err := r.plan(o)
+	r.ok(err)
+	notes := strings.Join(p.Notes, "\n")
+	for _, w := range append(words, " && cp -a "+keptDir+"/"+file) {
+		if !strings.Contains(notes, w) {
+			t.Errorf("the plan does not say %q: %q", w, p.Notes)
+		}
+	}
+	if strings.Contains(notes, "s3cret") {
+		t.Errorf("a secret is printed: %q", notes)
+	}
+	r.write("etc/ballast/hosts.d/ghcr.io/hosts.toml", r.read(file))
+	if p, err = r.plan(o); err != nil || strings.Contains(strings.Join(p.Notes, "\n"), "cp -a") {
+		t.Errorf("ballastd knows it: %q, %v", p.Notes, err)
+	}
+}
+
+// TestClosedRegistryKeepsCertificates closes registries that have certificates in Docker's pattern: the plan says that
+// they stay in use, containerd's connection to the registry has them, and a removal takes nothing but the hosts.toml.
+func TestClosedRegistryKeepsCertificates(t *testing.T) {
+	const dir, port = "etc/containerd/certs.d/ghcr.io/", "etc/containerd/certs.d/reg.example_5000_/"
+	r := newRoot(t, "kubeadm")
+	r.keys()
+	for _, p := range []string{dir + "ca.crt", dir + "client.cert", dir + "client.key", dir + "old\".crt", port + "ca.crt"} {
+		r.write(p, "of others\n")
+	}
+	before := r.files()
+	p, err := r.plan(Options{Registries: []string{"ghcr.io", "quay.io", "reg.example:5000"}})
+	r.ok(err)
+	for _, s := range p.Steps {
+		if filepath.Base(s.Target) == "hosts.toml" && strings.Contains(s.Why, "with the certificates in this directory") == strings.Contains(s.Target, "quay.io") {
+			t.Errorf("the plan says %s: %s", s.Target, s.Why)
+		}
+	}
+	r.apply(p)
+	for file, want := range map[string]string{
+		dir + "hosts.toml":  "\nca = [\"ca.crt\"]\nclient = [[\"client.cert\", \"client.key\"]]\n\n[host.",
+		port + "hosts.toml": "\nca = [\"ca.crt\"]\n\n[host.", // which containerd reads before reg.example:5000
+	} {
+		if got := r.read(file); !strings.Contains(got, want) {
+			t.Errorf("%s: got %s", file, got)
+		}
+	}
+	if again := r.set(Options{Registries: []string{"ghcr.io", "quay.io", "reg.example:5000"}}); again != nil {
+		t.Errorf("a second run: %q", again)
+	}
+	gone, err := NewRemoval(t.Context(), Options{Host: r.dir, NoRestart: true})
+	r.ok(err)
+	r.apply(gone)
+	delete(before, "var/lib/ballast")
+	if d := cmp.Diff(before, r.files()); d != "" {
+		t.Errorf("left (-before +after):\n%s", d)
+	}
+}
+
+// TestOpenRegistryKeepsCertificates: the file that opens a registry below a closed default has its certificates.
+func TestOpenRegistryKeepsCertificates(t *testing.T) {
+	r := newRoot(t, "kubeadm")
+	r.keys()
+	r.write("etc/containerd/certs.d/reg.example/ca.crt", "of others\n")
+	r.set(Options{Registries: []string{"_default"}, Images: []string{"reg.example/x/ballast:1"}})
+	if got := r.read("etc/containerd/certs.d/reg.example/hosts.toml"); !strings.HasSuffix(got, "\nca = [\"ca.crt\"]\n") {
+		t.Errorf("got %s", got)
+	}
+}
+
 // TestClosedList cuts set-ups, openings and removals off after each step, and looks at what the list of files of closed
 // registries says then: all of it is on the host as it says, and in the end it has each of them.
 func TestClosedList(t *testing.T) {

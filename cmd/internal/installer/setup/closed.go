@@ -42,7 +42,11 @@ func (b *builder) registries() error {
 	}
 	from := len(b.plan.Steps)
 	for _, r := range open { // before _default is closed
-		if err := b.want(b.hostsFile(r), []byte(openHosts(r)), 0o644, noGroup, "the node needs images of "+r+", and _default is closed"); err != nil {
+		text, err := b.openHosts(r)
+		if err != nil {
+			return err
+		}
+		if err := b.want(b.hostsFile(r), text, 0o644, noGroup, "the node needs images of "+r+", and _default is closed"); err != nil {
 			return err
 		}
 	}
@@ -75,11 +79,48 @@ func (b *builder) closeRegistry(hosts snippet.Hosts, registry string, later bool
 	if strings.Contains(have, "\nserver = \"http://"+registry+"\"\n") {
 		hosts.PlainHTTP = true // as written by "ballast config hosts --plain-http"
 	}
+	names, err := b.List(filepath.Dir(p))
+	if err != nil {
+		return err
+	}
+	if registry != snippet.DefaultRegistry && !hosts.PlainHTTP && hosts.Certificates(names) {
+		why += ", and ballastd asks it with the certificates in this directory"
+	}
 	var text strings.Builder
 	if err := hosts.Write(&text); err != nil {
 		return err
 	}
-	return b.want(p, []byte(text.String()), 0o644, noGroup, why)
+	lost, err := b.lost(p, registry, have, hosts.Facade)
+	if err != nil {
+		return err
+	}
+	switch err := b.want(p, []byte(text.String()), 0o644, noGroup, why); {
+	case lost == "":
+		return err
+	case err != nil:
+		return fmt.Errorf("%s; %w", lost, err)
+	case b.o.Force:
+		b.note("%s", lost)
+	}
+	return nil
+}
+
+// lost says what a hosts.toml of others has of a registry that ballastd would not know when the file is replaced, and
+// how it does; "" if there is no such thing.
+func (b *builder) lost(p, registry, text, facade string) (string, error) {
+	now, err := b.disk().digestAt(p)
+	if err != nil || now == "" || b.ours(p, now) || strings.Contains(text, facade) {
+		return "", err
+	}
+	to, said := filepath.Join(b.Config.Upstream.HostsDir, registry), snippet.Settings(text, registry)
+	if len(said) == 0 || b.Exists(filepath.Join(to, "hosts.toml")) {
+		return "", nil
+	}
+	carry := fmt.Sprintf("mkdir -p %s && cp -a %s/. %s/", to, filepath.Dir(p), to)
+	if b.o.Force {
+		carry += fmt.Sprintf(" && cp -a %s %s/hosts.toml", kept(p, now), to)
+	}
+	return fmt.Sprintf("%s says of %s what ballastd does not know (%s); to let ballastd use it: %s", p, registry, strings.Join(said, ", "), carry), nil
 }
 
 // local reports whether a registry is on this machine, where containerd uses plain HTTP.

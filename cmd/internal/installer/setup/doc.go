@@ -73,6 +73,17 @@
 // it; earlier versions have a template, which gets a block of ours. Talos cannot be changed from
 // inside: the addition to its machine configuration is printed.
 //
+// # Environment
+//
+// The proxies of containerd become those of ballastd, in /etc/default/ballastd, which follows them until others edit
+// it.
+//
+// # Certificates and mirrors
+//
+// Certificates of a closed registry in Docker's pattern stay where they are: ballastd reads them there
+// (remote.Options.CertsDirs), and hosts.toml names them. What a hosts.toml of others says is not carried over but
+// named: it can be meant for containerd alone, as the mirrors of Dragonfly and Spegel are.
+//
 // # Healing
 //
 // A closed registry (its tags go only through the facade) cannot resolve tags while ballastd is

@@ -3,6 +3,7 @@ package setup
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"slices"
 
 	"github.com/ballast-dev/ballast/cmd/internal/installer/snippet"
@@ -98,13 +99,18 @@ func (v *view) hasHosts(registry string) bool {
 }
 
 // openHosts returns the hosts.toml of a registry that is used without ballastd.
-func openHosts(registry string) string {
-	server := snippet.Hosts{Registry: registry, PlainHTTP: local(registry)}.Server()
-	return fmt.Sprintf(`# %s without ballast: containerd asks it itself, although _default is closed. Written by "ballast setup":
+func (v *view) openHosts(registry string) ([]byte, error) {
+	names, err := v.List(filepath.Dir(v.hostsFile(registry)))
+	if err != nil {
+		return nil, err
+	}
+	hosts := snippet.Hosts{Registry: registry, PlainHTTP: local(registry)}
+	hosts.Certificates(names)
+	return fmt.Appendf(nil, `# %s without ballast: containerd asks it itself, although _default is closed. Written by "ballast setup":
 # what the node needs to get ballastd back is of this registry, or "ballast setup --open" was asked for.
 # Models of it arrive unconverted.
 server = %q
-`, registry, server)
+%s`, registry, hosts.Server(), hosts.ServerKeys), nil
 }
 
 // Unreachable returns the images that the node needs and that could not be pulled while ballastd is

@@ -201,5 +201,5 @@ func (v *view) named() ([]string, error) {
 
 // hostsFile returns the path of the hosts.toml of a registry.
 func (v *view) hostsFile(registry string) string {
-	return filepath.Join(v.hostsDir, registry, "hosts.toml")
+	return filepath.Join(snippet.Dir(v.hostsDir, registry, v.IsDir), "hosts.toml")
 }

@@ -36,7 +36,11 @@ func NewOpen(ctx context.Context, o Options, registries []string) (*Plan, error)
 		p := v.hostsFile(name)
 		left := slices.DeleteFunc(slices.Clone(closed), func(s string) bool { return s == name })
 		if name != snippet.DefaultRegistry && slices.Contains(left, snippet.DefaultRegistry) { // or would become effective
-			if err := b.want(p, []byte(openHosts(name)), 0o644, noGroup, name+" is asked directly"); err != nil {
+			text, err := b.openHosts(name)
+			if err != nil {
+				return nil, err
+			}
+			if err := b.want(p, text, 0o644, noGroup, name+" is asked directly"); err != nil {
 				return nil, err
 			}
 			continue

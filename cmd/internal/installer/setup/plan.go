@@ -108,7 +108,8 @@ func (b *builder) build(ctx context.Context) (*Plan, error) {
 	if len(others) > 0 {
 		b.note("%s: not of ballast, in its directories; stays when ballast is removed", strings.Join(others, ", "))
 	}
-	for _, f := range []func() error{b.settings, b.daemon, b.containerd, b.registries} {
+	environment := func() error { return b.environment(ctx) }
+	for _, f := range []func() error{b.settings, environment, b.daemon, b.containerd, b.registries} {
 		if err := f(); err != nil {
 			return nil, err
 		}
@@ -375,7 +376,7 @@ func groupOf(p string) group {
 	switch {
 	case filepath.Base(p) == "hosts.toml", p == closedConfig:
 		return noGroup
-	case filepath.Dir(p) == unitDir, filepath.Base(p) == "ballast", filepath.Base(p) == "ballastd", filepath.Dir(p) == settingsDir:
+	case filepath.Dir(p) == unitDir, filepath.Base(p) == "ballast", filepath.Base(p) == "ballastd", filepath.Dir(p) == settingsDir, p == environmentFile:
 		return daemonGroup
 	}
 	return containerdGroup

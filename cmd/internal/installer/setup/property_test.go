@@ -237,6 +237,10 @@ var neighbours = map[string]func(*world){
 		w.mode(w.conf+"/certs.d/ghcr.io/hosts.toml", 0o600, 1000, 1000)
 	},
 	"certificates": func(w *world) { w.write(w.conf+"/certs.d/ghcr.io/ca.crt", "of others\n") },
+	"proxy": func(w *world) {
+		w.write("run/environment", "Environment=HTTPS_PROXY=http://u:s3cret@proxy.example:3128 \"NO_PROXY=a b\"\nEnvironmentFiles=\n")
+	},
+	"environment": func(w *world) { w.write("etc/default/ballastd", "GOMEMLIMIT=1GiB\n") },
 	"template": func(w *world) {
 		if w.generated() {
 			w.write(w.conf+"/config-v3.toml.tmpl", "{{ template \"base\" . }}\n\n# of the operator\n[debug]\n  level = \"info\"\n")

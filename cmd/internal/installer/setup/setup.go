@@ -49,6 +49,11 @@ type Options struct {
 	// set-up that are not among them have no effect any more.
 	Settings map[string]string `json:"settings,omitempty"`
 
+	// Env are the names of variables that ballastd gets as its environment, and Values have all of them. Without
+	// Values, ballastd keeps those of the last set-up.
+	Env    []string          `json:"env,omitempty"`
+	Values map[string]string `json:"-"`
+
 	// ContainerdVersion is the version of the host's containerd, such as "2.3". If it is empty,
 	// containerd is asked.
 	ContainerdVersion string `json:"containerdVersion,omitempty"`
@@ -165,6 +170,7 @@ func (o *Options) complete() {
 	}
 	o.Registries = sorted(o.Registries)
 	o.Images = sorted(o.Images)
+	o.Env = sorted(o.Env)
 }
 
 // sorted returns the names of a list, sorted and without duplicates.

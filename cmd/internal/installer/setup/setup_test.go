@@ -28,6 +28,7 @@ const systemctl = `#!/bin/sh
 echo "$*" >>/run/calls
 verb=$1
 shift
+[ $verb != show ] || exec busybox cat /run/environment 2>/run/noise
 for u; do
 	d=/etc/systemd/system/multi-user.target.wants
 	[ "$u" = "${u%.socket}" ] || d=/etc/systemd/system/sockets.target.wants

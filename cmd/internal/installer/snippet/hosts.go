@@ -3,14 +3,19 @@ package snippet
 import (
 	"fmt"
 	"io"
+	"maps"
 	"net"
+	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"text/template"
 
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/containerd/errdefs"
+	"github.com/pelletier/go-toml/v2"
 )
 
 // DefaultRegistry is the name of the directory for all registries without their own directory.
@@ -51,6 +56,9 @@ type Hosts struct {
 	// PlainHTTP means that the registry itself uses HTTP.
 	PlainHTTP bool
 
+	// ServerKeys are the lines with the certificates for the registry itself; see Certificates.
+	ServerKeys string
+
 	// Open allows tags to be resolved without the facade. Only for DefaultRegistry.
 	Open bool
 }
@@ -83,6 +91,67 @@ func (h Hosts) Write(w io.Writer) error {
 		return err
 	}
 	return registryTemplate.Execute(w, h)
+}
+
+// Certificates has the registry itself asked with the certificates that containerd used before: those among the names
+// in the directory of the hosts.toml. It reports whether there are any.
+// https://github.com/containerd/containerd/blob/v2.4.2/docs/hosts.md
+func (h *Hosts) Certificates(names []string) bool {
+	var cas, clients []string
+	for _, name := range names {
+		pair, certificate := strings.CutSuffix(name, ".cert")
+		switch {
+		case !plainRE.MatchString(name):
+		case strings.HasSuffix(name, ".crt"):
+			cas = append(cas, strconv.Quote(name))
+		case certificate && slices.Contains(names, pair+".key"):
+			clients = append(clients, fmt.Sprintf("[%q, %q]", name, pair+".key"))
+		case certificate:
+			clients = append(clients, strconv.Quote(name))
+		}
+	}
+	h.ServerKeys = ""
+	if len(cas) > 0 {
+		h.ServerKeys += "ca = [" + strings.Join(cas, ", ") + "]\n"
+	}
+	if len(clients) > 0 {
+		h.ServerKeys += "client = [" + strings.Join(clients, ", ") + "]\n"
+	}
+	return h.ServerKeys != ""
+}
+
+// Dir returns the directory of the hosts.toml of a registry: for "host:5000", containerd looks for "host_5000_" first.
+func Dir(hostsDir, registry string, isDir func(string) bool) string {
+	if i := strings.LastIndexByte(registry, ':'); i > 0 {
+		if dir := filepath.Join(hostsDir, registry[:i]+"_"+registry[i+1:]+"_"); isDir(dir) {
+			return dir
+		}
+	}
+	return filepath.Join(hostsDir, registry)
+}
+
+// Settings returns what a hosts.toml says of a registry besides its address: the names of keys, and mirrors. Values can
+// be secret.
+func Settings(text, registry string) []string {
+	var file map[string]any
+	if toml.Unmarshal([]byte(text), &file) != nil {
+		return nil // containerd does not use it
+	}
+	hosts, _ := file["host"].(map[string]any)
+	delete(file, "host")
+	if server, _ := file["server"].(string); server == (Hosts{Registry: registry}).Server() {
+		delete(file, "server")
+	}
+	all := slices.Collect(maps.Keys(file))
+	for name, v := range hosts {
+		if u, err := url.Parse(name); err == nil {
+			all = append(all, "mirror "+u.Host)
+		}
+		table, _ := v.(map[string]any)
+		all = slices.AppendSeq(all, maps.Keys(table))
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // FacadeURL returns the URL of the facade.
@@ -138,7 +207,7 @@ var registryTemplate = template.Must(template.New("registry").Parse(
 server = "{{.Server}}"
 # Belongs to server: everything but "resolve".
 capabilities = ["pull", "push"]
-
+{{.ServerKeys}}
 ` + hostTable))
 
 var defaultClosed = template.Must(template.New("closed").Parse(

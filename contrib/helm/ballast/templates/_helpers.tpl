@@ -74,7 +74,7 @@ tolerations:
 
 {{/* The container that changes the host: dict "root" $ "name" … "args" list. It is root with the usual capabilities, for
 files of root below /host; CHROOT is for systemctl of the host. Only with "unmounts" it is privileged: what it unmounts has to
-go on the host too. With "daemon" it runs one. */}}
+go on the host too. With "daemon" it runs one, with "env" it has the environment of the node's. */}}
 {{- define "ballast.setup" -}}
 - name: {{ .name }}
   image: {{ include "ballast.image" .root }}
@@ -82,6 +82,10 @@ go on the host too. With "daemon" it runs one. */}}
   command: [ballast, setup, --host=/host]
   args:
     {{- toYaml .args | nindent 4 }}
+  {{- if and .env .root.Values.env }}
+  env:
+    {{- toYaml .root.Values.env | nindent 4 }}
+  {{- end }}
   securityContext:
     {{- if .unmounts }}
     privileged: true

@@ -1,0 +1,94 @@
+package setup
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/ballast-dev/ballast/cmd/internal/installer/node"
+	"github.com/containerd/errdefs"
+)
+
+// environmentFile has the environment of the unit of ballastd.
+const environmentFile = "/etc/default/ballastd"
+
+// variableRE matches the name of a variable.
+var variableRE = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+// environment adds the environment of ballastd: what requests of containerd obey, such as proxies, and Options.Env. A
+// file of others is theirs: what it lacks is said, unless Options.Env has to be in it.
+func (b *builder) environment(ctx context.Context) error {
+	found := b.Environment(ctx)
+	_, known := b.old[environmentFile]
+	switch {
+	case b.o.NoService:
+		if len(found) > 0 {
+			b.note("containerd has %s: give them to ballastd, where it runs (the value env of the chart)", names(found))
+		}
+		return nil
+	case known && (found == nil || len(b.o.Env) > 0 && b.o.Values == nil): // not known now
+		b.files[environmentFile] = b.old[environmentFile]
+		return nil
+	}
+	want := maps.Clone(found)
+	if len(b.o.Env) > 0 && b.o.Values != nil {
+		if want == nil {
+			want = map[string]string{}
+		}
+		maps.Copy(want, b.o.Values)
+	} else if done, err := b.theirEnvironment(found); done || err != nil {
+		return err
+	}
+	if len(want) == 0 {
+		return nil
+	}
+	text, err := environmentText(want)
+	if err != nil {
+		return err
+	}
+	return b.want(environmentFile, []byte(text), 0o600, daemonGroup, "ballastd gets "+names(want))
+}
+
+// theirEnvironment reports whether the environment file is that of others, and says what it lacks.
+func (b *builder) theirEnvironment(found map[string]string) (bool, error) {
+	have, err := b.disk().digestAt(environmentFile)
+	if err != nil || have == "" || b.ours(environmentFile, have) {
+		return false, err
+	}
+	text, err := b.Text(environmentFile)
+	if err != nil {
+		return false, err
+	}
+	theirs := map[string]string{}
+	for line := range strings.Lines(text) {
+		name, _, _ := strings.Cut(strings.TrimSpace(line), "=")
+		theirs[name] = ""
+	}
+	if lacks := node.Lacks(theirs, found); len(lacks) > 0 {
+		b.note("containerd has %s, and ballastd has not: add to %s what systemctl show -p Environment -p EnvironmentFiles %s says of it, and restart ballastd", strings.Join(lacks, ", "), environmentFile, b.Unit)
+	}
+	return true, nil
+}
+
+// names returns the names of variables as text: values can be secret.
+func names(variables map[string]string) string {
+	return strings.Join(slices.Sorted(maps.Keys(variables)), ", ")
+}
+
+// environmentText returns the file of an environment. It returns errdefs.ErrInvalidArgument for what it cannot have.
+// https://www.freedesktop.org/software/systemd/man/257/systemd.exec.html#EnvironmentFile=
+func environmentText(variables map[string]string) (string, error) {
+	quote := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "`", "\\`", "$", `\$`)
+	var text strings.Builder
+	text.WriteString("# Written by \"ballast setup\".\n")
+	for _, name := range slices.Sorted(maps.Keys(variables)) {
+		if !variableRE.MatchString(name) || strings.ContainsAny(variables[name], "\n\x00") {
+			return "", fmt.Errorf("--env: %q is no name of a variable, or its value has more than one line: %w", name, errdefs.ErrInvalidArgument)
+		}
+		fmt.Fprintf(&text, "%s=\"%s\"\n", name, quote.Replace(variables[name]))
+	}
+	return text.String(), nil
+}

@@ -15,7 +15,7 @@ type CogFile struct {
 	Digest digest.Digest `json:"digest"`
 }
 
-// Cog makes managed weights of Cog: an uncompressed layer for each file of weights, and a compressed one for the others.
+// Cog makes managed weights of Cog: an uncompressed layer for each file of weights, and a compressed one for the rest.
 func Cog(files []File) *Built {
 	b := newBuilder("cog-gzip", mediatype.FormatCog, mediatype.OCIManifest)
 	var index []CogFile

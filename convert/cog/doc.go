@@ -14,6 +14,6 @@
 // # Digests
 //
 // The files of uncompressed layers get the digests of the index, and the store compares them with the content. An
-// index that names another layer, a file that is not in its layer, or another size is refused. What is in a compressed
-// layer is known when it is unpacked; then its digest is compared.
+// index that names another layer, a file that is not in its layer, or another size is refused. Files of a compressed
+// layer are known when it is unpacked: there only the digest of the layer is compared, which says what they are.
 package cog

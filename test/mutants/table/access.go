@@ -205,14 +205,11 @@ var access = []Mutant{
 	{21, "the repositories of a host are searched without a limit together", "convert/registry/find.go",
 		` && allow(name{host: ref.Host}, maxHostSearches)`, ``,
 		"convert/registry", "TestFindInventedCallers"},
-	{15, "a size that a manifest claims costs memory", "store/internal/staging/area.go",
-		`if !a.isThere(name) {
-		return 0
-	}
-	p := &Partial`, `if grid != nil && len(grid()) < 0 || !a.isThere(name) {
-		return 0
-	}
-	p := &Partial`,
+	{15, "a size that a manifest claims costs memory", "store/internal/hydrate/presence.go",
+		`grid func() []int64) (n int64) {`, `grid func() []int64) (n int64) {
+	if grid != nil {
+		grid()
+	}`,
 		"store", "TestClaimedSize"},
 	{15, "each chunk has the same bytes of a blob fetched", "store/filetable/validate.go",
 		`of.sum > 2*b.Size {`, `false {`,

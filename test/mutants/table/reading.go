@@ -21,7 +21,7 @@ var reading = []Mutant{
 		`platforms.Normalize(*d.Platform).OS != "linux"`, `!platforms.Default().Match(*d.Platform)`,
 		"convert/registry", "TestPlatformSpellings"},
 	{19, "another entry of an index is judged than containerd takes", "convert/registry/convert.go",
-		`im, err = h.image(here[0].Digest)`, `im, err = h.image(ctx, here[len(here)-1].Digest)`,
+		`im, err = h.image(here[0].Digest)`, `im, err = h.image(here[len(here)-1].Digest)`,
 		"convert/registry", "TestEntryForHere"},
 	{19, "a changed image is answered as it came", "convert/registry/serve.go",
 		`case ahead && (im.Manifest == o.Served.Digest || h.signedBytes(ctx, o)):`, `case ahead:`,

@@ -51,7 +51,7 @@ var signatures = []Mutant{
 		`case e.PayloadType != mediatype.InToto:`, `case false:`,
 		"convert/signature/dsse", "TestParseRefuses"},
 	{19, "a private signature of others counts", "convert/signature/evidence.go",
-		`ReadBytes(f.Digest, dsse.MaxSize, e.s.Names)`, `ReadDocument(ctx, store.Image{Table: f.Digest}, f.Digest, dsse.MaxSize)`,
+		`ReadBytes(f.Digest, dsse.MaxSize, e.s.Names)`, `ReadDocument(store.Image{Table: f.Digest}, f.Digest, dsse.MaxSize)`,
 		"convert/signature", "TestSignatureOfOthers"},
 	{19, "a file that is not signed is accepted", "convert/signature/oms/oms.go",
 		`return refuse(f.Path, "is not signed")`, `continue`,

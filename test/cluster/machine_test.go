@@ -191,8 +191,11 @@ func (m *machine) stop(t *testing.T) {
 	if t.Failed() {
 		t.Logf("---- %s\n%s", m.name, m.try(`tail -n 15 /run/systemd/emulated/*.log; tail -n 5 /var/log/pods/*/*/*.log; df /var/lib || true`).Output())
 	}
+	// A task may end by itself before it is removed.
 	out := m.try(`systemctl stop kubelet
-ctr -n k8s.io tasks ls -q | xargs -r -n 1 ctr -n k8s.io tasks rm -f
+for task in $(ctr -n k8s.io tasks ls -q); do
+	ctr -n k8s.io tasks rm -f "$task" || ! ctr -n k8s.io tasks ls -q | grep -qx "$task"
+done
 ctr -n k8s.io containers ls -q | xargs -r -n 1 ctr -n k8s.io containers rm
 systemctl stop containerd`)
 	if out.Err != nil {

@@ -221,7 +221,11 @@ func (m *machine) calls() []string {
 	}
 	m.ok(err)
 	m.ok(os.Remove(p))
-	return strings.Split(strings.TrimSpace(string(b)), "\n")
+	calls := strings.Split(strings.TrimSpace(string(b)), "\n")
+	if calls = slices.DeleteFunc(calls, func(c string) bool { return strings.HasPrefix(c, "show ") }); len(calls) == 0 {
+		return nil
+	}
+	return calls
 }
 
 // tree returns the files below the directories that a setup changes, with their modes and the content

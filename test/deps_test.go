@@ -75,7 +75,7 @@ snapshotter/tree          : store/durable store/filetable
 snapshotter/differ        : snapshotter store store/filetable store/transfer store/verify
 snapshotter/lazy          : snapshotter/lazy/fdstore store/offheap store/verify
 snapshotter/lazy/fdstore  :
-cmd/internal/contract/config        : convert/formats convert/remote store/verify
+cmd/internal/contract/config        : convert/formats convert/hostname convert/remote store/verify
 cmd/internal/door/facadetls         : store/durable
 cmd/internal/contract/manualtest    :
 cmd/internal/door/portowner         :
@@ -83,12 +83,12 @@ cmd/internal/host/containerdversion :
 cmd/internal/installer/snippet      : cmd/internal/host/containerdversion convert/mediatype convert/registry
 cmd/internal/host/dirs              : cmd/internal/contract/config cmd/internal/door/facadetls snapshotter store
 cmd/internal/door/credentialprovider : convert/hostname convert/remote
-cmd/internal/door/upstream          : cmd/internal/contract/config cmd/internal/door/credentialprovider cmd/internal/host/dirs convert/format convert/formats convert/remote convert/resolve convert/signature
+cmd/internal/door/upstream          : cmd/internal/contract/config cmd/internal/door/credentialprovider cmd/internal/host/dirs convert/format convert/formats convert/hostname convert/remote convert/resolve convert/signature
 cmd/internal/contract/wire          :
 cmd/internal/contract/modelname     : convert/remote convert/resolve store
 cmd/internal/contract/translate     : cmd/internal/contract/wire convert convert/formats convert/headers convert/image convert/losses convert/signature snapshotter store store/filetable
 cmd/internal/daemon/metrics         : cmd/internal/contract/wire convert/formats convert/registry convert/signature snapshotter/lazy store store/filetable
-cmd/internal/daemon/jobs            : cmd/internal/contract/config cmd/internal/contract/modelname cmd/internal/contract/translate cmd/internal/contract/wire cmd/internal/daemon/metrics cmd/internal/host/dirs convert convert/layout convert/local convert/ollama/localstore convert/pullsecret convert/registry convert/remote convert/resolve snapshotter snapshotter/differ snapshotter/lazy store store/filetable store/transfer
+cmd/internal/daemon/jobs            : cmd/internal/contract/config cmd/internal/contract/modelname cmd/internal/contract/translate cmd/internal/contract/wire cmd/internal/daemon/metrics cmd/internal/host/dirs convert convert/layout convert/local convert/ollama/localstore convert/pullsecret convert/registry convert/hostname convert/remote convert/resolve snapshotter snapshotter/differ snapshotter/lazy store store/filetable store/transfer
 cmd/internal/door/serve             :
 cmd/internal/door/facadeport        : cmd/internal/contract/config cmd/internal/contract/wire cmd/internal/daemon/metrics cmd/internal/door/facadetls cmd/internal/door/portowner cmd/internal/door/serve
 cmd/internal/daemon/origins         : cmd/internal/contract/modelname cmd/internal/host/ctrd convert convert/formats convert/mediatype convert/registry convert/resolve store

@@ -31,7 +31,7 @@ func facadeOf(t *testing.T, file string) func(t *testing.T, name string) digest.
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, err := remote.New(upstream.Options(cfg, "test", nil))
+	client, err := remote.New(upstream.Options(cfg, "test", upstream.Providers(cfg), nil))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -344,7 +344,7 @@ func (a *app) resolver(name string) (*resolve.Resolver, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := upstream.Options(cfg, wire.ThisVersion().Agent(), a.log())
+	o := upstream.Options(cfg, wire.ThisVersion().Agent(), upstream.Providers(cfg), a.log())
 	o.Shared = remote.AnyHost
 	if f, address := formats.All().OfURL(name); f != nil {
 		if _, err := remote.ParseRef(string(f.Name) + "+" + address); err != nil {

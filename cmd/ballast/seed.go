@@ -62,7 +62,7 @@ func (a *app) seed(ctx context.Context, dir string, refs []remote.Ref, out outpu
 	if err := checkSeed(dir); err != nil {
 		return err
 	}
-	client, err := remote.New(upstream.Options(cfg, wire.ThisVersion().Agent(), a.log()))
+	client, err := remote.New(upstream.Options(cfg, wire.ThisVersion().Agent(), upstream.Providers(cfg), a.log()))
 	if err != nil {
 		return err
 	}

@@ -64,6 +64,7 @@ type Daemon struct {
 	closed      atomic.Pointer[[]config.HostsFile] // as watchHosts has read them last
 	holder      fdstore.Options                    // settings of lazy; set by startLazy
 	metrics     *metrics.Metrics
+	providers   upstream.Lookup // plugins of the kubelet; nil without any
 }
 
 // Version returns the version of this program.
@@ -107,7 +108,8 @@ func (d *Daemon) openStore() (err error) {
 func (d *Daemon) buildFacade() (err error) {
 	c := d.config
 	d.closed.Store(&c.Facade.Closed)
-	o := upstream.Options(c, d.version.Agent(), d.log)
+	d.providers = upstream.Providers(c)
+	o := upstream.Options(c, d.version.Agent(), d.providers, d.log)
 	o.CertsDirs = func() []string { return upstream.CertsDirs(*d.closed.Load()) }
 	if d.remote, err = remote.New(o); err != nil {
 		return err

@@ -13,7 +13,6 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 	"github.com/ballast-dev/ballast/cmd/internal/daemon/admin"
 	"github.com/ballast-dev/ballast/cmd/internal/daemon/jobs"
-	"github.com/ballast-dev/ballast/cmd/internal/door/upstream"
 	"github.com/ballast-dev/ballast/cmd/internal/host/dirs"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/snapshotter"
@@ -34,7 +33,7 @@ func (d *Daemon) admin() *admin.Handler {
 	return &admin.Handler{
 		Store: d.store, Version: d.version, Jobs: d.jobs, Mounts: d.mounts, Care: d.care, Holders: d.snapshots, Containerd: d.containerd,
 		Facade: d.facade, Keys: d.port, Node: facts{d}, Models: filepath.Join(filepath.Dir(d.config.Address), dirs.Models),
-		Metrics: d.metrics.Handler(), Providers: upstream.Providers(d.config), Log: d.log,
+		Metrics: d.metrics.Handler(), Providers: d.providers, Log: d.log,
 	}
 }
 

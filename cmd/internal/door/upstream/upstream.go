@@ -12,6 +12,7 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/host/dirs"
 	"github.com/ballast-dev/ballast/convert/format"
 	"github.com/ballast-dev/ballast/convert/formats"
+	"github.com/ballast-dev/ballast/convert/hostname"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/convert/signature"
@@ -26,9 +27,27 @@ func Resolver(c *config.Config, client *remote.Client, log *slog.Logger) resolve
 	}
 }
 
+// A Lookup returns the credentials of the node for a repository, or the zero value; see remote.Options.Credentials.
+type Lookup func(host, repository string) (remote.Credentials, error)
+
+// firstOf returns a Lookup that has the first credentials, or the first error, of others, which can be nil.
+func firstOf(all ...Lookup) Lookup {
+	return func(host, repository string) (remote.Credentials, error) {
+		for _, look := range all {
+			if look == nil {
+				continue
+			}
+			if creds, err := look(host, repository); err != nil || creds != (remote.Credentials{}) {
+				return creds, err
+			}
+		}
+		return remote.Credentials{}, nil
+	}
+}
+
 // Options returns the options of a registry client. agent is the User-Agent if the
-// configuration has none.
-func Options(c *config.Config, agent string, log *slog.Logger) remote.Options {
+// configuration has none, and providers are those of the configuration (Providers).
+func Options(c *config.Config, agent string, providers Lookup, log *slog.Logger) remote.Options {
 	o := remote.Options{
 		HostsDir:    c.Upstream.HostsDir,
 		CertsDirs:   func() []string { return CertsDirs(c.Facade.Closed) },
@@ -45,24 +64,13 @@ func Options(c *config.Config, agent string, log *slog.Logger) remote.Options {
 	for _, m := range c.Carton {
 		o.NamedURLs = append(o.NamedURLs, m.URL)
 	}
+	var stored Lookup
 	if c.Upstream.DockerConfig != "" {
-		o.Credentials = remote.DockerCredentials(c.Upstream.DockerConfig)
+		stored = remote.DockerCredentials(c.Upstream.DockerConfig)
 	}
-	if ask := Providers(c); ask != nil {
-		first := o.Credentials
-		o.Credentials = func(host, repository string) (creds remote.Credentials, err error) {
-			if first != nil {
-				creds, err = first(host, repository)
-			}
-			if err != nil || creds != (remote.Credentials{}) {
-				return creds, err
-			}
-			return ask(host, repository)
-		}
-	}
-	withHosts(&o, c, log)
+	o.Credentials = firstOf(stored, providers, withHosts(&o, c, log))
 	o.Shared = func(host string) bool {
-		return slices.ContainsFunc(c.Upstream.Share, func(s string) bool { return remote.NormalHost(s) == host })
+		return slices.ContainsFunc(c.Upstream.Share, func(s string) bool { return hostname.Normal(s) == host })
 	}
 	if c.Facade.Listen != "" {
 		o.Facade = []string{c.Facade.Listen}
@@ -70,8 +78,9 @@ func Options(c *config.Config, agent string, log *slog.Logger) remote.Options {
 	return o
 }
 
-// Providers returns what credential provider plugins of the kubelet have for a repository; nil without plugins.
-func Providers(c *config.Config) func(host, repository string) (remote.Credentials, error) {
+// Providers returns what credential provider plugins of the kubelet have; nil without plugins. It keeps their answers,
+// so a process needs one.
+func Providers(c *config.Config) Lookup {
 	if c.Upstream.ProviderFile == "" {
 		return nil
 	}
@@ -88,18 +97,18 @@ func CertsDirs(closed []config.HostsFile) (all []string) {
 	}
 	dirs = append(dirs, "/etc/containerd/certs.d", "/etc/docker/certs.d")
 	slices.Sort(dirs)
+	dirs = slices.Compact(dirs)
 	for _, root := range []string{"/", "/proc/1/root"} {
-		for _, dir := range slices.Compact(dirs) {
+		for _, dir := range dirs {
 			all = append(all, filepath.Join(root, dir))
 		}
 	}
 	return all
 }
 
-// withHosts configures a client for the hosts of formats.
-func withHosts(o *remote.Options, c *config.Config, log *slog.Logger) {
+// withHosts configures a client for the hosts of formats, and returns their credentials.
+func withHosts(o *remote.Options, c *config.Config, log *slog.Logger) Lookup {
 	o.Manners, o.Dialects = map[string]remote.Manner{}, map[string]remote.Dialect{}
-	stored := o.Credentials
 	own := map[string]func() remote.Credentials{}
 	for _, f := range formats.All() {
 		if f.Hosts == nil {
@@ -117,14 +126,11 @@ func withHosts(o *remote.Options, c *config.Config, log *slog.Logger) {
 			}
 		}
 	}
-	o.Credentials = func(host, repository string) (creds remote.Credentials, err error) {
-		if stored != nil {
-			creds, err = stored(host, repository)
-		}
-		if give := own[host]; err == nil && creds == (remote.Credentials{}) && give != nil {
+	return func(host, _ string) (creds remote.Credentials, _ error) {
+		if give := own[host]; give != nil {
 			creds = give()
 		}
-		return creds, err
+		return creds, nil
 	}
 }
 

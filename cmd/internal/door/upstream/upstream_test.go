@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
+	"github.com/ballast-dev/ballast/convert/hostname"
 	"github.com/ballast-dev/ballast/convert/remote"
 )
 
@@ -67,7 +68,7 @@ func TestProviders(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	o := Options(c, "", slog.New(slog.DiscardHandler))
+	o := Options(c, "", Providers(c), slog.New(slog.DiscardHandler))
 	for name, want := range map[string]string{"r.example team/m": "file", "r.example other/m": "plugin", "s.example m": ""} {
 		host, repository, _ := strings.Cut(name, " ")
 		if creds, err := o.Credentials(host, repository); err != nil || creds.Username != want {
@@ -86,11 +87,11 @@ func users(t *testing.T, host string) map[string]func(remote.Ref) bool {
 	c.Lazy.Mode, c.Lazy.Rule = config.ModeAuto, []config.LazyRule{{Match: host + "/team/*", Mode: config.ModeComplete}}
 	c.Verify.Rule = []config.VerifyRule{{Match: host + "/team/*"}, {Match: host}, {Match: host + "/Team/M"}}
 	c.Upstream.DockerConfig = filepath.Join(t.TempDir(), "config.json")
-	auth := fmt.Sprintf(`{"auths":{%q:{"auth":"YTpi"}}}`, remote.NormalHost(host))
+	auth := fmt.Sprintf(`{"auths":{%q:{"auth":"YTpi"}}}`, hostname.Normal(host))
 	if err := os.WriteFile(c.Upstream.DockerConfig, []byte(auth), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	o := Options(c, "", slog.New(slog.DiscardHandler))
+	o := Options(c, "", Providers(c), slog.New(slog.DiscardHandler))
 	uses := map[string]func(remote.Ref) bool{
 		"offline":           func(r remote.Ref) bool { return o.Offline(r.Host) },
 		"mirror_only":       func(r remote.Ref) bool { return o.MirrorOnly(r.Host) },
@@ -111,4 +112,16 @@ func users(t *testing.T, host string) map[string]func(remote.Ref) bool {
 		uses[fmt.Sprint("verify.rule ", i)] = func(ref remote.Ref) bool { return r.Matches(ref.Name()) }
 	}
 	return uses
+}
+
+// TestCertsDirs: the directory of several closed registries is looked at once, below each root.
+func TestCertsDirs(t *testing.T) {
+	got := CertsDirs([]config.HostsFile{{File: "/etc/containerd/certs.d/a.example/hosts.toml"}, {File: "/etc/containerd/certs.d/b.example/hosts.toml"}, {File: "/etc/x/c.example/hosts.toml"}})
+	want := []string{
+		"/etc/containerd/certs.d", "/etc/docker/certs.d", "/etc/x",
+		"/proc/1/root/etc/containerd/certs.d", "/proc/1/root/etc/docker/certs.d", "/proc/1/root/etc/x",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
 }

@@ -51,21 +51,13 @@ func (h *Handler) upstream(ctx context.Context, ref remote.Ref, as caller, f fun
 		switch {
 		case err == nil:
 			return private, nil
-		case ctx.Err() != nil, private && !isRefusal(err):
+		case ctx.Err() != nil, !try.anonymous() && (!private || !isRefusal(err)):
 			return false, err
 		case !try.anonymous():
 			refused = err
-			if !private {
-				return false, err
-			}
 		}
 	}
 	return false, cmp.Or(refused, err)
-}
-
-// isRefusal reports whether other credentials, or none, can lead to another answer than err.
-func isRefusal(err error) bool {
-	return errdefs.IsUnauthorized(err) || errdefs.IsPermissionDenied(err) || errdefs.IsNotFound(err)
 }
 
 // openTime limits the question whether everybody may have what a caller with credentials got.

@@ -175,7 +175,12 @@ func isFinal(err error) bool {
 func changesWithSecret(err error) bool {
 	_, limit := errors.AsType[*remote.AnonymousLimit](err)
 	_, own := errors.AsType[*filetable.LimitError](err)
-	return !isFinal(err) && !own && (limit || errdefs.IsUnauthorized(err) || errdefs.IsPermissionDenied(err) || errdefs.IsNotFound(err))
+	return !isFinal(err) && !own && (limit || isRefusal(err))
+}
+
+// isRefusal reports whether upstream refuses or hides something, perhaps only from these credentials.
+func isRefusal(err error) bool {
+	return errdefs.IsUnauthorized(err) || errdefs.IsPermissionDenied(err) || errdefs.IsNotFound(err)
 }
 
 // writeError responds with an error. Whatever credentials may change is a challenge (token.go) to a request that has

@@ -92,11 +92,14 @@ func (r *Repository) manifest(ctx context.Context, e *endpoint, ref Ref) (Manife
 	if ok || err != nil {
 		return m, err
 	}
-	if m, err = r.get(ctx, e, q, ref); err == nil {
-		e.headless.Store(e.headless.Load() || headless)
-		r.client.seen.put(ref, m)
+	if m, err = r.get(ctx, e, q, ref); err != nil {
+		return m, err
 	}
-	return m, err
+	if headless {
+		e.headless.Store(true)
+	}
+	r.client.seen.put(ref, m)
+	return m, nil
 }
 
 // get asks one host for a manifest by GET.

@@ -35,10 +35,10 @@ type hostLimit struct {
 // Unwrap returns the error.
 func (e *hostLimit) Unwrap() error { return e.error }
 
-// limitOf returns err, which is that of resp, as a hostLimit if a Dialect says so.
+// limitOf returns err, which is that of a 429 of a Dialect, as a hostLimit if it says for how long.
 func limitOf(resp *http.Response, err error) error {
 	n, wrong := strconv.ParseUint(resp.Header.Get("Retry-After"), 10, 31)
-	if resp.StatusCode != http.StatusTooManyRequests || wrong != nil {
+	if wrong != nil {
 		return err
 	}
 	return &hostLimit{err, time.Duration(n) * time.Second}

@@ -118,7 +118,7 @@ func (r *Repository) advise(err error) error {
 	case r.who == caller:
 		return fmt.Errorf("%w; use other credentials for %s", err, r)
 	case r.who == node, shared != nil && shared(r.ref.Host):
-		if r.client.opts.Dialects[r.ref.Host] != nil { // it gives its own advice
+		if !r.client.IsRegistry(r.ref.Host) { // it gives its own advice
 			return err
 		}
 		return fmt.Errorf("%w; log in, for upstream.docker_config: docker login %s", err, r.ref.Host)

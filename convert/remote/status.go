@@ -66,14 +66,17 @@ func (e *AnonymousLimit) Unwrap() error { return e.error }
 
 // limitError returns err, as an AnonymousLimit if it is that. A dialect gives its own advice.
 func limitError(resp *http.Response, host string, anonymous, dialect bool, err error) error {
-	switch {
-	case dialect:
-		err = limitOf(resp, err)
-	case anonymous && resp.StatusCode == http.StatusTooManyRequests:
-		err = fmt.Errorf("%w; its limit may be higher after docker login %s", err, host)
-	}
-	if resp.StatusCode != http.StatusTooManyRequests || !anonymous {
+	if resp.StatusCode != http.StatusTooManyRequests {
 		return err
+	}
+	if dialect {
+		err = limitOf(resp, err)
+	}
+	if !anonymous {
+		return err
+	}
+	if !dialect {
+		err = fmt.Errorf("%w; its limit may be higher after docker login %s", err, host)
 	}
 	return &AnonymousLimit{err, resp.Header.Get("Retry-After") != ""}
 }

@@ -198,9 +198,7 @@ func (js *Jobs) join(ctx context.Context, kind wire.Kind, name, key string, pin 
 
 // hydrate downloads the blobs of a table and reports the progress of j.
 func (js *Jobs) hydrate(ctx context.Context, j *job, table digest.Digest, o store.HydrateOptions) error {
-	js.List.mu.Lock()
-	j.Table = table
-	js.List.mu.Unlock()
+	js.List.change(func() { j.Table = table })
 	if o.Progress == nil {
 		o.Progress = func(ps []store.Progress) { js.progress(j, ps) }
 	}

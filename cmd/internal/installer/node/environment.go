@@ -47,12 +47,21 @@ func (v *View) Environment(ctx context.Context) map[string]string {
 		if err != nil {
 			return nil
 		}
-		for line := range strings.Lines(text) {
-			name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
-			all = append(all, name+"="+strings.Trim(value, `"'`))
+		for name, value := range FileVariables(text) {
+			all = append(all, name+"="+value)
 		}
 	}
 	return ofRequests(all)
+}
+
+// FileVariables returns the variables in an EnvironmentFile of systemd.
+func FileVariables(text string) map[string]string {
+	all := map[string]string{}
+	for line := range strings.Lines(text) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		all[name] = strings.Trim(value, `"'`)
+	}
+	return all
 }
 
 // EnvironmentAt returns the same of the process that listens at a socket.

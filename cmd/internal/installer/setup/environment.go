@@ -62,12 +62,7 @@ func (b *builder) theirEnvironment(found map[string]string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	theirs := map[string]string{}
-	for line := range strings.Lines(text) {
-		name, _, _ := strings.Cut(strings.TrimSpace(line), "=")
-		theirs[name] = ""
-	}
-	if lacks := node.Lacks(theirs, found); len(lacks) > 0 {
+	if lacks := node.Lacks(node.FileVariables(text), found); len(lacks) > 0 {
 		b.note("containerd has %s, and ballastd has not: add to %s what systemctl show -p Environment -p EnvironmentFiles %s says of it, and restart ballastd", strings.Join(lacks, ", "), environmentFile, b.Unit)
 	}
 	return true, nil

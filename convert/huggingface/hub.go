@@ -19,7 +19,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Host is the host of references to repositories of the Hub (remote.NormalHost).
+// Host is the host of references to repositories of the Hub (hostname.Normal).
 const Host = "hf.co"
 
 // DefaultEndpoint is the URL of the Hub.

@@ -24,7 +24,7 @@ var (
 	}
 )
 
-// hosts returns the registry of Ollama (remote.NormalHost). It refuses models to clients that are too old, and gets
+// hosts returns the registry of Ollama (hostname.Normal). It refuses models to clients that are too old, and gets
 // requests like those of Ollama's own client, so that it serves the list of runners where there is
 // one.
 func hosts(format.Settings) (format.Hosts, error) {

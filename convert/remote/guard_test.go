@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+
+	"github.com/ballast-dev/ballast/convert/hostname"
 )
 
 func TestGuardAddress(t *testing.T) {
@@ -166,7 +168,7 @@ func TestAddressOfDialect(t *testing.T) {
 		{"mirror.corp.invalid:81": reachAny, "mirror.corp.invalid:82": reachPrivate, "cdn.corp.invalid:443": reachPrivate, "other.invalid:443": reachPublic},
 	} {
 		for address, want := range want {
-			host, port := SplitHost(address)
+			host, port := hostname.Split(address)
 			if got := e.guard.reach(host, port); got != want {
 				t.Errorf("%s: got %v, want %v", address, got, want)
 			}

@@ -212,9 +212,14 @@ func (c *Client) ReceivedDirectly() int64 { return c.origin.Bytes.Load() }
 // Direct reports whether any other client can use a host in the same way: it has no dialect, no
 // hosts.toml, no certificates of containerd and no shared credentials of the node.
 func (c *Client) Direct(host string) bool {
-	dir, err := hostDir(c.opts.HostsDir, host)
-	cas, clients, cerr := c.certificates(host)
-	return err == nil && cerr == nil && dir == "" && len(cas)+len(clients) == 0 && c.opts.Manners[host] == (Manner{}) && c.opts.Dialects[host] == nil && (c.opts.Shared == nil || !c.opts.Shared(host))
+	if c.opts.Manners[host] != (Manner{}) || !c.IsRegistry(host) || c.opts.Shared != nil && c.opts.Shared(host) {
+		return false
+	}
+	if dir, err := hostDir(c.opts.HostsDir, host); err != nil || dir != "" {
+		return false
+	}
+	cas, clients, err := c.certificates(host)
+	return err == nil && len(cas)+len(clients) == 0
 }
 
 // defaultDir is the directory of hosts that have none.
@@ -328,7 +333,7 @@ func (c *Client) endpoints(host, dir string) ([]*endpoint, error) {
 			return nil, fmt.Errorf("host %s has no transport: %w", h.Host, errdefs.ErrInternal)
 		}
 		direct := h.Client.Transport
-		if i == len(hosts)-1 && NormalHost(h.Host) == host {
+		if i == len(hosts)-1 && hostname.Normal(h.Host) == host {
 			if direct, t, err = c.certified(host, direct, t); err != nil {
 				return nil, err
 			}

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 
+	"github.com/ballast-dev/ballast/convert/hostname"
 	"github.com/containerd/errdefs"
 )
 
@@ -14,7 +15,7 @@ import (
 // certificate is shown, without which some registries have no connection. Any status below 500 is an answer: not all
 // registries have that path, and most want a token for it. Errors have the category of those of a request.
 func (c *Client) Reach(ctx context.Context, host string) error {
-	host = NormalHost(host)
+	host = hostname.Normal(host)
 	if !wellFormedHost(host) {
 		return malformed("host", host)
 	}
@@ -29,7 +30,7 @@ func (c *Client) Reach(ctx context.Context, host string) error {
 	}
 	e := set.endpoints[len(set.endpoints)-1]
 	t := e.direct
-	if c.opts.Dialects[host] != nil && e.server {
+	if e.dialect {
 		t = e.transports[0] // the host itself
 	}
 	u := url.URL{Scheme: e.Scheme, Host: e.Host, Path: e.Path + "/"}

@@ -119,7 +119,7 @@ func NewRef(host, repository, object string) (Ref, error) {
 
 // named returns r with its host normalised, or an error if host or repository are invalid.
 func (r Ref) named() (Ref, error) {
-	r.Host = NormalHost(r.Host)
+	r.Host = hostname.Normal(r.Host)
 	if !wellFormedHost(r.Host) {
 		return Ref{}, malformed("host", r.Host)
 	}

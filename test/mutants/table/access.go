@@ -90,7 +90,7 @@ var access = []Mutant{
 		`t.TLSClientConfig.Certificates = nil`, `_ = t`,
 		"convert/remote", "TestClientCertificates"},
 	{12, "certificates that containerd has for a registry are shown to its mirrors", "convert/remote/hosts.go",
-		`if i == len(hosts)-1 && NormalHost(h.Host) == host {`, `if true {`,
+		`if i == len(hosts)-1 && hostname.Normal(h.Host) == host {`, `if true {`,
 		"convert/remote", "TestCertificatesOfBallastCount"},
 	{12, "pages of a tree of the Hub may be elsewhere", "convert/huggingface/api.go",
 		`u.RawQuery = to.RawQuery`, `u = to`,

@@ -85,7 +85,7 @@ var signatures = []Mutant{
 		`if err != nil || !shown {`, `if true || shown {`,
 		"convert/registry", "TestPendingRefused"},
 	{19, "rules do not cover aliases of a host", "convert/remote/ref.go",
-		`r.Host = NormalHost(r.Host)`, `r.Host += ""`,
+		`r.Host = hostname.Normal(r.Host)`, `r.Host += ""`,
 		"convert/remote", "TestParseRef"},
 	{19, "rules do not cover the default port", "convert/hostname/hostname.go",
 		`if port == DefaultPorts[scheme] {`, `if false {`,

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/hostname"
 )
 
 // Carton maps a registry name, which need not exist, to URLs of cartons. There can be several
@@ -30,10 +30,10 @@ func (c *Config) checkCartons() error {
 		switch {
 		case !registryHost.MatchString(m.Registry) || !strings.ContainsAny(m.Registry, ".:") && m.Registry != "localhost":
 			return invalid(key+"registry", "%q is not a host as in a reference, such as \"carton.example\"", m.Registry)
-		case seen[remote.NormalHost(m.Registry)]:
+		case seen[hostname.Normal(m.Registry)]:
 			return invalid(key+"registry", "%q occurs twice", m.Registry)
 		}
-		seen[remote.NormalHost(m.Registry)] = true
+		seen[hostname.Normal(m.Registry)] = true
 		u, err := url.Parse(m.URL)
 		switch {
 		case err != nil || u.Hostname() == "" || u.User != nil || u.Fragment != "":

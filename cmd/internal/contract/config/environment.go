@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/hostname"
 	"github.com/containerd/errdefs"
 )
 
@@ -27,11 +27,11 @@ func Variables(names []string) (map[string]string, error) {
 	return all, nil
 }
 
-// HostsLike returns the hosts (remote.NormalHost) that behave like those of a format.
+// HostsLike returns the hosts (hostname.Normal) that behave like those of a format.
 func (c *Config) HostsLike(format string) (hosts []string) {
 	if format == "ollama" {
 		for _, h := range c.Upstream.OllamaHosts {
-			hosts = append(hosts, remote.NormalHost(h))
+			hosts = append(hosts, hostname.Normal(h))
 		}
 	}
 	return hosts
@@ -41,7 +41,7 @@ func (c *Config) HostsLike(format string) (hosts []string) {
 func (c *Config) Archives() map[string]string {
 	m := map[string]string{}
 	for _, a := range c.Carton {
-		m[remote.NormalHost(a.Registry)] = "carton+" + a.URL
+		m[hostname.Normal(a.Registry)] = "carton+" + a.URL
 	}
 	return m
 }

@@ -4,11 +4,11 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/hostname"
 )
 
 // matches reports whether a pattern for a host, or a host and a path, matches a name, "host/path", or a URL
-// (remote.Ref.Name). Both are compared in their normal form (remote.NormalHost) and without regard to case, because
+// (remote.Ref.Name). Both are compared in their normal form (hostname.Normal) and without regard to case, because
 // all spellings of a name get the same model. * matches any characters, also slashes, and a port that is left out.
 func matches(pattern, name string) bool {
 	pattern = normalPattern(pattern)
@@ -49,7 +49,7 @@ var port = regexp.MustCompile(`:[0-9*]+$`)
 func normalPattern(pattern string) string {
 	scheme, host, path := splitName(pattern)
 	if strings.Contains(host, "*") {
-		host = remote.NormalAddress(host, "")
+		host = hostname.Address(host, "")
 	} else {
 		host = normalHost(scheme, host)
 	}
@@ -62,9 +62,9 @@ func normalPattern(pattern string) string {
 // normalHost returns the host of a name with a scheme, or "", in its normal form.
 func normalHost(scheme, host string) string {
 	if scheme == "" {
-		return remote.NormalHost(host)
+		return hostname.Normal(host)
 	}
-	return remote.NormalAddress(host, urlScheme(scheme))
+	return hostname.Address(host, urlScheme(scheme))
 }
 
 // splitName splits a name or a pattern. The scheme is that of the name of a URL, such as "carton+https://", or "".

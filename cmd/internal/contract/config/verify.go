@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/convert/formats"
-	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/hostname"
 )
 
 // Verify configures which models may be used, by their signatures and their content.
@@ -76,7 +76,7 @@ func (v *Verify) Requires(host string) string {
 func (v *Verify) Hosts() (hosts []string) {
 	for _, r := range v.Rule {
 		if host, _, _ := strings.Cut(r.Match, "/"); !strings.ContainsAny(host, "*+") {
-			hosts = append(hosts, remote.NormalHost(host))
+			hosts = append(hosts, hostname.Normal(host))
 		}
 	}
 	return hosts

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/modelname"
+	"github.com/ballast-dev/ballast/convert/hostname"
 	"github.com/ballast-dev/ballast/convert/pullsecret"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
@@ -51,7 +52,7 @@ func (s *Sources) PulledNames(table digest.Digest, from []differ.Repository) []s
 
 func pulledNames(from []differ.Repository, images []store.Image) (names []string) {
 	for _, r := range from {
-		r.Host = remote.NormalHost(r.Host) // containerd records the host as its client wrote it
+		r.Host = hostname.Normal(r.Host) // containerd records the host as its client wrote it
 		names = append(names, withPort(r, images))
 	}
 	return names
@@ -61,14 +62,14 @@ func pulledNames(from []differ.Repository, images []store.Image) (names []string
 func (s *Sources) Known(table digest.Digest, r differ.Repository) (name string, several bool) {
 	name = pulledNames([]differ.Repository{r}, s.images(table))[0]
 	host, path, _ := strings.Cut(name, "/")
-	host, port := remote.SplitHost(host)
+	host, port := hostname.Split(host)
 	for _, im := range s.Store.Catalog.Images() {
 		if !slices.ContainsFunc(im.Refs, func(ref string) bool { return strings.Contains(ref, "/"+path) }) {
 			continue // without parsing the references of all images of all tenants
 		}
 		for _, n := range registry.Names(im) {
 			h, p, _ := strings.Cut(n, "/")
-			if h, other := remote.SplitHost(h); h == host && p == path && other != port {
+			if h, other := hostname.Split(h); h == host && p == path && other != port {
 				return name, true
 			}
 		}
@@ -96,7 +97,7 @@ func withPort(r differ.Repository, images []store.Image) string {
 		}
 		for _, n := range all {
 			host, path, _ := strings.Cut(n, "/")
-			if h, port := remote.SplitHost(host); port != "" && h == r.Host && path == r.Name {
+			if h, port := hostname.Split(host); port != "" && h == r.Host && path == r.Name {
 				return n
 			}
 		}

@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -62,9 +64,10 @@ func TestPrefetchListInterrupted(t *testing.T) {
 		stderr string
 	}
 	ended := make(chan result, 1)
+	stderr := &telling{told: make(chan struct{})}
 	go func() {
-		code, _, stderr := s.ballast(ctx, append([]string{"prefetch"}, refs...)...)
-		ended <- result{code, stderr}
+		code := run(ctx, append([]string{"--config", s.config, "-a", s.address, "prefetch"}, refs...), io.Discard, stderr)
+		ended <- result{code, stderr.String()}
 	}()
 	status := func() (running, queued, waiting int) {
 		for _, j := range parse[wire.Status](t, s.ok(t, "status", "-o", "json")).Jobs {
@@ -85,6 +88,7 @@ func TestPrefetchListInterrupted(t *testing.T) {
 	if table := s.ok(t, "status"); strings.Count(table, "  waiting ") != 2 {
 		t.Errorf("status:\n%s", table)
 	}
+	<-stderr.told
 	interrupt()
 	got := <-ended
 	// ballastd has all, and the command may not have been told of the last ones.
@@ -97,6 +101,18 @@ func TestPrefetchListInterrupted(t *testing.T) {
 	close(open)
 	waitUntil(t, "all models", func() bool { return len(parse[[]wire.Ref](t, s.ok(t, "pin", "ls", "-o", "json"))) == 6 })
 	waitUntil(t, "no job", func() bool { running, _, _ := status(); return running == 0 })
+}
+
+// A telling is what a command has printed. told is closed when there is something.
+type telling struct {
+	strings.Builder
+	once sync.Once
+	told chan struct{}
+}
+
+func (w *telling) Write(p []byte) (int, error) {
+	defer w.once.Do(func() { close(w.told) })
+	return w.Builder.Write(p)
 }
 
 // TestStopOfQueuedPrefetch removes a model that waits for others of its list.

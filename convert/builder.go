@@ -66,8 +66,9 @@ type Place struct {
 	// DiffID is the digest of the uncompressed layer, if the origin has it.
 	DiffID digest.Digest
 
-	Mode    uint32 // permission bits of the file; zero means 0644
-	ModTime time.Time
+	Mode     uint32 // permission bits of the file; zero means 0644
+	UID, GID uint32
+	ModTime  time.Time
 }
 
 // maxSamePath limits the files with one path whose content is not yet known.
@@ -170,6 +171,8 @@ func (b *Builder) addFile(i int, p Place) {
 		Path:    p.Path,
 		Type:    filetable.TypeReg,
 		Mode:    cmp.Or(p.Mode&0o777, defaultMode),
+		UID:     p.UID,
+		GID:     p.GID,
 		ModTime: p.ModTime,
 		Size:    desc.Size,
 		Digest:  desc.Digest,
@@ -225,7 +228,7 @@ func readTar(ctx context.Context, a Artifact, desc ocispec.Descriptor, count *at
 
 func (b *Builder) addMembers(t placedTar, d digest.Digest, members []filetable.Member) {
 	for _, m := range filetable.PlaceTar(members, t.path) {
-		f := filetable.File{Path: m.Path, Type: m.Type, Mode: m.Mode & 0o777, ModTime: m.ModTime, Size: m.Size, Target: m.Target}
+		f := m.File()
 		if m.Type == filetable.TypeReg {
 			f.Source = &filetable.Source{Blob: d, Offset: m.Offset, Size: m.Size}
 		}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 )
 
@@ -15,8 +16,7 @@ const maxMetadata = 64 << 10 // 64 KiB
 // the characters of a tar header.
 const typeDir = 5
 
-// WithMetadata returns p with the mode and the time in the annotation of a raw layer. Owners are
-// ignored: they are those of the machine that packed the model. It returns
+// WithMetadata returns p with the mode, the owner and the time in the annotation of a raw layer. It returns
 // errdefs.ErrInvalidArgument for metadata that is invalid or has another size than the layer.
 // https://github.com/modelpack/model-spec/blob/v0.0.7/docs/annotations.md
 func (p Place) WithMetadata(d Descriptor) (Place, error) {
@@ -39,6 +39,12 @@ func (p Place) WithMetadata(d Descriptor) (Place, error) {
 	}
 	if mode, ok := o.Int("mode"); ok {
 		p.Mode = uint32(mode & 0o777)
+	}
+	uid, _ := o.Int("uid")
+	gid, _ := o.Int("gid")
+	var ok bool
+	if p.UID, p.GID, ok = filetable.Owner(uid, gid); !ok {
+		return p, fmt.Errorf("file metadata says user %d and group %d, which no file can belong to: %w", uid, gid, errdefs.ErrInvalidArgument)
 	}
 	if t, err := time.Parse(time.RFC3339, o.String("mtime")); err == nil && t.UTC().Year() >= 1970 && t.UTC().Year() <= 9999 {
 		p.ModTime = t.UTC()

@@ -79,7 +79,7 @@ func fromFiles(m *convert.Model, f format.Facts) (*convert.Model, error) {
 		if file.Type != filetable.TypeReg || file.Digest == "" || file.Source.Blob != file.Digest {
 			return nil, invalid("%q is not a blob", file.Path)
 		}
-		file.Path, file.Mode, file.ModTime = dirModel+file.Path, fileMode, time.Time{}
+		file.Path, file.Mode, file.UID, file.GID, file.ModTime = dirModel+file.Path, fileMode, 0, 0, time.Time{}
 		entries = append(entries, Entry{file.Path, file.Digest})
 		files = append(files, file)
 	}

@@ -86,6 +86,10 @@ func (c *contents) member(e []entry) error {
 		return nil
 	}
 	m := filetable.Member{Path: p, Mode: uint32(first.Mode) & 0o777}
+	var ok bool
+	if m.UID, m.GID, ok = filetable.Owner(first.UID, first.GID); !ok {
+		return invalid(fmt.Sprintf("no file can belong to user %d and group %d", first.UID, first.GID))
+	}
 	if m.ModTime, err = modTime(first.ModTime); err != nil {
 		return opaque("file %.100q: %v", p, err)
 	}
@@ -221,7 +225,7 @@ func (c *contents) endOf(e []entry, i int) int64 {
 func (c *contents) place(as string) []filetable.File {
 	files := make([]filetable.File, 0, len(c.members))
 	for _, m := range filetable.PlaceTar(c.members, as) {
-		f := filetable.File{Path: m.Path, Type: m.Type, Mode: m.Mode, ModTime: m.ModTime, Size: m.Size, Target: m.Target}
+		f := m.File()
 		if m.Type == filetable.TypeReg {
 			src := c.sources[m.Offset]
 			f.Digest, f.Source = src.digest, &src.Source

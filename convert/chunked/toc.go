@@ -24,6 +24,8 @@ type entry struct {
 	Name        string `json:"name"`
 	Link        string `json:"linkName,omitempty"`
 	Mode        int64  `json:"mode,omitempty"`
+	UID         int64  `json:"uid,omitempty"`
+	GID         int64  `json:"gid,omitempty"`
 	Size        int64  `json:"size,omitempty"`
 	ModTime     string `json:"modtime,omitempty"`
 	Digest      string `json:"digest,omitempty"`      // of the file

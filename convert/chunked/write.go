@@ -36,7 +36,7 @@ func (m *Member) entries() []entry {
 	if f.ModTime.IsZero() {
 		at = time.Unix(0, 0).UTC()
 	}
-	first := entry{Type: f.Type, Name: f.Path, Mode: int64(f.Mode), Size: f.Size, ModTime: at.Format(time.RFC3339), Link: f.Target}
+	first := entry{Type: f.Type, Name: f.Path, Mode: int64(f.Mode), UID: int64(f.UID), GID: int64(f.GID), Size: f.Size, ModTime: at.Format(time.RFC3339), Link: f.Target}
 	if f.Type == filetable.TypeDir {
 		first.Name += "/"
 	}

@@ -109,8 +109,7 @@ func itemOf(f file, packed bool) (it *item, err error) {
 	return it, nil
 }
 
-// A fileMetadata is the value of the metadata annotation. Owners are not those of the machine that
-// packed the model.
+// A fileMetadata is the value of the metadata annotation.
 // https://github.com/modelpack/model-spec/blob/v0.0.7/docs/annotations.md
 type fileMetadata struct {
 	Name     string    `json:"name"`
@@ -126,7 +125,7 @@ type fileMetadata struct {
 var typeflags = map[string]int{filetable.TypeReg: 0, filetable.TypeSymlink: 2, filetable.TypeDir: 5}
 
 func metadataOf(f file) fileMetadata {
-	m := fileMetadata{Name: path.Base(f.Path), Mode: f.Mode, Size: f.Size, ModTime: f.ModTime.UTC(), Typeflag: typeflags[f.Type]}
+	m := fileMetadata{Name: path.Base(f.Path), Mode: f.Mode, UID: f.UID, GID: f.GID, Size: f.Size, ModTime: f.ModTime.UTC(), Typeflag: typeflags[f.Type]}
 	if f.ModTime.IsZero() {
 		m.ModTime = time.Unix(0, 0).UTC()
 	}

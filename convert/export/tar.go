@@ -31,7 +31,7 @@ type tarball struct {
 func newTarball(files []file) (*tarball, error) {
 	t := &tarball{files: files, size: tarEnd}
 	for _, f := range files {
-		h := &tar.Header{Name: f.Path, Mode: int64(f.Mode), ModTime: f.ModTime.UTC().Truncate(time.Second), Format: tar.FormatPAX}
+		h := &tar.Header{Name: f.Path, Mode: int64(f.Mode), Uid: int(f.UID), Gid: int(f.GID), ModTime: f.ModTime.UTC().Truncate(time.Second), Format: tar.FormatPAX}
 		if f.ModTime.IsZero() {
 			h.ModTime = time.Unix(0, 0)
 		}

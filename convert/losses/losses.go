@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/convert"
-	"github.com/ballast-dev/ballast/convert/mediatype"
 )
 
 // A Loss is information in an origin that has no place in a converted image.
@@ -146,7 +145,7 @@ func (x *finder) layers(p []byte, m *convert.Manifest) {
 	if json.Unmarshal(p, &doc) != nil {
 		return
 	}
-	count, archives := map[string]int{}, 0
+	count := map[string]int{}
 	for _, l := range doc.Layers {
 		for k, v := range l {
 			if k == "annotations" || empty(v) || slices.Contains(layerKeys, k) {
@@ -156,23 +155,14 @@ func (x *finder) layers(p []byte, m *convert.Manifest) {
 		}
 	}
 	for _, l := range m.Layers {
-		if t, err := mediatype.Parse(l.MediaType); err == nil && t.Archive != "" {
-			archives++
-		}
 		for k := range l.Annotations {
 			if !slices.Contains(layerAnnotations, k) {
 				count["annotation "+k]++
 			}
 		}
-		if mediatype.Metadata(l.Annotations) != "" {
-			count["owners in the file metadata"]++
-		}
 	}
 	for _, k := range slices.Sorted(maps.Keys(count)) {
 		x.add(Loss{fmt.Sprintf("%s of %s", Cut(k), Layers(count[k])), x.manifest})
-	}
-	if archives > 0 {
-		x.add(Loss{What: fmt.Sprintf("owners (uid, gid) of the files in %s that are archives", Layers(archives))})
 	}
 }
 

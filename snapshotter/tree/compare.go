@@ -117,7 +117,7 @@ func Bare(dir string) (problems []Problem, err error) {
 // errdefs.ErrInvalidArgument for a path that leads outside.
 func (t *tree) expect(files []filetable.File) (map[string]bool, error) {
 	want := map[string]bool{}
-	t.dirs = map[string]dirAttr{".": {mode: defaultDirMode, mtime: time.Unix(0, 0)}}
+	t.dirs = map[string]attr{".": {mode: defaultDirMode, mtime: time.Unix(0, 0)}}
 	for _, f := range files {
 		if !fs.ValidPath(f.Path) || f.Path == "." {
 			return nil, fmt.Errorf("path %q: %w", f.Path, errdefs.ErrInvalidArgument)
@@ -132,7 +132,7 @@ func (t *tree) expect(files []filetable.File) (map[string]bool, error) {
 	}
 	for _, f := range files {
 		if f.Type == filetable.TypeDir {
-			t.dirs[f.Path] = dirAttr{mode: permOf(f), mtime: mtimeOf(f)}
+			t.dirs[f.Path] = attrOf(f)
 		}
 	}
 	for d := range t.dirs {
@@ -181,10 +181,11 @@ func (t *tree) differs(f filetable.File) string {
 	if what := t.wrong(f, fi); what != "" {
 		return what
 	}
+	a := attrOf(f)
 	if f.Type == filetable.TypeSymlink {
-		return attrDiffers(fi, fs.ModePerm, mtimeOf(f))
+		a.mode = fs.ModePerm
 	}
-	return attrDiffers(fi, permOf(f), mtimeOf(f))
+	return attrDiffers(fi, a)
 }
 
 // isRight reports whether f is present, without comparing all attributes and content.
@@ -236,7 +237,7 @@ func isInode(fi fs.FileInfo, obj unix.Stat_t) bool {
 	return st.Ino == obj.Ino && st.Dev == obj.Dev
 }
 
-func (t *tree) dirDiffers(d string, a dirAttr) string {
+func (t *tree) dirDiffers(d string, a attr) string {
 	fi, err := t.root.Lstat(d)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -246,21 +247,21 @@ func (t *tree) dirDiffers(d string, a dirAttr) string {
 	case !fi.IsDir():
 		return "is not a directory"
 	}
-	return attrDiffers(fi, a.mode, a.mtime)
+	return attrDiffers(fi, a)
 }
 
 // attrDiffers compares the attributes that all files have. A file system may store times in seconds
 // only.
-func attrDiffers(fi fs.FileInfo, mode fs.FileMode, mtime time.Time) string {
+func attrDiffers(fi fs.FileInfo, a attr) string {
 	st := fi.Sys().(*syscall.Stat_t)
 	got := fi.ModTime()
 	switch {
-	case fi.Mode().Perm() != mode:
-		return fmt.Sprintf("has mode %v instead of %v", fi.Mode().Perm(), mode)
-	case !got.Equal(mtime) && !got.Equal(mtime.Truncate(time.Second)):
-		return fmt.Sprintf("has time %v instead of %v", got.UTC(), mtime.UTC())
-	case st.Uid != 0 || st.Gid != 0:
-		return fmt.Sprintf("belongs to user %d and group %d instead of root", st.Uid, st.Gid)
+	case fi.Mode().Perm() != a.mode:
+		return fmt.Sprintf("has mode %v instead of %v", fi.Mode().Perm(), a.mode)
+	case !got.Equal(a.mtime) && !got.Equal(a.mtime.Truncate(time.Second)):
+		return fmt.Sprintf("has time %v instead of %v", got.UTC(), a.mtime.UTC())
+	case st.Uid != a.uid || st.Gid != a.gid:
+		return fmt.Sprintf("belongs to user %d and group %d instead of %d and %d", st.Uid, st.Gid, a.uid, a.gid)
 	}
 	return ""
 }

@@ -51,7 +51,7 @@ func (t *tree) finish(ctx context.Context, dirs []string) error {
 // finishDir sets the attributes of a directory.
 func (t *tree) finishDir(dir string) error {
 	a := t.dirs[dir]
-	if err := t.root.Chown(dir, 0, 0); err != nil {
+	if err := t.root.Chown(dir, int(a.uid), int(a.gid)); err != nil {
 		return err
 	}
 	if err := t.root.Chmod(dir, a.mode); err != nil {

@@ -82,17 +82,19 @@ type tree struct {
 
 	part int // of the files, see putAll
 
-	dirs  map[string]dirAttr // of every directory, "." for the top
-	sync  []string           // files whose inodes are not yet durable
+	dirs  map[string]attr // of every directory, "." for the top
+	sync  []string        // files whose inodes are not yet durable
 	usage Usage
 
 	parent     *os.File // the last result of openParent
 	parentPath string
 }
 
-type dirAttr struct {
-	mode  fs.FileMode
-	mtime time.Time
+// attr are the attributes of a file.
+type attr struct {
+	mode     fs.FileMode
+	uid, gid uint32
+	mtime    time.Time
 }
 
 // Show makes dir contain exactly the files, which may be in any order, with their content from o.
@@ -218,7 +220,7 @@ func (t *tree) putSymlink(f filetable.File) error {
 			return err
 		}
 	}
-	if err := t.root.Lchown(f.Path, 0, 0); err != nil {
+	if err := t.root.Lchown(f.Path, int(f.UID), int(f.GID)); err != nil {
 		return err
 	}
 	if err := t.setTime(f, f.Path); err != nil {
@@ -371,8 +373,8 @@ func (t *tree) finishFile(f filetable.File, p string, file *os.File) error {
 	if err != nil {
 		return err
 	}
-	if st := fi.Sys().(*syscall.Stat_t); st.Uid != 0 || st.Gid != 0 {
-		if err := file.Chown(0, 0); err != nil {
+	if st := fi.Sys().(*syscall.Stat_t); st.Uid != f.UID || st.Gid != f.GID {
+		if err := file.Chown(int(f.UID), int(f.GID)); err != nil {
 			return err
 		}
 	}
@@ -454,6 +456,9 @@ func (t *tree) add(fi fs.FileInfo) {
 	t.usage.Size += fi.Sys().(*syscall.Stat_t).Blocks * statBlock
 	t.usage.Inodes++
 }
+
+// attrOf returns the attributes of f.
+func attrOf(f filetable.File) attr { return attr{permOf(f), f.UID, f.GID, mtimeOf(f)} }
 
 // permOf returns the permissions of f, without setuid, setgid and sticky.
 func permOf(f filetable.File) fs.FileMode { return fs.FileMode(f.Mode) & fs.ModePerm }

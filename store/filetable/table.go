@@ -113,6 +113,8 @@ type File struct {
 	Path    string        `json:"name"` // clean, relative, slash-separated; see CleanPath
 	Type    string        `json:"type"` // TypeReg, TypeDir or TypeSymlink
 	Mode    uint32        `json:"mode"` // permission bits only, 0o777
+	UID     uint32        `json:"uid,omitempty"`
+	GID     uint32        `json:"gid,omitempty"`
 	ModTime time.Time     `json:"modtime,omitzero"`
 	Size    int64         `json:"size,omitempty"`     // bytes, TypeReg
 	Digest  digest.Digest `json:"digest,omitempty"`   // of the content, if known before the content is fetched

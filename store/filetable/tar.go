@@ -21,6 +21,8 @@ type Member struct {
 	Path    string    `json:"name"` // clean
 	Type    string    `json:"type"` // TypeReg, TypeDir or TypeSymlink
 	Mode    uint32    `json:"mode"` // permission bits only
+	UID     uint32    `json:"uid,omitempty"`
+	GID     uint32    `json:"gid,omitempty"`
 	ModTime time.Time `json:"modtime,omitzero"`
 	Size    int64     `json:"size,omitempty"`   // bytes, TypeReg
 	Offset  int64     `json:"offset,omitempty"` // of the content in the uncompressed tar
@@ -28,6 +30,11 @@ type Member struct {
 
 	// Digest is the digest of the content, set after the content is read.
 	Digest digest.Digest `json:"digest,omitempty"`
+}
+
+// File returns the file at the path of m, without a source.
+func (m Member) File() File {
+	return File{Path: m.Path, Type: m.Type, Mode: m.Mode, UID: m.UID, GID: m.GID, ModTime: m.ModTime, Size: m.Size, Target: m.Target}
 }
 
 // MaxMembers is the largest number of members of a tar, and of all plain tars of a model together:
@@ -142,6 +149,9 @@ func (w *tarWalk) member(hdr *tar.Header, off int64) (m Member, ok bool, err err
 		return Member{}, false, fmt.Errorf("tar member: %w", err)
 	}
 	m = Member{Path: p, Mode: uint32(hdr.Mode) & 0o777, ModTime: cleanTime(hdr.ModTime)}
+	if m.UID, m.GID, ok = Owner(int64(hdr.Uid), int64(hdr.Gid)); !ok {
+		return bad(fmt.Sprintf("no file can belong to user %d and group %d", hdr.Uid, hdr.Gid))
+	}
 	switch hdr.Typeflag {
 	case tar.TypeReg:
 		for k := range hdr.PAXRecords {
@@ -166,13 +176,20 @@ func (w *tarWalk) member(hdr *tar.Header, off int64) (m Member, ok bool, err err
 		if !ok {
 			return bad(fmt.Sprintf("hard link to %q, which is not a regular file earlier in the archive", target))
 		}
-		m.Type, m.Size, m.Offset, m.Mode, m.ModTime = TypeReg, first.Size, first.Offset, first.Mode, first.ModTime
+		m = first // with its attributes
+		m.Path = p
 	case tar.TypeGNUSparse:
 		return bad("sparse files are not allowed in a model")
 	default:
 		return bad(fmt.Sprintf("type %q (device, fifo or unknown) is not allowed in a model", hdr.Typeflag))
 	}
 	return m, true, nil
+}
+
+// Owner returns a user and a group as those of a file, and false if a file system cannot have them.
+func Owner(uid, gid int64) (u, g uint32, ok bool) {
+	valid := func(id int64) bool { return id >= 0 && id <= maxID }
+	return uint32(uid), uint32(gid), valid(uid) && valid(gid)
 }
 
 // cleanTime returns t in UTC, or the zero time if JSON cannot encode it.

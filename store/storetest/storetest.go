@@ -209,7 +209,7 @@ func (b *Builder) Tar(t testing.TB, p []byte) *Builder {
 	}
 	b.t.Blobs[len(b.t.Blobs)-1].Index = filetable.IndexDigest(members)
 	for _, m := range members {
-		f := filetable.File{Path: m.Path, Type: m.Type, Mode: m.Mode, ModTime: m.ModTime, Size: m.Size, Target: m.Target}
+		f := m.File()
 		if m.Type == filetable.TypeReg {
 			f.Source = &filetable.Source{Blob: d, Offset: m.Offset, Size: m.Size}
 		}

@@ -176,7 +176,8 @@ func (r *resolver) unpack(u filetable.Unpack) error {
 		return err
 	}
 	for _, m := range filetable.PlaceTar(contents, u.As) {
-		f := filetable.File{Path: m.Path, Type: m.Type, Mode: m.Mode, ModTime: m.ModTime, Size: m.Size, Target: m.Target, Layer: u.Layer}
+		f := m.File()
+		f.Layer = u.Layer
 		if m.Type == filetable.TypeReg {
 			f.Digest = m.Digest
 			f.Source = &filetable.Source{Blob: u.Blob}

@@ -33,7 +33,7 @@ func Files(all []filetable.File) []wire.File {
 	out := make([]wire.File, len(all))
 	for i, f := range all {
 		out[i] = wire.File{
-			Path: f.Path, Type: f.Type, Mode: f.Mode, ModTime: f.ModTime, Size: f.Size, Digest: f.Digest, Target: f.Target, Layer: f.Layer,
+			Path: f.Path, Type: f.Type, Mode: f.Mode, UID: f.UID, GID: f.GID, ModTime: f.ModTime, Size: f.Size, Digest: f.Digest, Target: f.Target, Layer: f.Layer,
 		}
 	}
 	return out

@@ -225,6 +225,8 @@ type File struct {
 	Path    string        `json:"name"` // relative, slash-separated
 	Type    string        `json:"type"` // TypeReg, TypeDir or TypeSymlink
 	Mode    uint32        `json:"mode"` // permission bits
+	UID     uint32        `json:"uid,omitempty"`
+	GID     uint32        `json:"gid,omitempty"`
 	ModTime time.Time     `json:"modtime,omitzero"`
 	Size    int64         `json:"size,omitempty"`
 	Digest  digest.Digest `json:"digest,omitempty"`   // empty if it is not yet known

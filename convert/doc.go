@@ -37,7 +37,7 @@
 // tar, both entries stay in the table, and the store compares them after reading. A path is never both a
 // file and a directory. A generated file is renamed if it conflicts with a file of the model.
 //
-// Modes are permission bits, owners are ignored, and a file without a mode gets 0644.
+// Modes are permission bits, and a file without a mode gets 0644. Owners are those of the layers, and otherwise root.
 //
 // # Documents
 //

@@ -43,6 +43,9 @@ func awkward() *model {
 		inline("empty", 0o600, "")
 	m.add(filetable.File{Path: "dir", Type: filetable.TypeDir, Mode: 0o700, ModTime: time.Unix(1_600_000_000, 0)})
 	m.add(filetable.File{Path: "hollow", Type: filetable.TypeDir, Mode: 0o555})
+	m.add(filetable.File{Path: "owned", Type: filetable.TypeDir, Mode: 0o750, UID: 1000, GID: 100})
+	m.add(filetable.File{Path: "owned/f", Type: filetable.TypeReg, Mode: 0o600, UID: 1000, GID: 100, Size: 1, Digest: digestOf("x"), Source: &filetable.Source{Inline: []byte("x")}})
+	m.add(filetable.File{Path: "owned/l", Type: filetable.TypeSymlink, Mode: 0o777, UID: 1000, GID: 100, Target: "f"})
 	m.add(filetable.File{Path: "closed", Type: filetable.TypeDir, Mode: 0})
 	m.add(filetable.File{Path: "closed/f", Type: filetable.TypeReg, Mode: 0o644, Size: 1, Digest: digestOf("x"), Source: &filetable.Source{Inline: []byte("x")}})
 	m.add(filetable.File{Path: "latest", Type: filetable.TypeSymlink, Mode: 0o777, Target: "weights/model.gguf", ModTime: time.Unix(1_500_000_000, 0)})
@@ -63,7 +66,7 @@ func (m *model) want(t *testing.T) map[string]entry {
 	t.Helper()
 	out := map[string]entry{}
 	for _, f := range m.Table().Files {
-		e := entry{Mode: fs.FileMode(f.Mode), Size: f.Size, MTime: time.Unix(0, 0).UTC(), Target: f.Target}
+		e := entry{Mode: fs.FileMode(f.Mode), UID: f.UID, GID: f.GID, Size: f.Size, MTime: time.Unix(0, 0).UTC(), Target: f.Target}
 		if !f.ModTime.IsZero() {
 			e.MTime = f.ModTime.UTC()
 		}
@@ -302,7 +305,7 @@ func damage(path string) error {
 	return err
 }
 
-// With hard links, a file has the mode of the table if it is a copy.
+// With hard links, a file has the mode and the owner of the table if it is a copy.
 func TestLinksModes(t *testing.T) {
 	n := newNode(t, tree.Links)
 	small, large := storetest.Random(1, 1000), storetest.Random(2, linksCopy+1)

@@ -160,7 +160,7 @@ func (a *app) detail(d wire.Detail) error {
 	if len(d.Files) == 0 {
 		return nil
 	}
-	rows := [][]string{{"FILE", "SIZE", "MODE", "DIGEST"}}
+	rows := [][]string{{"FILE", "SIZE", "MODE", "OWNER", "DIGEST"}}
 	for _, f := range d.Files {
 		digest := f.Digest.String()
 		switch f.Type {
@@ -169,7 +169,7 @@ func (a *app) detail(d wire.Detail) error {
 		case wire.TypeSymlink:
 			digest = "→ " + f.Target
 		}
-		rows = append(rows, []string{f.Path, size(f.Size), fmt.Sprintf("%04o", f.Mode), digest})
+		rows = append(rows, []string{f.Path, size(f.Size), fmt.Sprintf("%04o", f.Mode), fmt.Sprintf("%d:%d", f.UID, f.GID), digest})
 	}
 	fmt.Fprintln(a.stdout)
 	return a.table(rows)

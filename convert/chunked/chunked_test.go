@@ -57,7 +57,7 @@ func aTar(t testing.TB) []byte {
 		{tar.Header{Typeflag: tar.TypeReg, Name: "./weights/noise.bin", Mode: 0o4755, ModTime: mtime.Add(time.Hour)}, random(100 << 10)},
 		{tar.Header{Typeflag: tar.TypeReg, Name: "empty", Mode: 0o600}, nil},
 		{tar.Header{Typeflag: tar.TypeReg, Name: "zeros", Mode: 0o644, ModTime: mtime}, make([]byte, 70<<10)},
-		{tar.Header{Typeflag: tar.TypeReg, Name: "LICENSE", Mode: 0o644, ModTime: mtime}, []byte("Permission is granted.\n")},
+		{tar.Header{Typeflag: tar.TypeReg, Name: "LICENSE", Mode: 0o644, Uid: 1000, Gid: 100, ModTime: mtime}, []byte("Permission is granted.\n")},
 		{tar.Header{Typeflag: tar.TypeSymlink, Name: "latest", Linkname: "weights/model.gguf", Mode: 0o777, ModTime: mtime}, nil},
 		{tar.Header{Typeflag: tar.TypeLink, Name: "COPYING", Linkname: "./LICENSE", Mode: 0o600, ModTime: mtime}, nil},
 		{tar.Header{Typeflag: tar.TypeReg, Name: ".wh.name", Mode: 0o644, ModTime: mtime}, []byte("a name, not a deletion")},
@@ -120,7 +120,7 @@ func unpacked(t testing.TB, blob []byte, c filetable.Codec, as string) []filetab
 	})
 	var files []filetable.File
 	for _, m := range filetable.PlaceTar(members, as) {
-		f := filetable.File{Path: m.Path, Type: m.Type, Mode: m.Mode, ModTime: m.ModTime, Size: m.Size, Target: m.Target}
+		f := m.File()
 		if m.Type == filetable.TypeReg {
 			f.Digest = digest.FromBytes(plain[m.Offset : m.Offset+m.Size])
 		}

@@ -151,7 +151,7 @@ var podmanTypes = map[byte]string{
 
 func (p *podmanLayer) member(hdr *tar.Header, data []byte, size int) {
 	e := map[string]any{
-		"type": podmanTypes[hdr.Typeflag], "name": hdr.Name, "mode": hdr.Mode, "size": hdr.Size, "uid": hdr.Uid,
+		"type": podmanTypes[hdr.Typeflag], "name": hdr.Name, "mode": hdr.Mode, "size": hdr.Size, "uid": hdr.Uid, "gid": hdr.Gid,
 		"modtime": hdr.ModTime.In(time.FixedZone("", 3600)), "linkName": hdr.Linkname,
 		"xattrs": map[string]string{"user.a": base64.StdEncoding.EncodeToString([]byte("b"))},
 	}

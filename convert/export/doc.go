@@ -60,8 +60,8 @@
 // # Determinism
 //
 // The same source gives the same manifest, whatever its name and its target: files are ordered by
-// kind and path, owners are left out, and times are those of the source or 1970. The files of a
-// directory have no times, and are executable or not.
+// kind and path, and times are those of the source or 1970. The files of a directory have no times, belong to root, and
+// are executable or not.
 //
 // # Facts about the model
 //

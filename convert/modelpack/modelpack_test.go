@@ -262,31 +262,37 @@ func with(a map[string]string, metadata string) map[string]string {
 	return a
 }
 
-func TestRawLayerModeAndTime(t *testing.T) {
+// TestRawLayerAttributes reads the file metadata of raw layers.
+func TestRawLayerAttributes(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		metadata string
-		mode     uint32
-		modTime  time.Time
+		want     filetable.File
 	}{
-		{`{}`, 0o644, time.Time{}},
-		{`{"mode":420}`, 0o644, time.Time{}},
-		{`{"mode":493,"mtime":"2025-02-03T04:05:06+08:00"}`, 0o755, time.Date(2025, 2, 2, 20, 5, 6, 0, time.UTC)},
-		{`{"mode":3565}`, 0o755, time.Time{}}, // setuid, setgid and sticky are dropped
-		{`{"mode":-1}`, 0o777, time.Time{}},
-		{`{"mode":"0644","mtime":"yesterday","uid":4294967295}`, 0o644, time.Time{}},
-		{`{"mtime":"0001-01-01T00:00:00Z"}`, 0o644, time.Time{}},
-		{`{"mtime":"9999-12-31T23:59:59-23:00"}`, 0o644, time.Time{}},
-		{`{"name":"../../x","typeflag":48}`, 0o644, time.Time{}},
+		{`{}`, filetable.File{Mode: 0o644}},
+		{`{"mode":420}`, filetable.File{Mode: 0o644}},
+		{`{"mode":493,"mtime":"2025-02-03T04:05:06+08:00"}`, filetable.File{Mode: 0o755, ModTime: time.Date(2025, 2, 2, 20, 5, 6, 0, time.UTC)}},
+		{`{"mode":3565}`, filetable.File{Mode: 0o755}}, // setuid, setgid and sticky are dropped
+		{`{"mode":-1}`, filetable.File{Mode: 0o777}},
+		{`{"mode":"0644","mtime":"yesterday"}`, filetable.File{Mode: 0o644}},
+		{`{"mtime":"0001-01-01T00:00:00Z"}`, filetable.File{Mode: 0o644}},
+		{`{"mtime":"9999-12-31T23:59:59-23:00"}`, filetable.File{Mode: 0o644}},
+		{`{"name":"../../x","typeflag":48}`, filetable.File{Mode: 0o644}},
+		{`{"uid":1000,"gid":4294967294}`, filetable.File{Mode: 0o644, UID: 1000, GID: 1<<32 - 2}},
+		{`{"uid":-1,"gid":4294967295}`, filetable.File{Mode: 0o644}}, // no owner
 	} {
 		m, err := parse("{}", converttest.Layer{MediaType: raw, Data: "x", Annotations: with(converttest.At("a"), tt.metadata)})
 		if err != nil {
 			t.Errorf("%s: %v", tt.metadata, err)
 			continue
 		}
-		if f := m.Table.Files[0]; f.Mode != tt.mode || !f.ModTime.Equal(tt.modTime) {
-			t.Errorf("%s: got mode %o and time %v, want %o and %v", tt.metadata, f.Mode, f.ModTime, tt.mode, tt.modTime)
+		f := m.Table.Files[0]
+		if f.Mode != tt.want.Mode || f.UID != tt.want.UID || f.GID != tt.want.GID || !f.ModTime.Equal(tt.want.ModTime) {
+			t.Errorf("%s: got %+v, want %+v", tt.metadata, f, tt.want)
 		}
+	}
+	if _, err := parse("{}", converttest.Layer{MediaType: raw, Data: "x", Annotations: with(converttest.At("a"), `{"uid":-2}`)}); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("user -2: %v", err)
 	}
 }
 

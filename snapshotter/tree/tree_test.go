@@ -217,8 +217,10 @@ func TestReplaceLeavesNothing(t *testing.T) {
 // Show repairs everything that Compare finds: after any change, showing the tree again restores it.
 func TestShowRepairsWhatCompareFinds(t *testing.T) {
 	const text = "some content"
-	link := filetable.File{Path: "d/link", Type: filetable.TypeSymlink, Target: "f", ModTime: time.Unix(1_700_000_000, 0)}
-	files := []filetable.File{file("d/f", 0o640, text), file("empty", 0o644, ""), link, {Path: "e/only", Type: filetable.TypeDir, Mode: 0o700}}
+	owned := file("d/f", 0o640, text)
+	owned.UID, owned.GID = 1000, 100
+	link := filetable.File{Path: "d/link", Type: filetable.TypeSymlink, UID: 1, Target: "f", ModTime: time.Unix(1_700_000_000, 0)}
+	files := []filetable.File{owned, file("empty", 0o644, ""), link, {Path: "e/only", Type: filetable.TypeDir, Mode: 0o700, GID: 2}}
 	at := func(name string, do func(path string) error) func(string) (string, error) {
 		return func(dir string) (string, error) { return name, do(filepath.Join(dir, name)) }
 	}
@@ -226,7 +228,10 @@ func TestShowRepairsWhatCompareFinds(t *testing.T) {
 		"missing":       at("d/f", os.Remove),
 		"mode":          at("d/f", func(p string) error { return os.Chmod(p, 0o666) }),
 		"time":          at("d/f", func(p string) error { return os.Chtimes(p, time.Now(), time.Now()) }),
-		"owner":         at("d/f", func(p string) error { return os.Chown(p, 7, 7) }),
+		"owner":         at("d/f", func(p string) error { return os.Chown(p, 0, 100) }),
+		"group":         at("d/f", func(p string) error { return os.Chown(p, 1000, 0) }),
+		"owner of link": at("d/link", func(p string) error { return os.Lchown(p, 0, 0) }),
+		"its group":     at("e/only", func(p string) error { return os.Chown(p, 0, 0) }),
 		"size":          at("d/f", func(p string) error { return os.Truncate(p, 3) }),
 		"content":       at("empty", func(p string) error { return os.WriteFile(p, []byte("x"), 0o644) }),
 		"no stub":       at("d/f", func(p string) error { return errors.Join(os.Remove(p), os.WriteFile(p, []byte(text)[:3], 0o640)) }),

@@ -76,6 +76,8 @@ func TestTarIndexRefusesWhatAModelMustNotContain(t *testing.T) {
 		"character device":               {Name: "c", Typeflag: tar.TypeChar},
 		"block device":                   {Name: "b", Typeflag: tar.TypeBlock},
 		"fifo":                           {Name: "p", Typeflag: tar.TypeFifo},
+		"a user that no file can have":   {Name: "u", Mode: 0o644, Uid: 1<<32 + 1, Format: tar.FormatGNU},
+		"a negative group":               {Name: "g", Mode: 0o644, Gid: -2, Format: tar.FormatGNU},
 		"control character in the name":  {Name: "a\nb", Mode: 0o644},
 		"a directory that leaves":        {Name: "../", Typeflag: tar.TypeDir},
 		"name with NUL through PAX path": {Name: "x\x01", Mode: 0o644},
@@ -104,6 +106,29 @@ func TestTarIndexMasksModes(t *testing.T) {
 	}
 	if m[0].Mode != 0o755 || m[1].Mode != 0o777 {
 		t.Errorf("modes %#o %#o, want 0755 0777", m[0].Mode, m[1].Mode)
+	}
+}
+
+func TestTarIndexKeepsOwners(t *testing.T) {
+	p := storetest.Tar(t, []tar.Header{
+		{Name: "f", Mode: 0o600, Uid: 1000, Gid: 1<<32 - 2},
+		{Name: "hard", Typeflag: tar.TypeLink, Linkname: "f", Uid: 7},
+		{Name: "d/", Typeflag: tar.TypeDir, Mode: 0o750, Uid: 1},
+		{Name: "l", Typeflag: tar.TypeSymlink, Linkname: "f", Gid: 2},
+		{Name: "none", Mode: 0o600, Uid: -1, Gid: 1<<32 - 1, Format: tar.FormatGNU},
+	}, make([][]byte, 5))
+	members, err := filetable.TarIndex(bytes.NewReader(p), int64(len(p)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string][2]uint32{}
+	for _, m := range members {
+		f := m.File()
+		got[f.Path] = [2]uint32{f.UID, f.GID}
+	}
+	want := map[string][2]uint32{"f": {1000, 1<<32 - 2}, "hard": {1000, 1<<32 - 2}, "d": {1, 0}, "l": {0, 2}, "none": {}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("owners (-want +got):\n%s", diff)
 	}
 }
 

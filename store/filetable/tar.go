@@ -186,10 +186,18 @@ func (w *tarWalk) member(hdr *tar.Header, off int64) (m Member, ok bool, err err
 	return m, true, nil
 }
 
-// Owner returns a user and a group as those of a file, and false if a file system cannot have them.
+// Owner returns a user and a group of an archive as those of a File, and false for ids that no file can have. As in
+// chown, -1 leaves a file to root.
 func Owner(uid, gid int64) (u, g uint32, ok bool) {
-	valid := func(id int64) bool { return id >= 0 && id <= maxID }
-	return uint32(uid), uint32(gid), valid(uid) && valid(gid)
+	for _, id := range []*int64{&uid, &gid} {
+		if *id == -1 || *id == maxID+1 {
+			*id = 0
+		}
+		if *id < 0 || *id > maxID {
+			return 0, 0, false
+		}
+	}
+	return uint32(uid), uint32(gid), true
 }
 
 // cleanTime returns t in UTC, or the zero time if JSON cannot encode it.

@@ -19,7 +19,7 @@ const maxFiles = 200_000
 // maxParts is the largest number of parts of all files: a fragment in each blob, and padding after it.
 const maxParts = 2 * maxFiles
 
-// maxID is the largest id of a user or a group: the next one means none in chown.
+// maxID is the largest id of a user or a group: the next one is -1 in 32 bits.
 const maxID = 1<<32 - 2
 
 // MaxModel is the largest sum of the sizes of blobs, and of files, in bytes. The largest models
@@ -219,7 +219,7 @@ func (f *File) validate(blobs map[digest.Digest]Blob) error {
 	if f.Mode&^0o777 != 0 {
 		return bad("mode %#o has more than permission bits", f.Mode)
 	}
-	if _, _, ok := Owner(int64(f.UID), int64(f.GID)); !ok {
+	if f.UID > maxID || f.GID > maxID {
 		return bad("no file can belong to user %d and group %d", f.UID, f.GID)
 	}
 	if f.Size < 0 {

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 	"github.com/opencontainers/go-digest"
@@ -18,7 +19,7 @@ func (a *app) topCommand() *cobra.Command {
 		Short: "watch the downloads of ballastd, by registry and by model",
 		Long: `Show every second how fast models are downloaded from each registry, and what "ballast status" shows of each
 model: its rate, who waits, and what limits it. A registry is that in the names of its models; mirrors may serve
-them. It goes on after a restart of ballastd, until Ctrl-C. With -o json, it shows the status once.`,
+them. Of each mirror it shows how often bytes came from elsewhere (LEFT), and why the last time. It goes on after a restart of ballastd, until Ctrl-C. With -o json, it shows the status once.`,
 		Args: cobra.NoArgs,
 	}
 	out := outputFlag(c)
@@ -40,6 +41,12 @@ them. It goes on after a restart of ballastd, until Ctrl-C. With -o json, it sho
 			}
 			if err := a.table(registryRows(s.Jobs)); err != nil {
 				return err
+			}
+			if len(s.Mirrors) > 0 {
+				fmt.Fprintln(a.stdout)
+				if err := a.table(mirrorRows(s.Mirrors)); err != nil {
+					return err
+				}
 			}
 			fmt.Fprintln(a.stdout)
 			return a.status(s)
@@ -70,6 +77,23 @@ func registryRows(jobs []wire.Job) [][]string {
 			all.Total, all.Completed, all.Rate, all.Reads = all.Total+j.Total, all.Completed+j.Completed, all.Rate+j.Rate, all.Reads+j.Reads
 		}
 		rows = append(rows, []string{host, fmt.Sprint(len(models[host])), size(all.Completed) + " of " + size(all.Total), size(all.Rate) + "/s", fmt.Sprint(all.Reads)})
+	}
+	return rows
+}
+
+// mirrorRows returns the table of mirrors.
+func mirrorRows(mirrors []wire.Mirror) [][]string {
+	rows := [][]string{{"MIRROR", "RECEIVED", "LEFT", "WRONG", "LAST", "WHY"}}
+	for _, m := range mirrors {
+		var left int64
+		for _, n := range m.Left {
+			left += n
+		}
+		last := "-"
+		if m.Last != nil {
+			last = m.Last.At.Local().Format(time.TimeOnly)
+		}
+		rows = append(rows, []string{m.Address, size(m.Bytes), fmt.Sprint(left), fmt.Sprint(m.Wrong), last, cmp.Or(m.Why(), "-")})
 	}
 	return rows
 }

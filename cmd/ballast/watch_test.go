@@ -13,6 +13,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 	"github.com/google/go-cmp/cmp"
@@ -172,6 +173,21 @@ func TestRegistryRows(t *testing.T) {
 	})
 	want := [][]string{
 		{"REGISTRY", "MODELS", "DONE", "RATE", "READS"}, {"a.b", "2", "30 MB of 200 MB", "7.0 MB/s", "3"}, {"x.y", "1", "0 B of 100 MB", "0 B/s", "0"},
+	}
+	if diff := cmp.Diff(got, want); diff != "" {
+		t.Errorf("got, want:\n%s", diff)
+	}
+}
+
+// TestMirrorRows says why a mirror was left.
+func TestMirrorRows(t *testing.T) {
+	at := time.Date(2026, 11, 28, 1, 2, 3, 0, time.Local)
+	got := mirrorRows([]wire.Mirror{
+		{Address: "http://a/v2", Bytes: 3e9, Wrong: 1, Left: map[string]int64{"slow": 2, "absent": 1, "failed": 0}, Last: &wire.Left{Reason: "slow", Error: "7 bytes in 5s", At: at}},
+		{Address: "http://b/v2"},
+	})
+	want := [][]string{
+		{"MIRROR", "RECEIVED", "LEFT", "WRONG", "LAST", "WHY"}, {"http://a/v2", "3.0 GB", "3", "1", "01:02:03", "slow: 7 bytes in 5s"}, {"http://b/v2", "0 B", "0", "0", "-", "-"},
 	}
 	if diff := cmp.Diff(got, want); diff != "" {
 		t.Errorf("got, want:\n%s", diff)

@@ -195,7 +195,11 @@ func TestPeersErrors(t *testing.T) {
 		if err != nil || !bytes.Equal(got, content) {
 			t.Errorf("%d: %d bytes, %v", status, len(got), err)
 		}
-		if m := c.Mirrors(); len(m) != 1 || m[0].Counts.Failures.Load() != 1 || !m[0].For["registry.example"].Resting().IsZero() != rests {
+		why := transfer.Failed
+		if !rests {
+			why = transfer.Absent
+		}
+		if m := c.Mirrors(); len(m) != 1 || m[0].Counts.Left(why) != 1 || !m[0].For["registry.example"].Resting().IsZero() != rests {
 			t.Errorf("%d: %+v, want resting %t", status, m, rests)
 		}
 	}
@@ -254,8 +258,8 @@ func TestPeersGetNoPrivateModels(t *testing.T) {
 			if asked := len(node.Asked()) > before; asked != tt.asked {
 				t.Errorf("Dragonfly was asked: %t, want %t", asked, tt.asked)
 			}
-			if n := c.Mirrors()[0].Counts.Failures.Load(); n > 0 {
-				t.Errorf("%d failures of Dragonfly were counted", n)
+			if last := c.Mirrors()[0].Counts.Last(); last.Err != nil {
+				t.Errorf("Dragonfly was left: %v", last)
 			}
 		})
 	}

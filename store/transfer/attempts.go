@@ -130,7 +130,7 @@ func (t *Attempts) open(src Source) bool {
 func (t *Attempts) Done(ctx context.Context, err error) {
 	err = Foreign(ctx, err)
 	if !t.Aside {
-		t.from.asked(t.Source, t.began, outcomeOf(ctx, t.Source, err))
+		t.from.asked(t.Source, t.began, outcomeOf(ctx, t.Source, err), err)
 	}
 	switch {
 	case err == nil:
@@ -208,6 +208,8 @@ func outcomeOf(ctx context.Context, src Source, err error) outcome {
 			return unclear // it may have the blob
 		}
 		return absent
+	case errors.Is(err, errSlow):
+		return slow
 	}
 	return failed
 }

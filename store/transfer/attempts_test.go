@@ -86,7 +86,7 @@ func TestAttempts(t *testing.T) {
 func TestAttemptsAtARestingMirror(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirrored(t, quick(), quick())
-		m.endpoint.leave(time.Now(), failed)
+		m.endpoint.leave(time.Now(), failed, nil)
 		time.Sleep(2 * time.Second)
 		if !m.endpoint.enter(true) {
 			t.Fatal("it rests")
@@ -122,10 +122,10 @@ func TestAttemptsAside(t *testing.T) {
 				t.Errorf("asked %s", got)
 			}
 		}
-		if n := m.endpoint.Counts.Failures.Load(); n > 0 {
+		if n := failures(m.endpoint); n > 0 {
 			t.Errorf("counted %d failures", n)
 		}
-		m.endpoint.leave(time.Now(), failed)
+		m.endpoint.leave(time.Now(), failed, nil)
 		if got := ask(); got != "origin mirror" {
 			t.Errorf("asked %s while the mirror rests", got)
 		}

@@ -48,9 +48,57 @@ type Endpoint struct {
 
 // Counts count what happens at endpoints.
 type Counts struct {
-	Bytes    atomic.Int64 // received
-	Failures atomic.Int64 // ranges that were asked for and had to come from elsewhere
-	Wrong    atomic.Int64 // files or chunks with wrong bytes, of which the origin had the right ones
+	Bytes atomic.Int64 // received
+	Wrong atomic.Int64 // files or chunks with wrong bytes, of which the origin had the right ones
+
+	mu   sync.Mutex // guards the following
+	left map[Reason]int64
+	last Left
+}
+
+// A Reason is why a mirror was left: a range that it was asked for had to come from elsewhere.
+type Reason string
+
+// The reasons.
+const (
+	Absent Reason = "absent" // it does not have the blob, or does not give it
+	Failed Reason = "failed" // it did not answer, or broke off
+	Slow   Reason = "slow"   // it was slower than MinRate, or much slower than others
+)
+
+// Reasons are all reasons.
+var Reasons = []Reason{Absent, Failed, Slow}
+
+// Left is one time that a mirror was left.
+type Left struct {
+	Reason Reason
+	Err    error
+	At     time.Time
+}
+
+// Left returns how often the endpoints were left for a reason.
+func (c *Counts) Left(r Reason) int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.left[r]
+}
+
+// Last returns the last time that one of the endpoints was left; zero if there is none.
+func (c *Counts) Last() Left {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.last
+}
+
+// leave counts that an endpoint is left.
+func (c *Counts) leave(r Reason, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.left == nil {
+		c.left = map[Reason]int64{}
+	}
+	c.left[r]++
+	c.last = Left{r, err, time.Now()}
 }
 
 // How mirrors are treated.
@@ -141,11 +189,12 @@ const (
 	good                   // it did what was asked for
 	absent                 // it does not have, or does not give, this blob
 	unasked                // ErrNotAsked
-	failed                 // it did not answer, or broke off, or was much slower than others
+	failed                 // it did not answer, or broke off
+	slow                   // it was much slower than others, or than is useful
 )
 
-// leave ends a request that began at a time.
-func (e *Endpoint) leave(began time.Time, o outcome) {
+// leave ends a request that began at a time, with the error that led to the outcome.
+func (e *Endpoint) leave(began time.Time, o outcome, err error) {
 	if !e.isMirror() {
 		return
 	}
@@ -156,10 +205,13 @@ func (e *Endpoint) leave(began time.Time, o outcome) {
 	case good:
 		e.rest = rest{}
 	case absent:
-		e.Counts.Failures.Add(1)
+		e.Counts.leave(Absent, err)
 		e.rest = rest{} // it answers
 	case failed:
-		e.Counts.Failures.Add(1)
+		e.Counts.leave(Failed, err)
+		e.rest.failed(began, 0)
+	case slow:
+		e.Counts.leave(Slow, err)
 		e.rest.failed(began, 0)
 	}
 }

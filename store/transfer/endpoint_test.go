@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -113,13 +114,39 @@ func TestMirrorMisses(t *testing.T) {
 		if mirror, origin := m.mirror.calls.Load(), m.origin.calls.Load(); mirror != 20 || origin != 1 {
 			t.Errorf("the mirror got %d requests and the origin %d, want 20 and 1", mirror, origin)
 		}
-		if failures, bytes := m.endpoint.Counts.Failures.Load(), m.endpoint.Counts.Bytes.Load(); failures != 1 || bytes != 19<<20 {
+		if failures, bytes := failures(m.endpoint), m.endpoint.Counts.Bytes.Load(); failures != 1 || bytes != 19<<20 {
 			t.Errorf("counted %d failures and %d bytes", failures, bytes)
 		}
 		if direct, mirrors := m.fetch.Flow.Received(); direct != 1<<20 || mirrors != 19<<20 {
 			t.Errorf("the work received %d bytes from the registry and %d from the mirror", direct, mirrors)
 		}
 	})
+}
+
+// TestMirrorReasons checks that it is known why a mirror was left.
+func TestMirrorReasons(t *testing.T) {
+	broken := errors.New("connection reset")
+	for want, mirror := range map[Reason]*server{
+		Absent: {err: errdefs.ErrNotFound}, Failed: {err: broken}, Slow: {bytes: 1 << 10, every: 100 * time.Millisecond},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMirrored(t, mirror, quick())
+			if last := m.endpoint.Counts.Last(); last != (Left{}) {
+				t.Errorf("before: %v", last)
+			}
+			if _, err := m.fetch.Range(t.Context(), nil, make([]byte, 1<<20), 0, nil); err != nil {
+				t.Fatal(err)
+			}
+			last := m.endpoint.Counts.Last()
+			if m.endpoint.Counts.Left(want) != 1 || failures(m.endpoint) != 1 || last.Reason != want || last.At.IsZero() {
+				t.Errorf("%s: %+v", want, last)
+			}
+			switch {
+			case want == Slow && (!errors.Is(last.Err, errSlow) || !strings.Contains(last.Err.Error(), " bytes in ")), want == Failed && !errors.Is(last.Err, broken):
+				t.Errorf("%s: %v", want, last.Err)
+			}
+		})
+	}
 }
 
 // TestAbsentOrigin checks that a source without the blob is not asked for each range, and does not disturb those that
@@ -164,13 +191,13 @@ func TestAbsentOrigin(t *testing.T) {
 func TestMirrorNotAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirrored(t, &server{err: fmt.Errorf("private: %w", ErrNotAsked)}, quick())
-		m.endpoint.leave(time.Now(), failed)
+		m.endpoint.leave(time.Now(), failed, nil)
 		rests := m.endpoint.Resting()
 		time.Sleep(2 * time.Second)
 		if src, err := m.fetch.Range(t.Context(), nil, make([]byte, 1<<20), 0, nil); err != nil || src.Endpoint.Mirror {
 			t.Errorf("got %v, %v", src.Endpoint.Name, err)
 		}
-		if n := m.endpoint.Counts.Failures.Load(); n != 1 || !m.endpoint.Resting().Equal(rests) {
+		if n := failures(m.endpoint); n != 1 || !m.endpoint.Resting().Equal(rests) {
 			t.Errorf("%d failures, and rests until %v, want 1 and %v", n, m.endpoint.Resting(), rests)
 		}
 		if !m.endpoint.enter(true) || m.endpoint.enter(true) {
@@ -347,18 +374,18 @@ func TestRests(t *testing.T) {
 			}
 			began := time.Now()
 			time.Sleep(time.Millisecond)
-			e.leave(began, failed)
-			e.leave(began, failed) // at the same time
+			e.leave(began, failed, nil)
+			e.leave(began, failed, nil) // at the same time
 			if got := time.Until(e.Resting()); got != want*time.Second {
 				t.Errorf("failure %d: a pause of %v, want %v", i, got, want*time.Second)
 			}
 			if e.enter(true) || !e.enter(false) {
 				t.Error("it is asked although there is another source, or not asked although there is none")
 			}
-			e.leave(time.Now(), unclear)
+			e.leave(time.Now(), unclear, nil)
 			time.Sleep(want * time.Second)
 		}
-		e.leave(time.Now(), good)
+		e.leave(time.Now(), good, nil)
 		if !e.Resting().IsZero() || !e.enter(true) || !e.enter(true) {
 			t.Error("it rests after a success")
 		}
@@ -406,4 +433,12 @@ func TestWrongMirrorIsAvoided(t *testing.T) {
 			t.Errorf("counted %d", n)
 		}
 	})
+}
+
+// failures returns how often a mirror was left.
+func failures(e *Endpoint) (n int64) {
+	for _, r := range Reasons {
+		n += e.Counts.Left(r)
+	}
+	return n
 }

@@ -3,6 +3,7 @@ package transfer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"maps"
@@ -288,7 +289,7 @@ func (f Fetch) watch(ctx context.Context, src Source, place *Slot, tried map[str
 		d = max(d, look)
 		if why := f.From.better(src, tried, float64(n)/d.Seconds()); why != nil {
 			f.From.slowed(src)
-			cancel(why)
+			cancel(fmt.Errorf("%d bytes in %v: %w", n, d.Round(time.Millisecond), why))
 			return
 		}
 		src.Endpoint.received(n, d)

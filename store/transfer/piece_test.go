@@ -243,8 +243,8 @@ func TestJoinAfterTheLast(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		synctest.Wait()
-		if src, err := f.Range(t.Context(), nil, make([]byte, 1<<10), 0, nil); err != nil || src.Endpoint.Counts.Failures.Load() != 0 {
-			t.Errorf("%d failures of the mirror, %v", src.Endpoint.Counts.Failures.Load(), err)
+		if src, err := f.Range(t.Context(), nil, make([]byte, 1<<10), 0, nil); err != nil || failures(src.Endpoint) != 0 {
+			t.Errorf("%d failures of the mirror, %v", failures(src.Endpoint), err)
 		}
 		time.Sleep(time.Second) // the first request ends
 	})

@@ -203,10 +203,10 @@ func (s *Sources) demote(src Source, d time.Duration) {
 // asked records the result of a request that began at a time. One absent range of a mirror is one: it can be that no
 // node that has it answered in time. What has not the blob otherwise is asked after others for a while: each request
 // would take a slot from one that runs.
-func (s *Sources) asked(src Source, began time.Time, o outcome) {
+func (s *Sources) asked(src Source, began time.Time, o outcome, err error) {
 	free := 0
 	if src.Endpoint.isMirror() {
-		src.Endpoint.leave(began, o)
+		src.Endpoint.leave(began, o, err)
 		free = 1
 	}
 	s.mu.Lock()

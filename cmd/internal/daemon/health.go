@@ -20,6 +20,7 @@ import (
 	"github.com/ballast-dev/ballast/snapshotter/tree"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/durable"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
@@ -161,8 +162,14 @@ func (d *Daemon) mirrors() (out []wire.Mirror) {
 	now := time.Now()
 	for _, m := range d.remote.Mirrors() {
 		a := wire.Mirror{
-			Address: m.Address, Bytes: m.Counts.Bytes.Load(), Failures: m.Counts.Failures.Load(), Wrong: m.Counts.Wrong.Load(),
+			Address: m.Address, Bytes: m.Counts.Bytes.Load(), Wrong: m.Counts.Wrong.Load(), Left: map[string]int64{},
 			Shunned: map[string]time.Time{}, Resting: map[string]time.Time{},
+		}
+		for _, r := range transfer.Reasons {
+			a.Left[string(r)] = m.Counts.Left(r)
+		}
+		if last := m.Counts.Last(); last.Err != nil {
+			a.Last = &wire.Left{Reason: string(last.Reason), Error: last.Err.Error(), At: last.At}
 		}
 		for registry, e := range m.For {
 			if t := e.AvoidedUntil(); t.After(now) {

@@ -60,14 +60,33 @@ type Health struct {
 
 // Mirror is what is known about a mirror.
 type Mirror struct {
-	Address  string `json:"address"`
-	Bytes    int64  `json:"bytes"`    // received
-	Failures int64  `json:"failures"` // ranges that it was asked for and that came from elsewhere
-	Wrong    int64  `json:"wrong"`    // files and chunks with wrong bytes
+	Address string `json:"address"`
+	Bytes   int64  `json:"bytes"` // received
+	Wrong   int64  `json:"wrong"` // files and chunks with wrong bytes
+
+	// Left is how often a range that it was asked for came from elsewhere, by reason: absent, failed, or slow. Last is
+	// the last time.
+	Left map[string]int64 `json:"left"`
+	Last *Left            `json:"last,omitempty"`
 
 	// Shunned is when it is asked again after wrong bytes, and Resting when after other failures, by registry.
 	Shunned map[string]time.Time `json:"shunned,omitempty"`
 	Resting map[string]time.Time `json:"resting,omitempty"`
+}
+
+// Why returns the reason why the mirror was left last, and "" if it never was.
+func (m Mirror) Why() string {
+	if m.Last == nil {
+		return ""
+	}
+	return m.Last.Reason + ": " + m.Last.Error
+}
+
+// Left is one time that a mirror was left.
+type Left struct {
+	Reason string    `json:"reason"`
+	Error  string    `json:"error"`
+	At     time.Time `json:"at"`
 }
 
 // MaxReached limits the registries in a request of Client.Reached.

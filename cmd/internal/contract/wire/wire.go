@@ -78,6 +78,9 @@ type Status struct {
 
 	// WaitingReads is the number of reads of incomplete files that wait for bytes.
 	WaitingReads int64 `json:"waitingReads"`
+
+	// Mirrors are the mirrors that were used since the daemon was started.
+	Mirrors []Mirror `json:"mirrors,omitempty"`
 }
 
 // A Kind is what a job does, and for which client.

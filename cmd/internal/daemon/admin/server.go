@@ -135,7 +135,11 @@ func (h *Handler) requests() http.Handler {
 	mux.Handle("GET /v1/order", named(h.order))
 	mux.Handle("DELETE /v1/image", named(h.removeImage))
 	mux.Handle("GET /v1/removal", named(h.planRemoval))
-	mux.Handle("GET /v1/status", query(func(ctx context.Context) (wire.Status, error) { return h.Jobs.Status(ctx), nil }))
+	mux.Handle("GET /v1/status", query(func(ctx context.Context) (wire.Status, error) {
+		s := h.Jobs.Status(ctx)
+		_, s.Mirrors = h.Node.Received()
+		return s, nil
+	}))
 	mux.Handle("GET /v1/pins", query(h.pins))
 	mux.Handle("PUT /v1/pin", request(h.pin))
 	mux.Handle("DELETE /v1/pin", named(h.unpin))

@@ -251,7 +251,7 @@ type mirrorCollector func() []wire.Mirror
 var (
 	mirrorLabels   = []string{"mirror"}
 	mirrorBytes    = prometheus.NewDesc("ballast_mirror_bytes_total", "Bytes received from a mirror.", mirrorLabels, nil)
-	mirrorFailures = prometheus.NewDesc("ballast_mirror_failures_total", "Ranges that a mirror was asked for and that came from elsewhere.", mirrorLabels, nil)
+	mirrorFailures = prometheus.NewDesc("ballast_mirror_failures_total", "Ranges that a mirror was asked for and that came from elsewhere, by reason.", []string{"mirror", "reason"}, nil)
 	mirrorWrong    = prometheus.NewDesc("ballast_mirror_wrong_total", "Files and chunks of which a mirror sent wrong bytes and the registry the right ones.", mirrorLabels, nil)
 )
 
@@ -265,8 +265,11 @@ func (mirrorCollector) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (c mirrorCollector) Collect(ch chan<- prometheus.Metric) {
 	for _, mirror := range c() {
-		for desc, n := range map[*prometheus.Desc]int64{mirrorBytes: mirror.Bytes, mirrorFailures: mirror.Failures, mirrorWrong: mirror.Wrong} {
+		for desc, n := range map[*prometheus.Desc]int64{mirrorBytes: mirror.Bytes, mirrorWrong: mirror.Wrong} {
 			ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n), mirror.Address)
+		}
+		for reason, n := range mirror.Left {
+			ch <- prometheus.MustNewConstMetric(mirrorFailures, prometheus.CounterValue, float64(n), mirror.Address, reason)
 		}
 	}
 }

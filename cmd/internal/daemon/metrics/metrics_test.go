@@ -31,12 +31,12 @@ func TestFormatLabel(t *testing.T) {
 func TestMirrorMetrics(t *testing.T) {
 	m := New(storetest.Open(t, t.TempDir(), store.Options{}), wire.Version{}, slog.New(slog.DiscardHandler))
 	m.WatchSources(func() int64 { return 7 }, func() []wire.Mirror {
-		return []wire.Mirror{{Address: "http://a/v2", Bytes: 5, Failures: 2, Wrong: 1}, {Address: "http://b/v2"}}
+		return []wire.Mirror{{Address: "http://a/v2", Bytes: 5, Left: map[string]int64{"slow": 2}, Wrong: 1}, {Address: "http://b/v2"}}
 	})
 	got := httptest.NewRecorder()
 	m.Handler().ServeHTTP(got, httptest.NewRequest("GET", "/metrics", nil))
 	for _, want := range []string{
-		`ballast_registry_bytes_total 7`, `ballast_mirror_bytes_total{mirror="http://a/v2"} 5`, `ballast_mirror_failures_total{mirror="http://a/v2"} 2`,
+		`ballast_registry_bytes_total 7`, `ballast_mirror_bytes_total{mirror="http://a/v2"} 5`, `ballast_mirror_failures_total{mirror="http://a/v2",reason="slow"} 2`,
 		`ballast_mirror_wrong_total{mirror="http://a/v2"} 1`, `ballast_mirror_wrong_total{mirror="http://b/v2"} 0`,
 	} {
 		if !strings.Contains(got.Body.String(), want+"\n") {

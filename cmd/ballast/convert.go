@@ -56,6 +56,8 @@ Forms (--as):
              zstd-chunked (tars) compresses the files in chunks
   modelpack  a ModelPack artifact with a raw layer for each file, or a tar with --tar. "oras pull"
              writes the files
+  cnai       the same with the types of CNAI, the former name of ModelPack, and a tar for each file, as
+             modctl v0.2.2 writes and reads it
   image      an ordinary image of tars, for any runtime. With --compress zstd-chunked, Podman downloads
              single chunks, and other runtimes read ordinary zstd
   carton     a packed carton, a file. A carton is written as it was; of any other model, --runner and

@@ -21,7 +21,7 @@ func (p *publication) flags(c *cobra.Command) {
 	f.StringVar(&p.name, "name", "", "`name` of the model in its config")
 	f.StringVar(&p.version, "version", "", "`version` of the model in its config")
 	f.StringArrayVar(&p.licenses, "license", nil, "`licence` of the model in its config, an SPDX expression (repeatable; default: that of README.md or of the weights)")
-	f.StringArrayVar(&p.annotations, "annotation", nil, "for modelpack and image: an annotation of the manifest, `KEY=VALUE` (repeatable)")
+	f.StringArrayVar(&p.annotations, "annotation", nil, "for modelpack, cnai and image: an annotation of the manifest, `KEY=VALUE` (repeatable)")
 }
 
 // inConfig reports whether something goes into the config.

@@ -235,7 +235,7 @@ func TestModelsInOutputAndCompletion(t *testing.T) {
 		{[]string{"rm", one, ""}, []string{two}},
 		{[]string{"unpin", ""}, []string{one}},
 		{[]string{"ls", "-o", ""}, []string{"table", "json"}},
-		{[]string{"convert", "--as", ""}, []string{"ballast", "modelpack", "image", "carton"}},
+		{[]string{"convert", "--as", ""}, []string{"ballast", "modelpack", "cnai", "image", "carton"}},
 		{[]string{"convert", "--compress", ""}, []string{"zstd-seekable", "zstd-chunked"}},
 	} {
 		got := s.complete(t, tt.args...)

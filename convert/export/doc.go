@@ -17,6 +17,7 @@
 //	           table also has digests of the chunks of raw files and of those in plain tars, so its
 //	           digest differs from that of the facade; without chunks it is the same
 //	modelpack  a ModelPack artifact: a raw layer, or a tar, for each file
+//	cnai       a CNAI artifact: a tar for each file
 //	image      an OCI image of plain tars that any runtime unpacks
 //
 // # Chunks
@@ -60,8 +61,8 @@
 // # Determinism
 //
 // The same source gives the same manifest, whatever its name and its target: files are ordered by
-// kind and path, and times are those of the source or 1970. The files of a directory have no times, belong to root, and
-// are executable or not.
+// kind and path, and owners and times are those of the source, or root and 1970. The files of a
+// directory have neither, and are executable or not.
 //
 // # Facts about the model
 //
@@ -73,7 +74,7 @@
 // # Documents of the origin
 //
 // The manifest and the config of the origin are kept: with --as ballast as in convert/image, and
-// with --as modelpack in annotations if they are small, otherwise as documents, unless a
+// with --as modelpack and cnai in annotations if they are small, otherwise as documents, unless a
 // file of the model has the same content. So the origin can be restored byte for byte, as long as
 // its blobs are files too. Result.Losses lists what the form has no place for.
 package export

@@ -26,12 +26,13 @@ type Form string
 const (
 	FormBallast   Form = "ballast"
 	FormModelPack Form = "modelpack"
+	FormCNAI      Form = "cnai"
 	FormImage     Form = "image"
 )
 
 // Forms returns all forms.
 func Forms() []string {
-	return []string{string(FormBallast), string(FormModelPack), string(FormImage)}
+	return []string{string(FormBallast), string(FormModelPack), string(FormCNAI), string(FormImage)}
 }
 
 // ParseForm returns the Form with a name, or errdefs.ErrInvalidArgument.
@@ -86,8 +87,8 @@ type Options struct {
 	// the model.
 	Referrer bool
 
-	// Annotations are added to the manifest; FormModelPack and FormImage: nodes build the manifest of FormBallast
-	// from its table, without others.
+	// Annotations are added to the manifest; not with FormBallast: nodes build that manifest from the table, without
+	// others.
 	Annotations map[string]string
 
 	// Force replaces what has the name of the target, whatever it is.
@@ -159,13 +160,13 @@ func (o Options) Check() error {
 	var text string
 	switch {
 	case o.Tar && form != FormModelPack:
-		text = fmt.Sprintf("tars are for %s", FormModelPack)
+		text = fmt.Sprintf("only the form %s has a choice of raw layers or tars", FormModelPack)
 	case o.NoChunks && form != FormBallast:
 		text = fmt.Sprintf("only the form %s has digests of chunks to leave out", FormBallast)
 	case o.Compress != CompressNone && (form != FormBallast || o.NoChunks) && (form != FormImage || o.Compress != CompressChunked):
 		text = fmt.Sprintf("compression is for %s with digests of chunks, and %s for %s", FormBallast, CompressChunked, FormImage)
 	case len(o.Annotations) > 0 && form == FormBallast:
-		text = fmt.Sprintf("annotations are for %s and %s: nodes build the manifest of %s themselves", FormModelPack, FormImage, FormBallast)
+		text = fmt.Sprintf("annotations are for the other forms: nodes build the manifest of %s themselves", FormBallast)
 	case o.Referrer && (form != FormBallast || !o.NoChunks):
 		text = fmt.Sprintf("a referrer is %s without digests of chunks: it is what a node makes", FormBallast)
 	default:

@@ -56,6 +56,7 @@ var forms = []struct {
 	{"ballast-chunked", export.Options{Form: export.FormBallast, Compress: export.CompressChunked}},
 	{"modelpack", export.Options{Form: export.FormModelPack}},
 	{"modelpack-tar", export.Options{Form: export.FormModelPack, Tar: true}},
+	{"cnai", export.Options{Form: export.FormCNAI}},
 	{"image", export.Options{Form: export.FormImage}},
 	{"image-chunked", export.Options{Form: export.FormImage, Compress: export.CompressChunked}},
 }

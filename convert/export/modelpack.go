@@ -30,15 +30,38 @@ var kindOrder = []mediatype.Kind{
 	mediatype.KindWeightConfig, mediatype.KindWeight, mediatype.KindCode, mediatype.KindDoc, mediatype.KindDataset,
 }
 
+// A dialect has the names of ModelPack or of CNAI.
+type dialect struct {
+	format             mediatype.Format
+	manifest, config   string // media types
+	filepath, metadata string // annotation keys
+}
+
+var (
+	modelPack = dialect{mediatype.FormatModelPack, mediatype.ModelPackManifest, mediatype.ModelPackConfig, mediatype.AnnotationFilepath, mediatype.AnnotationMetadata}
+	cnai      = dialect{mediatype.FormatCNAI, mediatype.CNAIManifest, mediatype.CNAIConfig, mediatype.CNAIFilepath, mediatype.CNAIMetadata}
+)
+
 // planModelPack plans a ModelPack artifact.
 func (j *job) planModelPack(ctx context.Context) (*plan, error) {
+	return j.planArtifact(ctx, modelPack, j.o.Tar)
+}
+
+// planCNAI plans a CNAI artifact, as modctl v0.2.2 builds it with --raw=false: a tar for each file, and the config of
+// ModelPack. Links are files: modctl follows links when it builds, and leaves them out when it extracts.
+func (j *job) planCNAI(ctx context.Context) (*plan, error) {
+	return j.planArtifact(ctx, cnai, true)
+}
+
+// planArtifact plans an artifact with a raw layer, or a tar, for each file.
+func (j *job) planArtifact(ctx context.Context, d dialect, tars bool) (*plan, error) {
 	files, err := j.files(ctx)
 	if err != nil {
 		return nil, err
 	}
 	annotations := image.Origin(j.src.Model.Table.Origin)
 	files = j.keepOrigin(files, annotations)
-	if !j.o.Tar {
+	if !tars || d == cnai {
 		files = j.withoutLinks(files)
 	}
 	files = withoutFullDirs(files)
@@ -47,7 +70,7 @@ func (j *job) planModelPack(ctx context.Context) (*plan, error) {
 	})
 	p := &plan{items: j.hidden()}
 	for _, f := range files {
-		it, err := itemOf(f, j.o.Tar)
+		it, err := d.item(f, tars)
 		if err != nil {
 			return nil, err
 		}
@@ -72,8 +95,8 @@ func (j *job) planModelPack(ctx context.Context) (*plan, error) {
 	}
 	j.archivesLost()
 	p.documents = func(all []*item) (documents, error) {
-		docs, err := artifactDocuments(cfg, all, annotations)
-		if !j.o.Tar {
+		docs, err := d.documents(cfg, all, annotations)
+		if !tars {
 			docs.files = func() ([]filetable.File, error) { return rawFiles(all), nil }
 		}
 		return docs, err
@@ -81,7 +104,7 @@ func (j *job) planModelPack(ctx context.Context) (*plan, error) {
 	return p, nil
 }
 
-// annotate adds the annotations of the publisher. Those of ballast and ModelPack have a meaning for their readers.
+// annotate adds the annotations of the publisher. Those of ballast, ModelPack and CNAI have a meaning for readers.
 func (j *job) annotate(annotations map[string]string) error {
 	for k, v := range j.o.Annotations {
 		if mediatype.IsOwnAnnotation(k) {
@@ -92,19 +115,19 @@ func (j *job) annotate(annotations map[string]string) error {
 	return nil
 }
 
-// itemOf returns the item of one file.
-func itemOf(f file, packed bool) (it *item, err error) {
+// item returns the item of one file.
+func (d dialect) item(f file, packed bool) (it *item, err error) {
 	kind, title := cmp.Or(f.kind, convert.KindByPath(f.Path)), f.Path
 	if packed || f.Type != filetable.TypeReg {
 		title += ".tar"
-		if it, err = tarItem(f.Path, []file{f}, mediatype.Layer(mediatype.FormatModelPack, kind, filetable.ArchiveTar, filetable.CodecNone)); err != nil {
+		if it, err = tarItem(f.Path, []file{f}, mediatype.Layer(d.format, kind, filetable.ArchiveTar, filetable.CodecNone)); err != nil {
 			return nil, err
 		}
 	} else {
 		it = &item{name: f.Path, open: f.open, fromBlob: f.fromBlob, desc: ocispec.Descriptor{
-			MediaType: mediatype.Layer(mediatype.FormatModelPack, kind, filetable.ArchiveNone, filetable.CodecNone), Digest: f.Digest, Size: f.Size}}
+			MediaType: mediatype.Layer(d.format, kind, filetable.ArchiveNone, filetable.CodecNone), Digest: f.Digest, Size: f.Size}}
 	}
-	it.desc.Annotations = map[string]string{mediatype.AnnotationFilepath: f.Path, mediatype.AnnotationMetadata: string(encode(metadataOf(f))),
+	it.desc.Annotations = map[string]string{d.filepath: f.Path, d.metadata: string(encode(metadataOf(f))),
 		mediatype.AnnotationTitle: title} // the file name for tools without model support
 	return it, nil
 }
@@ -221,18 +244,18 @@ func (j *job) archivesLost() {
 	}
 }
 
-// artifactDocuments returns the manifest and the config of an artifact.
-func artifactDocuments(cfg convert.Config, all []*item, annotations map[string]string) (documents, error) {
+// documents returns the manifest and the config of an artifact.
+func (d dialect) documents(cfg convert.Config, all []*item, annotations map[string]string) (documents, error) {
 	m := ocispec.Manifest{
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: mediatype.OCIManifest,
-		ArtifactType: mediatype.ModelPackManifest, Annotations: annotations,
+		ArtifactType: d.manifest, Annotations: annotations,
 	}
 	cfg.ModelFS = convert.ModelFS{Type: "layers"}
 	for _, s := range all {
 		m.Layers = append(m.Layers, s.desc)
 		cfg.ModelFS.DiffIDs = append(cfg.ModelFS.DiffIDs, s.desc.Digest)
 	}
-	docs := describedBy(m, mediatype.ModelPackConfig, encode(cfg))
+	docs := describedBy(m, d.config, encode(cfg))
 	return docs, checkManifest(len(docs.manifest), len(all))
 }
 

@@ -107,6 +107,7 @@ func (d *documents) desc() ocispec.Descriptor {
 var planners = map[Form]func(*job, context.Context) (*plan, error){
 	FormBallast:   (*job).planBallast,
 	FormModelPack: (*job).planModelPack,
+	FormCNAI:      (*job).planCNAI,
 	FormImage:     (*job).planImage,
 }
 

@@ -110,14 +110,14 @@ func TestChosenIsDescribed(t *testing.T) {
 func TestAnnotations(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, map[string]string{"config.json": "{}"})
-	for _, form := range []export.Form{export.FormModelPack, export.FormImage} {
+	for _, form := range []export.Form{export.FormModelPack, export.FormCNAI, export.FormImage} {
 		var out string
 		run := func(key string) error {
 			out = t.TempDir()
 			_, err := export.Run(t.Context(), opened(t, dir, convert.Choice{}), toLayout(t, out, "1"), export.Options{Form: form, Annotations: map[string]string{key: "a=b"}})
 			return err
 		}
-		for _, key := range []string{"dev.ballast.origin.digest", "org.cncf.model.filepath"} {
+		for _, key := range []string{"dev.ballast.origin.digest", "org.cncf.model.filepath", "org.cnai.model.filepath"} {
 			if err := run(key); !errdefs.IsInvalidArgument(err) {
 				t.Errorf("%s: %s: %v", form, key, err)
 			}

@@ -48,6 +48,7 @@ func TestSign(t *testing.T) {
 		{"modelpack of an archive", packed, export.Options{Form: export.FormModelPack}, false, true},
 		{"ballast of an archive", packed, export.Options{}, true, false},
 		{"tars", raw, export.Options{Form: export.FormModelPack, Tar: true}, true, false},
+		{"cnai", raw, export.Options{Form: export.FormCNAI}, true, false},
 		{"image", raw, export.Options{Form: export.FormImage}, false, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -119,5 +119,5 @@ func first(annotations map[string]string, keys ...string) string {
 
 // IsOwnAnnotation reports whether an annotation has a meaning for readers of models, and is not a remark of people.
 func IsOwnAnnotation(key string) bool {
-	return strings.HasPrefix(key, "dev.ballast.") || strings.HasPrefix(key, keyModelPack)
+	return strings.HasPrefix(key, "dev.ballast.") || strings.HasPrefix(key, keyModelPack) || strings.HasPrefix(key, keyCNAI)
 }

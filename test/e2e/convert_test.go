@@ -29,6 +29,7 @@ func TestConvert(t *testing.T) {
 		{"ballast", "ballast", nil},
 		{"modelpack", "ballast", nil},
 		{"modelpack", "ballast", []string{"--tar"}},
+		{"cnai", "ballast", nil},
 		{"image", "overlayfs", nil},
 		{"image", "ballast", nil},
 	} {

@@ -88,7 +88,7 @@ func TestSchema(t *testing.T) {
 	for i, b := range append(all, converttest.OllamaTensors(converttest.TensorNamed, converttest.Tensors(20, 512)).Built) {
 		from := reg.Ref("from/"+b.Name, fmt.Sprint(i))
 		reg.Push(t, "from/"+b.Name, fmt.Sprint(i), node.Artifact{Manifest: b.Manifest, MediaType: b.MediaType, Blobs: b.Blobs})
-		for _, o := range []export.Options{{Form: export.FormModelPack}, {Form: export.FormModelPack, Tar: true}, {}, {Compress: export.CompressSeekable}} {
+		for _, o := range []export.Options{{Form: export.FormModelPack}, {Form: export.FormModelPack, Tar: true}, {Form: export.FormCNAI}, {}, {Compress: export.CompressSeekable}} {
 			dir := t.TempDir()
 			l, err := layout.Create(dir, "1")
 			if err != nil {
@@ -97,7 +97,10 @@ func TestSchema(t *testing.T) {
 			defer l.Close()
 			m := convert(t, from, l, o)
 			config := blobOf(t, dir, m.Config.Digest)
-			if o.Form == export.FormModelPack {
+			if o.Form == export.FormCNAI {
+				m = renamed(t, m)
+			}
+			if o.Form != "" {
 				if err := checkManifest(m); err != nil {
 					t.Errorf("%s as %+v: manifest: %v", b.Name, o, err)
 				}
@@ -109,6 +112,22 @@ func TestSchema(t *testing.T) {
 			}
 		}
 	}
+}
+
+// renamed returns a manifest of CNAI with the names of ModelPack, which differ in the same four letters everywhere.
+func renamed(t *testing.T, m ocispec.Manifest) (as ocispec.Manifest) {
+	t.Helper()
+	p, err := json.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Contains(p, []byte(".cncf.")) {
+		t.Errorf("CNAI with names of ModelPack: %s", p)
+	}
+	if err := json.Unmarshal(bytes.ReplaceAll(p, []byte(".cnai."), []byte(".cncf.")), &as); err != nil {
+		t.Fatal(err)
+	}
+	return as
 }
 
 // withoutImage returns the ModelPack config in an image config.

@@ -64,7 +64,7 @@ func (a *app) root() *cobra.Command {
 		a.prefetchCommand(), a.pullCommand(), a.importCommand(), a.seedCommand(), a.pauseCommand(), a.resumeCommand(),
 		a.lsCommand(), a.statusCommand(), a.topCommand(), a.inspectCommand(), a.whyCommand(), a.dfCommand(), a.rmCommand(),
 		a.pinCommand(), a.unpinCommand(), a.gcCommand(), a.verifyCommand(), a.pathCommand(), a.resolveCommand(), a.recordCommand(), a.mountCommand(), a.unmountCommand(),
-		a.convertCommand(), a.digestCommand(),
+		a.convertCommand(), a.digestCommand(), a.dockerCredentialCommand(),
 		a.setupCommand(), a.doctorCommand(), a.configCommand(), a.nodeCommand(), a.versionCommand(),
 	)
 	c.SetHelpCommand(helpCommand(c))

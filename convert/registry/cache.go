@@ -1,6 +1,8 @@
 package registry
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"time"
 )
@@ -48,4 +50,14 @@ func (c *cache[K, V]) put(k K, v V) {
 		}
 	}
 	c.m[k] = cached[V]{v, now.Add(cacheTime)}
+}
+
+// last returns the keys that were put last, newest first, at most n.
+func (c *cache[K, V]) last(n int) []K {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	keys := slices.SortedFunc(maps.Keys(c.m), func(a, b K) int { return c.m[b].until.Compare(c.m[a].until) })
+	keys = slices.DeleteFunc(keys, func(k K) bool { return now.After(c.m[k].until) })
+	return keys[:min(len(keys), n)]
 }

@@ -213,6 +213,9 @@ func (h *Handler) writeError(w http.ResponseWriter, r *http.Request, err error) 
 	}
 	level("request refused", "path", r.URL.Path, "ns", r.URL.Query().Get("ns"), "status", e.status, "err", err)
 	if e.status == http.StatusUnauthorized {
+		if t, err := parseTarget(r.URL); err == nil {
+			h.asked.put(nameOf(t.ref), true)
+		}
 		w.Header().Set("WWW-Authenticate", challenge(r, e.text))
 	}
 	if ra, ok := errors.AsType[*transfer.RetryAfterError](err); ok {

@@ -63,6 +63,7 @@ type Handler struct {
 	recent   cache[accessKey, remote.Manifest] // manifests that passed unchanged
 	missing  cache[accessKey, bool]            // digests that were not found
 	walked   cache[accessKey, bool]            // repositories whose tags were searched, and whether some could not be read; without a digest
+	asked    cache[name, bool]                 // repositories for which callers were asked for credentials
 }
 
 // HeaderNext is a request header of clients that can ask the registry themselves for blobs that the
@@ -154,7 +155,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	as, err := h.callerOf(r, t.ref.Host)
+	as, err := h.callerOf(r, nameOf(t.ref))
 	if err != nil {
 		return err
 	}

@@ -59,29 +59,36 @@ func (t *tokens) cipher() cipher.AEAD {
 	return t.aead
 }
 
-// bound returns the authenticated data of the tokens for a host.
-func bound(host string) []byte { return []byte(host) }
+// seal returns a value that nobody else can read or change. use is what it can be used for, and must be given to open.
+func (t *tokens) seal(v any, use string) string {
+	p, err := json.Marshal(v)
+	if err != nil {
+		panic("registry: internal error: " + err.Error()) // strings and times can be encoded
+	}
+	return base64.RawURLEncoding.EncodeToString(t.cipher().Seal(nil, nil, p, []byte(use)))
+}
+
+// open reads what seal has returned, and reports whether it was that, for this use.
+func (t *tokens) open(sealed, use string, v any) bool {
+	p, err := base64.RawURLEncoding.DecodeString(sealed)
+	if err == nil {
+		p, err = t.cipher().Open(nil, nil, p, []byte(use))
+	}
+	return err == nil && json.Unmarshal(p, v) == nil
+}
+
+// useFor is the use of the tokens for a host.
+func useFor(host string) string { return "host " + host }
 
 // issue returns a token of a caller for a host.
 func (t *tokens) issue(host string, as caller) string {
-	p, err := json.Marshal(grant{time.Now().Add(tokenTime), as.given, as.creds.Username, as.creds.Secret})
-	if err != nil {
-		panic("registry: internal error: " + err.Error()) // strings can be encoded
-	}
-	return base64.RawURLEncoding.EncodeToString(t.cipher().Seal(nil, nil, p, bound(host)))
+	return t.seal(grant{time.Now().Add(tokenTime), as.given, as.creds.Username, as.creds.Secret}, useFor(host))
 }
 
 // caller returns the caller with a token for a host; ok is false if it is none, or has expired.
 func (t *tokens) caller(host, token string) (as caller, ok bool) {
-	p, err := base64.RawURLEncoding.DecodeString(token)
-	if err != nil {
-		return caller{}, false
-	}
-	if p, err = t.cipher().Open(nil, nil, p, bound(host)); err != nil {
-		return caller{}, false
-	}
 	var g grant
-	if err := json.Unmarshal(p, &g); err != nil || time.Now().After(g.Until) {
+	if !t.open(token, useFor(host), &g) || time.Now().After(g.Until) {
 		return caller{}, false
 	}
 	if !g.Given {
@@ -99,16 +106,19 @@ func basic(r *http.Request) (as caller, ok bool) {
 	return with(remote.Credentials{Username: user, Secret: secret}), true
 }
 
-// callerOf returns the sender of a request for something of a host.
-func (h *Handler) callerOf(r *http.Request, host string) (caller, error) {
-	if as, ok := basic(r); ok {
-		return as, nil
-	}
-	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+// callerOf returns the sender of a request for something of a repository.
+func (h *Handler) callerOf(r *http.Request, n name) (caller, error) {
+	as, ok := basic(r)
 	if !ok {
-		return caller{}, nil
+		token, given := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		if !given {
+			return caller{}, nil
+		}
+		as, ok = h.tokens.caller(n.host, token)
 	}
-	as, ok := h.tokens.caller(host, token)
+	if ok {
+		as, ok = h.tokens.standsFor(as, n)
+	}
 	if !ok {
 		return caller{}, &refusal{status: http.StatusUnauthorized, code: codeUnauthorized, text: "the token of the facade is not valid any more"}
 	}

@@ -123,5 +123,5 @@ func (r *Repository) advise(err error) error {
 		}
 		return fmt.Errorf("%w; log in, for upstream.docker_config: docker login %s", err, r.ref.Host)
 	}
-	return fmt.Errorf("no credentials for %s: the pod needs imagePullSecrets (ctr: --user), or list %s in upstream.share_credentials: %w", r, r.ref.Host, err)
+	return fmt.Errorf("no credentials for %s: the pod needs imagePullSecrets (ctr: --user, nerdctl: ballast docker-credential), or list %s in upstream.share_credentials: %w", r, r.ref.Host, err)
 }

@@ -13,10 +13,11 @@ type nerdctl struct {
 	t     *testing.T
 	n     *node.Node
 	flags []string
+	env   []string // besides that of the node
 }
 
 func newNerdctl(t *testing.T, n *node.Node, snapshotter string) *nerdctl {
-	return &nerdctl{t, n, []string{tool(t, "nerdctl"), "--address", n.Socket(), "--snapshotter", snapshotter, "--hosts-dir", n.HostsDir(),
+	return &nerdctl{t: t, n: n, flags: []string{tool(t, "nerdctl"), "--address", n.Socket(), "--snapshotter", snapshotter, "--hosts-dir", n.HostsDir(),
 		"--data-root", filepath.Join(n.Dir, "nerdctl"), "--cni-path", filepath.Join(n.Dir, "cni"), "--cni-netconfpath", filepath.Join(n.Dir, "nerdctl-cni"),
 		"--cgroup-manager", "cgroupfs"}}
 }
@@ -24,7 +25,7 @@ func newNerdctl(t *testing.T, n *node.Node, snapshotter string) *nerdctl {
 // run runs nerdctl, which must succeed.
 func (c *nerdctl) run(args ...string) string {
 	c.t.Helper()
-	return run(c.t, c.n.Env(), append(append([]string{}, c.flags...), args...)...)
+	return run(c.t, append(c.n.Env(), c.env...), append(append([]string{}, c.flags...), args...)...)
 }
 
 // container runs a container without a network.

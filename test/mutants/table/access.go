@@ -66,11 +66,23 @@ var access = []Mutant{
 		`tries := []caller{as, {}}`, `tries := []caller{{}, as}`,
 		"convert/registry", "TestCallersSecret"},
 	{11, "a token of the facade opens every registry", "convert/registry/token.go",
-		`return []byte(host)`, `return []byte("")`,
+		`return "host " + host`, `return "host"`,
 		"convert/registry", "TestTokens"},
 	{11, "a token of the facade never ends", "convert/registry/token.go",
-		`err != nil || time.Now().After(g.Until)`, `err != nil`,
+		`&g) || time.Now().After(g.Until)`, `&g)`,
 		"convert/registry", "TestTokens"},
+	{11, "a password of the credential helper opens every repository", "convert/registry/login.go",
+		`creds, ok := l.Of[n.String()]`, `var creds remote.Credentials
+		for _, creds = range l.Of {
+			ok = true
+		}`,
+		"convert/registry", "TestLogin"},
+	{11, "a password of the credential helper never ends", "convert/registry/login.go",
+		`&l) || time.Now().After(l.Until)`, `&l)`,
+		"convert/registry", "TestLogin"},
+	{12, "a registry gets passwords of the credential helper that are not valid", "convert/registry/login.go",
+		`		return caller{}, false`, `		return as, true`,
+		"convert/registry", "TestLogin"},
 	{12, "targets of redirects get credentials", "convert/remote/request.go",
 		`q.set(req.Header)
 		req.Header.Set("User-Agent", r.userAgent())`, `q.set(req.Header)

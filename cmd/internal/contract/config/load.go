@@ -108,6 +108,15 @@ func fromEnvironment(c *Config) {
 	}
 }
 
+// UserDockerConfig returns the docker config file of the user of this process, where docker and nerdctl look for it.
+func UserDockerConfig() (string, error) {
+	if dir := os.Getenv("DOCKER_CONFIG"); dir != "" {
+		return filepath.Join(dir, "config.json"), nil
+	}
+	home, err := os.UserHomeDir()
+	return filepath.Join(home, ".docker", "config.json"), err
+}
+
 // AdminAddress returns the admin socket for a client: flag if not empty, then $BALLAST_ADMIN, then
 // the one in c.
 func AdminAddress(flag string, c *Config) string {

@@ -8,6 +8,8 @@
 //	GET    /v1/version
 //	GET    /v1/health             facts for "ballast doctor"
 //	GET    /v1/registries?name=R&name=S   []Reached: whether registries answer ballastd
+//	GET    /v1/asked              Asked: repositories for which pulls were asked for credentials
+//	POST   /v1/login              Login → Password, which stands for credentials at the facade
 //	GET    /v1/images             all images
 //	GET    /v1/image?name=N       one image with its files; N is a reference or a digest
 //	DELETE /v1/image?name=N

@@ -12,12 +12,14 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 	"github.com/ballast-dev/ballast/cmd/internal/daemon/admin"
 	"github.com/ballast-dev/ballast/cmd/internal/daemon/care"
 	"github.com/ballast-dev/ballast/cmd/internal/daemon/jobs"
+	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
@@ -40,19 +42,20 @@ func FuzzRequest(f *testing.F) {
 	verifies := &fakeCare{problems: &noProblems}
 	h := (&admin.Handler{
 		Store: s, Metrics: http.NotFoundHandler(), Jobs: strictJobs{&fakeJobs{store: s, status: new(wire.Status)}}, Mounts: strictMounts{},
-		Care: &care.Care{Store: s, Jobs: verifies, Sources: verifies, Snapshots: verifies, Log: slog.New(slog.DiscardHandler)}, Node: &fakeNode{},
+		Care: &care.Care{Store: s, Jobs: verifies, Sources: verifies, Snapshots: verifies, Log: slog.New(slog.DiscardHandler)}, Node: &fakeNode{}, Facade: new(registry.Handler),
 	}).Routes()
 	endpoints := []string{
 		"GET /v1/image", "DELETE /v1/image", "PUT /v1/pin", "DELETE /v1/pin", "POST /v1/gc", "POST /v1/prefetch", "POST /v1/import",
 		"POST /v1/import/models", "PUT /v1/pause", "POST /v1/verify", "GET /v1/images", "GET /v1/pins", "GET /v1/df",
-		"POST /v1/mount", "POST /v1/import/archive",
+		"POST /v1/mount", "POST /v1/import/archive", "GET /v1/asked", "POST /v1/login",
 	}
 	for i := range endpoints {
 		for _, body := range []string{"", "{}", `{"ref":"ghcr.io/a/b:1","ttl":1}`, `{"ref":"../x"}`, `{"keep":-1}`, `{"name":"x","dir":"/"}`, "[", "null", `{"ttl":-1}`} {
 			f.Add(uint8(i), "ref=ghcr.io/a/b:1&name=sha256:00&remote=1", []byte(body))
 		}
 	}
-	f.Add(uint8(len(endpoints)-1), `request={"path":"x","ttl":-1,"name":"..%2Fa"}`, []byte("tar"))
+	f.Add(uint8(slices.Index(endpoints, "POST /v1/login")), "", []byte(`{"of":[{"name":"a/b","username":"u","secret":"s"},{}]}`))
+	f.Add(uint8(slices.Index(endpoints, "POST /v1/import/archive")), `request={"path":"x","ttl":-1,"name":"..%2Fa"}`, []byte("tar"))
 	f.Fuzz(func(t *testing.T, i uint8, query string, body []byte) {
 		method, path, _ := bytes.Cut([]byte(endpoints[int(i)%len(endpoints)]), []byte(" "))
 		r := httptest.NewRequest(string(method), string(path), bytes.NewReader(body))

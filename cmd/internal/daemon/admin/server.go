@@ -127,6 +127,8 @@ func (h *Handler) requests() http.Handler {
 		return h.Node.Reach(r.Context(), names[:min(len(names), wire.MaxReached)]), nil
 	}))
 	mux.Handle("POST /v1/facade/rotate", query(func(ctx context.Context) (struct{}, error) { return struct{}{}, h.Keys.Rotate(ctx) }))
+	mux.Handle("GET /v1/asked", query(func(context.Context) (wire.Asked, error) { return wire.Asked{Names: h.Facade.Asked()}, nil }))
+	mux.Handle("POST /v1/login", request(h.login))
 	mux.Handle("GET /v1/images", answer(func(r *http.Request) (any, error) {
 		return h.images(r.Context(), r.FormValue("size") == "true")
 	}))

@@ -57,10 +57,10 @@ var forms = []struct {
 	{"image-chunked", []string{"--as", "image", "--compress", "zstd-chunked"}, true, false},
 }
 
-// mounted returns the files of an image as a container of ctr sees them.
-func mounted(t *testing.T, n *node.Node, snapshotter, ref string) map[string]string {
+// mounted returns the files of an image as a container of ctr sees them. flags are those of the pull.
+func mounted(t *testing.T, n *node.Node, snapshotter, ref string, flags ...string) map[string]string {
 	t.Helper()
-	if out := n.Pull(snapshotter, ref); out.Err != nil {
+	if out := n.Pull(snapshotter, ref, flags...); out.Err != nil {
 		t.Fatalf("ctr images pull %s: %v\n%s", ref, out.Err, out.Output())
 	}
 	files, err := n.List(snapshotter, ref, "/")

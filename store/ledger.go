@@ -2,6 +2,7 @@ package store
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -174,6 +175,30 @@ func (s *Store) Room(n int64) error {
 		return fmt.Errorf("%s do not fit: %s are free on %s, and %s stay in reserve: %w", size(n), size(free), s.dir, size(s.o.Reserve), errdefs.ErrResourceExhausted)
 	}
 	return nil
+}
+
+// Fits is Room, and returns errdefs.ErrResourceExhausted if n more bytes exceed the quota and nothing can be removed. It
+// implements hydrate.Objects.
+func (s *Store) Fits(n int64) error {
+	over, err := s.over(n)
+	if err == nil && over > 0 {
+		if _, err = s.evict(over); err == nil {
+			over, err = s.over(n)
+		}
+	}
+	if err == nil && over > 0 {
+		err = fmt.Errorf("%s are more than the quota of %s allows; \"ballast df\" shows what takes space: %w", size(over), size(s.o.Evict.Quota), errdefs.ErrResourceExhausted)
+	}
+	return errors.Join(err, s.Room(n))
+}
+
+// over returns by how many bytes n more exceed the quota.
+func (s *Store) over(n int64) (int64, error) {
+	if s.o.Evict.Quota == 0 {
+		return 0, nil
+	}
+	u, err := s.Usage()
+	return u.Unique + u.Partial + n - s.o.Evict.Quota, err
 }
 
 // size formats n bytes for messages.

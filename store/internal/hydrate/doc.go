@@ -32,7 +32,8 @@
 //	uncompressed tar            staged as one file for each member, by the ranges in the table; the
 //	                            headers are read again from verified bytes before publishing
 //	compressed tar              staged as it is, and unpacked while it arrives or afterwards; members
-//	                            are published when the digest of the blob and the diffID match
+//	                            are published when the digest of the blob and the diffID match;
+//	                            their blocks of zeros are holes
 //	fragments                   staged at their offsets in the assembled file, which is published when
 //	                            the digests of all fragments match
 //

@@ -56,6 +56,9 @@ type Objects interface {
 
 	// Room returns an error if n more bytes would use the reserved free space.
 	Room(n int64) error
+
+	// Fits is Room, and also returns an error if n more bytes exceed the quota and nothing can be removed.
+	Fits(n int64) error
 }
 
 // An Engine hydrates tables. Its methods are safe for concurrent use.

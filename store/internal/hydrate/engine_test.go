@@ -122,6 +122,8 @@ func (h *host) Reserve(digest.Digest, string, int64, func() int64) (func(), erro
 func (h *host) Wrong(*chunkfile.File) error { return nil }
 func (h *host) Room(int64) error            { return nil }
 
+func (h *host) Fits(int64) error { return nil }
+
 func (h *host) Order(digest.Digest, string) []filetable.Range { return nil }
 
 func (h *host) Find(chunks []filetable.Chunk, _ []byte, _ *transfer.Sources, _ func(filetable.Chunk, []byte) error) []filetable.Location {

@@ -18,16 +18,9 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Limits of a compressed archive. Weights do not compress by a factor of 100, and gzip by at most
-// 1032.
-const (
-	unpackBase  = 1 << 30 // bytes that any archive may have unpacked
-	unpackRatio = 100     // bytes out for each byte in, beyond unpackBase
-
-	// smallWindow is the largest window of zstd, in bytes, with which archives are unpacked concurrently, and while
-	// they arrive: that of the default level of Podman.
-	smallWindow = 32 << 20
-)
+// smallWindow is the largest window of zstd, in bytes, with which archives are unpacked concurrently, and while they
+// arrive: that of the default level of Podman.
+const smallWindow = 32 << 20
 
 // errLargeWindow means that an archive needs a window above smallWindow, and is there.
 var errLargeWindow = errors.New("large window")
@@ -199,7 +192,8 @@ type unpackSink struct {
 	pipe *io.PipeWriter
 	done chan struct{} // closed when unpack has returned
 
-	window uint64 // the largest, in bytes
+	window uint64     // the largest, in bytes
+	plain  *bombGuard // used by unpack only
 
 	// Results of unpack, valid after done is closed.
 	err      error
@@ -292,13 +286,13 @@ func (u *unpackSink) unpack(compressed io.Reader) error {
 		return fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 	}
 	defer plain.Close()
-	limited := &bombGuard{r: plain, room: u.b.e.Objects, left: unpackBase + unpackRatio*u.blob.Size}
+	u.plain = &bombGuard{r: plain, objects: u.b.e.Objects, size: u.blob.Size}
 	var (
-		in   io.Reader = limited
+		in   io.Reader = u.plain
 		hash           = verify.NewHash()
 	)
 	if u.blob.DiffID != "" {
-		in = io.TeeReader(limited, hash)
+		in = io.TeeReader(u.plain, hash)
 	}
 	buf := make([]byte, 1<<20)
 	if err := filetable.WalkTar(in, func(m filetable.Member, body io.Reader) error { return u.member(m, body, buf) }); err != nil {
@@ -338,7 +332,7 @@ func (u *unpackSink) stage(m filetable.Member, body io.Reader, buf []byte) (dige
 		return "", err
 	}
 	hash := verify.NewHash()
-	_, err = io.CopyBuffer(io.MultiWriter(struct{ io.Writer }{f}, hash), body, buf)
+	err = copyHoles(f, hash, body, buf, &u.plain.holes)
 	if err = errors.Join(err, f.Close()); err != nil {
 		return "", errors.Join(err, u.b.e.Root.Remove(u.p.Path(name)))
 	}
@@ -361,30 +355,4 @@ func decompress(r io.Reader, c filetable.Codec, window uint64) (io.ReadCloser, e
 	default:
 		panic("store: internal error: codec " + string(c))
 	}
-}
-
-// bombGuard limits the size of an unpacked archive.
-type bombGuard struct {
-	r     io.Reader
-	room  Objects
-	left  int64
-	since int64 // bytes since free space was checked
-}
-
-func (b *bombGuard) Read(p []byte) (int, error) {
-	n, err := b.r.Read(p)
-	if b.left -= int64(n); b.left < 0 {
-		return n, fmt.Errorf("it has more than %d GiB and %d times its size, the limit against decompression bombs; layers without compression have none: %w",
-			unpackBase>>30, unpackRatio, errdefs.ErrInvalidArgument)
-	}
-	if b.since += int64(n); b.since > 64<<20 {
-		b.since = 0
-		if err := b.room.Room(0); err != nil {
-			return n, fmt.Errorf("the unpacked archive does not fit on the disk: %w", err)
-		}
-	}
-	if err != nil && err != io.EOF && !errors.Is(err, io.ErrClosedPipe) && !errors.Is(err, context.Canceled) {
-		err = fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
-	}
-	return n, err
 }

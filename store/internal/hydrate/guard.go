@@ -1,0 +1,94 @@
+package hydrate
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+
+	"github.com/ballast-dev/ballast/store/verify"
+	"github.com/containerd/errdefs"
+)
+
+// Limits of a compressed archive. Weights do not compress by a factor of 100. Blocks of zeros take no disk space, only
+// time; gzip compresses them by at most 1032, zstd by 30,000.
+const (
+	unpackBase  = 1 << 30 // bytes that any archive may have unpacked, without blocks of zeros
+	unpackRatio = 100     // bytes out for each byte in, beyond unpackBase
+
+	zerosBase  = 16 << 30 // bytes that any archive may have unpacked
+	zerosRatio = 1100     // bytes out for each byte in, beyond zerosBase
+)
+
+// holeBlock is the size in bytes of the blocks of a file that are left out if they are zeros. It is a multiple of the
+// block size of file systems, and divides the buffer of copyHoles.
+const holeBlock = 64 << 10
+
+// bombGuard limits the size of an unpacked archive.
+type bombGuard struct {
+	r       io.Reader
+	objects Objects
+	size    int64 // of the archive, in bytes
+
+	all   int64 // bytes that were read
+	holes int64 // of these, bytes that take no disk space
+	since int64 // bytes since space was checked
+}
+
+func (b *bombGuard) Read(p []byte) (int, error) {
+	n, err := b.r.Read(p)
+	b.all += int64(n)
+	switch {
+	case b.all-b.holes > unpackBase+unpackRatio*b.size:
+		return n, bombError(unpackBase, unpackRatio, ", without zeros")
+	case b.all > zerosBase+zerosRatio*b.size:
+		return n, bombError(zerosBase, zerosRatio, "")
+	}
+	if b.since += int64(n); b.since > 64<<20 {
+		b.since = 0
+		if err := b.objects.Fits(b.holes); err != nil {
+			return n, fmt.Errorf("the unpacked archive does not fit: %w", err)
+		}
+	}
+	if err != nil && err != io.EOF && !errors.Is(err, io.ErrClosedPipe) && !errors.Is(err, context.Canceled) {
+		err = fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	return n, err
+}
+
+func bombError(base, ratio int64, what string) error {
+	return fmt.Errorf("it has more than %d GiB and %d times its size%s, the limit against decompression bombs; layers without compression have none: %w",
+		base>>30, ratio, what, errdefs.ErrInvalidArgument)
+}
+
+var zeros [holeBlock]byte
+
+// copyHoles copies r to an empty file and to hash. It leaves holes in the place of blocks of zeros, and adds their size to
+// holes at once, because r can be limited by them. The holes do not depend on how r divides its bytes.
+func copyHoles(f *os.File, hash verify.Hash, r io.Reader, buf []byte, holes *int64) (err error) {
+	var off int64
+	for err == nil {
+		n := 0
+		for n < len(buf) && err == nil {
+			var more int
+			more, err = r.Read(buf[n:])
+			n += more
+		}
+		hash.Write(buf[:n])
+		for block := range slices.Chunk(buf[:n], holeBlock) {
+			if bytes.Equal(block, zeros[:len(block)]) {
+				*holes += int64(len(block))
+			} else if _, err := f.WriteAt(block, off); err != nil {
+				return err
+			}
+			off += int64(len(block))
+		}
+	}
+	if err != io.EOF {
+		return err
+	}
+	return f.Truncate(off)
+}

@@ -338,6 +338,9 @@ func (b *Builder) merge() ([]placed, error) {
 			}
 			var err error
 			if same, err = equal(out[j].File, f.File); err != nil {
+				if out[j].layer == f.layer {
+					return nil, fmt.Errorf("layer %d: path %q twice: %w: %w", f.layer, f.Path, err, errdefs.ErrInvalidArgument)
+				}
 				return nil, fmt.Errorf("layers %d and %d: path %q: %w: %w", out[j].layer, f.layer, f.Path, err, errdefs.ErrInvalidArgument)
 			}
 		}

@@ -171,6 +171,20 @@ func TestModelConfigTypeWithImageConfig(t *testing.T) {
 // bring brings a ModelPack of one layer into a real store and returns its files.
 func bring(t *testing.T, mediaType string, blob []byte) (map[string]string, error) {
 	t.Helper()
+	files, err := brought(t, mediaType, blob)
+	if err != nil {
+		return nil, err
+	}
+	got := map[string]string{}
+	for _, f := range files {
+		got[f.Path] = fmt.Sprintf("%s %o %d %s", f.Type, f.Mode, f.Size, f.Target)
+	}
+	return got, nil
+}
+
+// brought is bring with all attributes of the files.
+func brought(t *testing.T, mediaType string, blob []byte) ([]filetable.File, error) {
+	t.Helper()
 	ctx := context.Background()
 	spec := formatSpecs()["ModelPack"]
 	spec.Config = "{}"
@@ -193,15 +207,7 @@ func bring(t *testing.T, mediaType string, blob []byte) (map[string]string, erro
 	if err := s.Hydrate(ctx, d, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 		return nil, err
 	}
-	files, err := s.Views.Files(d)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := map[string]string{}
-	for _, f := range files {
-		got[f.Path] = fmt.Sprintf("%s %o %d %s", f.Type, f.Mode, f.Size, f.Target)
-	}
-	return got, nil
+	return s.Views.Files(d)
 }
 
 // rawTar writes headers as they are, with the given contents.

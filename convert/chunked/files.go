@@ -118,11 +118,12 @@ func (c *contents) member(e []entry) error {
 		to := c.members[at]
 		to.Path = p
 		m = to
+		c.regular[p] = len(c.members)
 		if err := c.count(len(c.sources[m.Offset].Chunks)); err != nil {
 			return err
 		}
 	default:
-		return invalid(fmt.Sprintf("type %.20q (device, fifo or unknown) is not allowed in a model", first.Type))
+		return invalid(fmt.Sprintf("type %.20q is not allowed in a model, which has files, directories and links", first.Type))
 	}
 	c.members = append(c.members, m)
 	return nil

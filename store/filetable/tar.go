@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -118,9 +119,11 @@ func WalkTar(r io.Reader, fn func(Member, io.Reader) error) error {
 			continue
 		}
 		var body io.Reader
-		if m.Type == TypeReg && hdr.Typeflag != tar.TypeLink {
+		if m.Type == TypeReg {
 			w.regular[m.Path] = m
-			body = w.tr
+			if hdr.Typeflag != tar.TypeLink {
+				body = w.tr
+			}
 		}
 		if err := fn(m, body); err != nil {
 			return err
@@ -181,7 +184,7 @@ func (w *tarWalk) member(hdr *tar.Header, off int64) (m Member, ok bool, err err
 	case tar.TypeGNUSparse:
 		return bad("sparse files are not allowed in a model")
 	default:
-		return bad(fmt.Sprintf("type %q (device, fifo or unknown) is not allowed in a model", hdr.Typeflag))
+		return bad(fmt.Sprintf("type %q is not allowed in a model, which has files, directories and links", hdr.Typeflag))
 	}
 	return m, true, nil
 }
@@ -210,9 +213,10 @@ func cleanTime(t time.Time) time.Time {
 
 // position counts the bytes read and keeps the first bytes for error messages.
 type position struct {
-	r    io.Reader
-	n    int64
-	head []byte
+	r      io.Reader
+	n      int64
+	head   []byte
+	failed bool // r has returned an error
 }
 
 func (p *position) Read(b []byte) (int, error) {
@@ -221,11 +225,12 @@ func (p *position) Read(b []byte) (int, error) {
 		p.head = append(p.head, b[:min(n, need)]...)
 	}
 	p.n += int64(n)
+	p.failed = p.failed || err != nil && err != io.EOF
 	return n, err
 }
 
 func (p *position) notTar(n int, err error) error {
-	if !errors.Is(err, tar.ErrHeader) && !errors.Is(err, io.ErrUnexpectedEOF) {
+	if p.failed && !errors.Is(err, tar.ErrHeader) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("read tar: %w", err)
 	}
 	what := ""
@@ -256,8 +261,10 @@ func (p seekPosition) Seek(off int64, whence int) (int64, error) {
 }
 
 // PlaceTar returns the members of an archive at their paths in the model. as is the path of the
-// archive in the origin and can be empty; see Unpack.As.
+// archive in the origin and can be empty; see Unpack.As. Of members with the same path, each has the
+// mode and time of the last.
 func PlaceTar(members []Member, as string) []Member {
+	members = lastAttributes(members)
 	if as == "" {
 		return members
 	}
@@ -274,4 +281,21 @@ func PlaceTar(members []Member, as string) []Member {
 	placed := members[only]
 	placed.Path = as
 	return []Member{placed}
+}
+
+// lastAttributes returns members of which those with the same path have the mode and time of the last.
+func lastAttributes(members []Member) []Member {
+	last := make(map[string]int, len(members))
+	for i, m := range members {
+		last[m.Path] = i
+	}
+	if len(last) == len(members) {
+		return members
+	}
+	members = slices.Clone(members)
+	for i, m := range members {
+		of := members[last[m.Path]]
+		members[i].Mode, members[i].ModTime = of.Mode, of.ModTime
+	}
+	return members
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
@@ -197,12 +198,15 @@ func SameFile(a, b File) error {
 	default:
 		return nil
 	}
-	return fmt.Errorf("file %q: two layers claim it with different content%s: %w", a.Path, layersOf(a, b), errdefs.ErrInvalidArgument)
+	return fmt.Errorf("file %q is there twice, with different content%s: %w", a.Path, layersOf(a, b), errdefs.ErrInvalidArgument)
 }
 
 func layersOf(a, b File) string {
 	if a.Source == nil || b.Source == nil || a.Source.Blob == "" || b.Source.Blob == "" {
 		return ""
+	}
+	if a.Source.Blob == b.Source.Blob {
+		return fmt.Sprintf(" (both in %s)", a.Source.Blob)
 	}
 	return fmt.Sprintf(" (%s and %s)", a.Source.Blob, b.Source.Blob)
 }
@@ -246,6 +250,9 @@ func (f *File) validate(blobs map[digest.Digest]Blob) error {
 // checkTarget returns an error unless the symbolic link at p with the given target stays inside the
 // model.
 func checkTarget(p, target string) error {
+	if !utf8.ValidString(target) { // JSON could not hold it
+		return fmt.Errorf("symbolic link %q: target %.200q is not UTF-8: %w", p, target, errdefs.ErrInvalidArgument)
+	}
 	in := path.Join(path.Dir(p), target)
 	if target == "" || len(target) > maxPath || strings.HasPrefix(target, "/") || strings.ContainsRune(target, 0) || in == ".." || strings.HasPrefix(in, "../") {
 		return fmt.Errorf("symbolic link %q: target %q leaves the model: %w", p, target, errdefs.ErrInvalidArgument)

@@ -345,7 +345,11 @@ func (u *unpackSink) stage(m filetable.Member, body io.Reader, buf []byte) (dige
 func decompress(r io.Reader, c filetable.Codec, window uint64) (io.ReadCloser, error) {
 	switch c {
 	case filetable.CodecGzip:
-		return gzip.NewReader(r)
+		zr, err := gzip.NewReader(r)
+		if err != nil {
+			return nil, err
+		}
+		return gzipReader{zr}, nil
 	case filetable.CodecZstd:
 		d, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(window))
 		if err != nil {
@@ -356,3 +360,16 @@ func decompress(r io.Reader, c filetable.Codec, window uint64) (io.ReadCloser, e
 		panic("store: internal error: codec " + string(c))
 	}
 }
+
+// gzipReader names the error for what is no member of gzip after others.
+type gzipReader struct{ r *gzip.Reader }
+
+func (g gzipReader) Read(p []byte) (int, error) {
+	n, err := g.r.Read(p)
+	if errors.Is(err, gzip.ErrHeader) {
+		err = fmt.Errorf("what is after the last member of gzip is none: %w", err)
+	}
+	return n, err
+}
+
+func (g gzipReader) Close() error { return g.r.Close() }

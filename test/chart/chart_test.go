@@ -49,9 +49,10 @@ var cases = map[string]map[string]any{
 		"config": "[gc]\nquota = \"1GiB\"\n", "prefetch": map[string]any{"models": []any{"registry.ollama.ai/library/a:1"}},
 		"metrics":          map[string]any{"enabled": true, "podMonitor": map[string]any{"enabled": true, "labels": map[string]any{"release": "prometheus"}}},
 		"imagePullSecrets": []any{map[string]any{"name": "pull"}}, "podLabels": map[string]any{"team": "ml"}, "podAnnotations": map[string]any{"a": "b"},
-		"env":    []any{map[string]any{"name": "NO_PROXY", "value": ".local"}},
-		"fleet":  map[string]any{"enabled": true, "pullSecrets": []any{"models"}, "holdTaint": true},
-		"remove": map[string]any{"force": true}, "affinity": map[string]any{"nodeAffinity": map[string]any{}},
+		"env":                 []any{map[string]any{"name": "NO_PROXY", "value": ".local"}},
+		"credentialProviders": map[string]any{"config": "/etc/eks/config.json", "dir": "/opt/providers", "paths": []any{"/etc/kubernetes"}},
+		"fleet":               map[string]any{"enabled": true, "pullSecrets": []any{"models"}, "holdTaint": true},
+		"remove":              map[string]any{"force": true}, "affinity": map[string]any{"nodeAffinity": map[string]any{}},
 	},
 }
 
@@ -94,6 +95,64 @@ func TestEnvironment(t *testing.T) {
 				if id := o.ID() + " " + c.Name; has != (id == owner) || named != (id == owner && daemon == "service") {
 					t.Errorf("daemon: %s: %s has it: %t, and names it: %t", daemon, id, has, named)
 				}
+			}
+		}
+	}
+}
+
+// TestCredentialProviders: ballastd knows the plugins of the kubelet, and in a container it has what they need of the node,
+// read-only and at the same paths. No other container has it.
+func TestCredentialProviders(t *testing.T) {
+	type values = map[string]any
+	const aks = "/var/lib/kubelet/"
+	for name, tt := range map[string]struct {
+		providers values
+		want      map[string]core.HostPathType
+	}{
+		"none": {nil, map[string]core.HostPathType{}},
+		"a file among the programs": {values{"config": "/etc/eks/provider/config.json", "dir": "/etc/eks/provider"},
+			map[string]core.HostPathType{"/etc/eks/provider": core.HostPathDirectory}},
+		"a file elsewhere": {values{"config": aks + "credential-provider-config.yaml", "dir": aks + "credential-provider", "paths": []any{"/etc/kubernetes/azure.json"}},
+			map[string]core.HostPathType{aks + "credential-provider": core.HostPathDirectory, aks + "credential-provider-config.yaml": core.HostPathFile, "/etc/kubernetes/azure.json": core.HostPathUnset}},
+	} {
+		for _, daemon := range []string{"service", "pod"} {
+			v := values{"daemon": daemon, "metrics": values{"enabled": true}}
+			if tt.providers != nil {
+				v["credentialProviders"] = tt.providers
+			}
+			objects := mustRender(t, v)
+			file := objects["ConfigMap/ballast"].Typed.(*core.ConfigMap).Data["40-credential-providers.toml"]
+			want := ""
+			if tt.providers != nil {
+				want = fmt.Sprintf("version = 1\n[upstream]\ncredential_provider_config = %q\ncredential_provider_dir = %q\n", tt.providers["config"], tt.providers["dir"])
+			}
+			if file != want {
+				t.Errorf("%s, %s: got %q, want %q", name, daemon, file, want)
+			}
+			pod := objects["DaemonSet/ballast"].Typed.(*apps.DaemonSet).Spec.Template.Spec
+			got, volumes := map[string]core.HostPathType{}, map[string]core.HostPathVolumeSource{}
+			for _, vol := range pod.Volumes {
+				if strings.HasPrefix(vol.Name, "providers-") {
+					volumes[vol.Name] = *vol.HostPath
+				}
+			}
+			for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+				for _, m := range c.VolumeMounts {
+					vol, ok := volumes[m.Name]
+					if !ok {
+						continue
+					}
+					if c.Name != "ballastd" || !m.ReadOnly || m.MountPath != vol.Path {
+						t.Errorf("%s, %s: %s has %+v of %+v", name, daemon, c.Name, m, vol)
+					}
+					got[vol.Path] = core.HostPathUnset
+					if vol.Type != nil {
+						got[vol.Path] = *vol.Type
+					}
+				}
+			}
+			if daemon == "service" && len(got) > 0 || daemon == "pod" && !maps.Equal(got, tt.want) {
+				t.Errorf("%s, %s: mounts %v, want %v", name, daemon, got, tt.want)
 			}
 		}
 	}
@@ -235,6 +294,10 @@ func TestRefused(t *testing.T) {
 		"/node/label":                                  {"node": map[string]any{"label": "\" || true"}},
 		"/metrics/port":                                {"metrics": map[string]any{"port": 80}},
 		"additional properties":                        {"registry": "ghcr.io"},
+		"goes with credentialProviders.dir":            {"credentialProviders": map[string]any{"config": "/etc/a/b"}},
+		"/etc/ssl cannot be mounted":                   {"credentialProviders": map[string]any{"config": "/etc/a/b", "dir": "/etc/ssl"}},
+		"/credentialProviders/dir":                     {"credentialProviders": map[string]any{"config": "/etc/a/b", "dir": "/opt"}},
+		"/credentialProviders/paths/0":                 {"credentialProviders": map[string]any{"paths": []any{"/etc/../root"}}},
 	} {
 		_, err := Render(Dir, values)
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -38,6 +38,16 @@ app.kubernetes.io/component: {{ .component }}
 {{- if and (eq .Values.distro "talos") (ne .Values.daemon "pod") }}
 {{- fail "distro: talos has no systemd: it needs daemon: pod" }}
 {{- end }}
+{{- with .Values.credentialProviders }}
+{{- if ne (empty .config) (empty .dir) }}
+{{- fail "credentialProviders.config goes with credentialProviders.dir" }}
+{{- end }}
+{{- range concat (list .config .dir) .paths }}
+{{- if has . (list "/usr/bin" "/usr/share" "/etc/ssl" "/etc/ballast" "/var/lib" "/var/lib/ballast" "/var/lib/kubelet" "/run/ballast") }}
+{{- fail (printf "credentialProviders: %s cannot be mounted into the container of ballastd; name the directory or file below it" .) }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{/* The directory of containerd's socket, for a daemon in a pod. */}}
@@ -131,6 +141,20 @@ go on the host too. With "daemon" it runs one, with "env" it has the environment
 {{- define "ballast.configVolume" -}}
 - name: config
   hostPath: {path: /etc/ballast, type: DirectoryOrCreate}
+{{- end }}
+
+{{/* Paths of the node that credential providers need, for a daemon in a pod: a list of pairs in JSON. A file is mounted alone,
+unless it is in the directory of the programs: the directory that it is in can have mounts of the kubelet. */}}
+{{- define "ballast.providerPaths" -}}
+{{- $paths := list }}
+{{- with .Values.credentialProviders }}
+{{- if .config }}
+{{- $paths = append $paths (dict "path" .dir "type" "Directory") }}
+{{- if not (hasPrefix (printf "%s/" .dir) .config) }}{{ $paths = append $paths (dict "path" .config "type" "File") }}{{ end }}
+{{- range .paths }}{{ $paths = append $paths (dict "path" . "type" "") }}{{ end }}
+{{- end }}
+{{- end }}
+{{- $paths | toJson }}
 {{- end }}
 
 {{/* Flags of `ballast-fleet leave` and `agent` that say which node and what it has. */}}

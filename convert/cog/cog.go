@@ -62,7 +62,8 @@ type member struct {
 	path  string
 }
 
-// addDigests adds the digests of an index to the files of a table.
+// addDigests adds the digests of an index to the files of a table, and to its compressed layers, whose files are not
+// known yet.
 func addDigests(t *filetable.Table, index []*convert.Object) error {
 	packed := map[digest.Digest]bool{} // the layers, and whether their files are unknown
 	for _, b := range t.Blobs {
@@ -70,10 +71,11 @@ func addDigests(t *filetable.Table, index []*convert.Object) error {
 	}
 	files := map[member]*filetable.File{}
 	for i, f := range t.Files {
-		if f.Source != nil {
+		if f.Source != nil && f.Type == filetable.TypeReg {
 			files[member{f.Source.Blob, f.Path}] = &t.Files[i]
 		}
 	}
+	listed := map[digest.Digest][]filetable.Member{} // by layer
 	for _, e := range index {
 		d, err := verify.ParseDigest(e.String("digest"))
 		if err != nil {
@@ -91,6 +93,17 @@ func addDigests(t *filetable.Table, index []*convert.Object) error {
 			return fmt.Errorf("file %.200q: layer %s has no such file of %d bytes: %w", at.path, at.layer, size, errdefs.ErrInvalidArgument)
 		default:
 			f.Digest = d
+		}
+		listed[at.layer] = append(listed[at.layer], filetable.Member{Path: at.path, Type: filetable.TypeReg, Size: size, Digest: d})
+	}
+	for i, b := range t.Blobs {
+		if packed[b.Digest] && listed[b.Digest] != nil {
+			t.Blobs[i].Files = filetable.FilesDigest(listed[b.Digest])
+		}
+	}
+	for at, f := range files {
+		if f.Digest == "" && listed[at.layer] != nil {
+			return fmt.Errorf("file %.200q of layer %s is not listed: %w", at.path, at.layer, errdefs.ErrInvalidArgument)
 		}
 	}
 	return nil

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,7 +13,9 @@ import (
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/formats"
 	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/storetest"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -33,6 +37,8 @@ func TestCog(t *testing.T) {
 		t.Errorf("config %+v", m.Config)
 	}
 }
+
+var two = string(converttest.Tar(converttest.File{Path: "a.bin", Data: []byte("weights"), Mode: 0o644}, converttest.File{Path: "b.bin", Data: []byte("more"), Mode: 0o644}))
 
 var tar = string(converttest.Tar(converttest.File{Path: "a.bin", Data: []byte("weights"), Mode: 0o644}))
 
@@ -70,6 +76,7 @@ func TestRefused(t *testing.T) {
 		{"a layer that is not there", index(digest.FromString(tar).String(), digest.FromString("x").String()), plain, errdefs.ErrInvalidArgument, "no layer"},
 		{"a digest that is none", index(digest.FromString("weights").String(), "sha256:x"), plain, errdefs.ErrInvalidArgument, `"a.bin"`},
 		{"a size that is none", index(`"size":7`, `"size":"7"`), plain, errdefs.ErrInvalidArgument, `"a.bin"`},
+		{"a file that is not listed", index(digest.FromString(tar).String(), digest.FromString(two).String()), converttest.Layer{MediaType: mediatype.OCILayer, Data: two}, errdefs.ErrInvalidArgument, `"b.bin" of layer`},
 		{"files that are none", `{"files":{}}`, plain, errdefs.ErrInvalidArgument, "files"},
 		{"a config that is none", `[]`, plain, errdefs.ErrInvalidArgument, "config"},
 		{"a member that leaves the model", `{}`, converttest.Layer{MediaType: mediatype.OCILayer, Data: string(converttest.Tar(converttest.File{Path: "../x"}))}, errdefs.ErrInvalidArgument, ".."},
@@ -83,6 +90,59 @@ func TestRefused(t *testing.T) {
 	}
 	if _, _, err := parse(""); err == nil {
 		t.Error("no layers and no config")
+	}
+}
+
+// TestCompressed pulls a compressed layer: its files must be those of the index.
+func TestCompressed(t *testing.T) {
+	t.Parallel()
+	packed := string(converttest.Compress([]byte(tar), filetable.CodecGzip))
+	other := digest.FromString("others")
+	for name, tt := range map[string]struct {
+		replace []string
+		ok      bool
+	}{
+		"right":           {nil, true},
+		"no index":        {[]string{"files", "others"}, true},
+		"another digest":  {[]string{digest.FromString("weights").String(), other.String()}, false},
+		"another size":    {[]string{`"size":7`, `"size":8`}, false},
+		"another path":    {[]string{"a.bin", "b.bin"}, false},
+		"one file more":   {[]string{"}]", `},{"path":"b.bin","layer":"` + digest.FromString(packed).String() + `","size":0,"digest":"` + other.String() + `"}]`}, false},
+		"a file missing":  {nil, false},
+		"the same, twice": {nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			data := packed
+			switch name {
+			case "a file missing":
+				data = string(converttest.Compress([]byte(two), filetable.CodecGzip))
+			case "the same, twice":
+				data = string(converttest.Compress([]byte(tar[:1024]+tar), filetable.CodecGzip))
+			}
+			m, b, err := parse(index(append([]string{digest.FromString(tar).String(), digest.FromString(data).String()}, tt.replace...)...), converttest.Layer{MediaType: mediatype.OCILayerGzip, Data: data})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := storetest.Open(t, t.TempDir(), store.Options{})
+			p, err := m.Table.Encode()
+			if err != nil {
+				t.Fatal(err)
+			}
+			table, err := s.PutTable(p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			from := storetest.NewFetcher(slices.Collect(maps.Values(b.Blobs))...)
+			err = s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(from)})
+			if tt.ok && err != nil || !tt.ok && (!errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "its files are not those that the config")) {
+				t.Errorf("hydrate: %v", err)
+			}
+			files, err := s.Views.Files(table)
+			if tt.ok != (err == nil) || tt.ok && (len(files) != 1 || files[0].Digest != digest.FromString("weights")) {
+				t.Errorf("files %v, %v", files, err)
+			}
+		})
 	}
 }
 

@@ -2,7 +2,9 @@ package registry_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -10,6 +12,8 @@ import (
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/containerd/containerd/v2/plugins/content/local"
+	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -109,6 +113,68 @@ func TestIndex(t *testing.T) {
 	// The same on another node.
 	if second := newFacade(t, remote.Options{}).get(t, u, "org/model", "v1"); string(second.body) != string(got.body) {
 		t.Error("another node makes another index")
+	}
+}
+
+// TestIndexOfCog pulls an index of Cog: an image for a platform, which containerd picks, beside weights for none. The
+// weights are converted there too, and are pulled by their own name.
+func TestIndexOfCog(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	layer := digest.FromString("layer of the image")
+	config := fmt.Appendf(nil, `{"architecture":%q,"os":"linux","rootfs":{"type":"layers","diff_ids":[%q]}}`, runtime.GOARCH, layer)
+	image := ocispec.Manifest{
+		MediaType: mediatype.OCIManifest,
+		Config:    ocispec.Descriptor{MediaType: mediatype.OCIConfig, Digest: digest.FromBytes(config), Size: int64(len(config))},
+		Layers:    []ocispec.Descriptor{{MediaType: mediatype.OCILayer, Digest: layer, Size: 10240}},
+	}
+	image.SchemaVersion = 2
+	p, err := json.Marshal(image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.blobs[image.Config.Digest] = config
+	runs := ocispec.Descriptor{
+		MediaType: mediatype.OCIManifest, Digest: u.put("team/m", "", p, mediatype.OCIManifest), Size: int64(len(p)),
+		Platform: &ocispec.Platform{OS: "linux", Architecture: runtime.GOARCH},
+	}
+	b := converttest.Cog(converttest.Files(weights(3000)))
+	u.push("team/m", "weights", b)
+	beside := entry(b, mediatype.CogWeight, &ocispec.Platform{OS: "unknown", Architecture: "unknown"})
+	beside.Annotations = map[string]string{"run.cog.weight.name": "a-model", "run.cog.weight.set-digest": digest.FromString("set").String()}
+	u.put("team/m", "v1", indexOf(runs, beside), mediatype.OCIIndex)
+	f := newFacade(t, remote.Options{})
+
+	idx := decode[ocispec.Index](t, f.get(t, u, "team/m", "v1"))
+	if len(idx.Manifests) != 2 {
+		t.Fatalf("entries %+v", idx.Manifests)
+	}
+	if d := cmp.Diff(runs, idx.Manifests[0]); d != "" {
+		t.Errorf("the image (-want +got):\n%s", d)
+	}
+	if d := cmp.Diff(beside.Platform, idx.Manifests[1].Platform); d != "" {
+		t.Errorf("platform of the weights (-want +got):\n%s", d)
+	}
+	for _, name := range []string{"weights", idx.Manifests[1].Digest.String()} {
+		got := f.get(t, u, "team/m", name)
+		m := decode[ocispec.Manifest](t, got)
+		if digest.FromBytes(got.body) != idx.Manifests[1].Digest || m.Layers[len(m.Layers)-1].MediaType != mediatype.TableLayer {
+			t.Errorf("%s: got %s, want the converted weights of the index", name, got.body)
+		}
+	}
+	if r := f.ask(t, http.MethodGet, "/v2/team/m/manifests/"+b.Digest().String(), u.host()); r.status != http.StatusForbidden || !strings.Contains(r.errorText(t), idx.Manifests[1].Digest.String()) {
+		t.Errorf("the weights by their digest upstream: status %d: %s", r.status, r.body)
+	}
+	content, err := local.NewStore(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	picked, _, err := f.containerd(t.Context(), content, u, "v1")
+	if d := cmp.Diff(image, picked); err != nil || d != "" {
+		t.Errorf("containerd: %v (-want +got):\n%s", err, d)
+	}
+	if im, err := f.h.Convert(t.Context(), u.ref(t, "team/m", "v1")); !errdefs.IsNotFound(err) {
+		t.Errorf("as a model: %+v, %v", im, err)
 	}
 }
 

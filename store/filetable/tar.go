@@ -87,6 +87,18 @@ func IndexDigest(members []Member) digest.Digest {
 	return digest.FromBytes(p)
 }
 
+// FilesDigest identifies the regular files among members: paths, sizes and digests, without modes and times.
+func FilesDigest(members []Member) digest.Digest {
+	var lines []string
+	for _, m := range members {
+		if m.Type == TypeReg {
+			lines = append(lines, fmt.Sprintf("%s %d %s\n", m.Digest, m.Size, m.Path))
+		}
+	}
+	slices.Sort(lines)
+	return digest.FromString(strings.Join(slices.Compact(lines), ""))
+}
+
 // WalkTar calls fn for each member of a tar with a reader of its content. The reader is nil for
 // everything but regular files; a hard link has a nil reader and the position of its target.
 // Offsets are correct only if r is not buffered.

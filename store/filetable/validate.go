@@ -106,6 +106,14 @@ func (t *Table) validateBlobs() (map[digest.Digest]Blob, error) {
 				return nil, fmt.Errorf("layer %d (%s): index of members: %w", b.Layer, b.Digest, err)
 			}
 		}
+		if b.Files != "" {
+			if b.Archive != ArchiveTar || b.Codec == CodecNone {
+				return nil, bad("a list of files, but it is no compressed tar")
+			}
+			if _, err := verify.ParseDigest(string(b.Files)); err != nil {
+				return nil, fmt.Errorf("layer %d (%s): list of files: %w", b.Layer, b.Digest, err)
+			}
+		}
 		blobs[b.Digest] = b
 	}
 	return blobs, nil

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/ballast-dev/ballast/convert/converttest"
@@ -25,6 +26,31 @@ func TestPullIndex(t *testing.T) {
 	ref := n.Registry.Ref("models/"+b.Name, "index")
 	mustPull(t, n, "ballast", ref)
 	wantFiles(t, n, ref, states(b))
+}
+
+// TestPullIndexOfCog pulls an index of Cog: containerd picks the image that runs the model; the weights beside it are a
+// model by their own name.
+func TestPullIndexOfCog(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	image, b := node.Busybox(t), converttest.Cog(converttest.Files(weights(73, 1<<20)))
+	const name = "models/cog"
+	n.Registry.Push(t, name, "image", image)
+	n.Registry.Push(t, name, "weights", artifact(b))
+	n.Registry.Push(t, name, "v1", node.Artifact{
+		MediaType: "application/vnd.oci.image.index.v1+json",
+		Manifest: fmt.Appendf(nil, `{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[`+
+			`{"mediaType":%q,"digest":%q,"size":%d,"platform":{"os":"linux","architecture":"amd64"}},`+
+			`{"mediaType":"application/vnd.oci.image.manifest.v1+json","artifactType":"application/vnd.cog.weight.v1","digest":%q,"size":%d,`+
+			`"platform":{"os":"unknown","architecture":"unknown"},"annotations":{"run.cog.weight.name":"a-model"}}]}`,
+			image.MediaType, digest.FromBytes(image.Manifest), len(image.Manifest), b.Digest(), len(b.Manifest)),
+	})
+	index, model := n.Registry.Ref(name, "v1"), n.Registry.Ref(name, "weights")
+	mustPull(t, n, "ballast", index)
+	if out := n.RunIn("ballast", index, "$B cat /data/kept"); !strings.Contains(out.Stdout, "kept") {
+		t.Errorf("the image: %v: %s", out.Err, out.Output())
+	}
+	mustPull(t, n, "ballast", model)
+	wantFiles(t, n, model, states(b))
 }
 
 // TestPullRefused pulls known formats that are not supported: the error names them.

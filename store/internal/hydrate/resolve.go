@@ -175,6 +175,9 @@ func (r *resolver) unpack(u filetable.Unpack) error {
 	} else if err != nil {
 		return err
 	}
+	if b := r.blobs[u.Blob]; b.Files != "" && b.Files != filetable.FilesDigest(contents) {
+		return fmt.Errorf("layer %d (%s): its files are not those that the config of the model lists for it: %w", b.Layer, b.Digest, errdefs.ErrInvalidArgument)
+	}
 	for _, m := range filetable.PlaceTar(contents, u.As) {
 		f := m.File()
 		f.Layer = u.Layer

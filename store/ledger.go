@@ -177,8 +177,8 @@ func (s *Store) Room(n int64) error {
 	return nil
 }
 
-// Fits is Room, and returns errdefs.ErrResourceExhausted if n more bytes exceed the quota and nothing can be removed. It
-// implements hydrate.Objects.
+// Fits is Room, and returns errdefs.ErrResourceExhausted if n more bytes exceed the quota and nothing can be removed.
+// It implements hydrate.Objects.
 func (s *Store) Fits(n int64) error {
 	over, err := s.over(n)
 	if err == nil && over > 0 {

@@ -14,7 +14,7 @@
 // # Digests
 //
 // The files of uncompressed layers get the digests of the index, and the store compares them with the content. An
-// index that names another layer, a file that is not in its layer, another size, or not all files of a layer, is refused.
-// Files of a compressed layer are known when it is unpacked: its blob in the table has the digest of its part of the
-// index (filetable.Blob.Files), with which the store compares them before it shows the model.
+// index that names another layer, a file that is not in its layer, another size, or not all files of a layer, is
+// refused. Files of a compressed layer are known when it is unpacked: its blob in the table has the digest of its part
+// of the index (filetable.Blob.Files), with which the store compares them before it shows the model.
 package cog

@@ -94,8 +94,8 @@ type Blob struct {
 	// of the blob was verified: the members of the verified blob must have it.
 	Index digest.Digest `json:"index,omitempty"`
 
-	// Files is the digest of the files of a compressed tar (FilesDigest) if the origin lists them: the unpacked ones must
-	// have it.
+	// Files is the digest of the files of a compressed tar (FilesDigest) if the origin lists them: the unpacked ones
+	// must have it.
 	Files digest.Digest `json:"files,omitempty"`
 
 	// Layer is the position in the origin manifest, from 0. It is used in messages.

@@ -66,8 +66,8 @@ func bombError(base, ratio int64, what string) error {
 
 var zeros [holeBlock]byte
 
-// copyHoles copies r to an empty file and to hash. It leaves holes in the place of blocks of zeros, and adds their size to
-// holes at once, because r can be limited by them. The holes do not depend on how r divides its bytes.
+// copyHoles copies r to an empty file and to hash. It leaves holes in the place of blocks of zeros, and adds their size
+// to holes at once, because r can be limited by them. The holes do not depend on how r divides its bytes.
 func copyHoles(f *os.File, hash verify.Hash, r io.Reader, buf []byte, holes *int64) (err error) {
 	var off int64
 	for err == nil {

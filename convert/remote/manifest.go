@@ -3,6 +3,7 @@ package remote
 import (
 	"bytes"
 	"cmp"
+	"compress/gzip"
 	"context"
 	"fmt"
 	"io"
@@ -115,6 +116,9 @@ func (r *Repository) get(ctx context.Context, e *endpoint, q request, ref Ref) (
 	if resp.StatusCode != http.StatusOK {
 		return Manifest{}, fmt.Errorf("%s returned partial content for a manifest: %w", e.Host, errdefs.ErrUnknown)
 	}
+	if err := decode(resp); err != nil {
+		return Manifest{}, fmt.Errorf("%s: %w", e.Host, err)
+	}
 	p, err := readManifest(ctx, resp)
 	if err != nil {
 		return Manifest{}, fmt.Errorf("%s: %w", e.Host, err)
@@ -212,6 +216,27 @@ func readManifest(ctx context.Context, resp *response) ([]byte, error) {
 	b.Grow(int(size) - b.Len() + bytes.MinRead)
 	err := read(&b, convert.MaxManifestSize+1-convert.SmallDocument)
 	return b.Bytes(), err
+}
+
+// decode lets the body of a response be read without its content encoding, which some proxies use although the request
+// excludes it.
+func decode(resp *response) error {
+	switch coding := strings.ToLower(resp.Header.Get("Content-Encoding")); coding {
+	case "", "identity":
+		return nil
+	case "gzip", "x-gzip":
+		z, err := gzip.NewReader(resp.Body)
+		if err != nil {
+			return fmt.Errorf("an answer with content encoding gzip: %w: %w", err, errdefs.ErrUnavailable)
+		}
+		resp.Body, resp.ContentLength = struct {
+			io.Reader
+			io.Closer
+		}{z, resp.Body}, -1
+		return nil
+	default:
+		return fmt.Errorf("an answer with content encoding %.20q, which was not asked for: %w", coding, errdefs.ErrNotImplemented)
+	}
 }
 
 // manifestTime limits the time to read the rest of a large manifest: 8 MiB at 140 KiB/s.

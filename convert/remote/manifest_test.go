@@ -1,6 +1,8 @@
 package remote_test
 
 import (
+	"bytes"
+	"compress/gzip"
 	"errors"
 	"io"
 	"net/http"
@@ -54,6 +56,29 @@ func TestManifest(t *testing.T) {
 	}
 	if _, err := r.Manifest(t.Context(), "../x"); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("an invalid tag: %v", err)
+	}
+}
+
+// TestManifestEncoded reads a manifest from a proxy that compresses answers although the request excludes it.
+func TestManifestEncoded(t *testing.T) {
+	t.Parallel()
+	p := manifestBytes(strings.Repeat("x", 1<<20))
+	u := newUpstream(t)
+	u.before = func(w http.ResponseWriter, r *http.Request) bool {
+		if got := r.Header.Get("Accept-Encoding"); got != "identity" {
+			t.Errorf("Accept-Encoding is %q", got)
+		}
+		w.Header().Set("Content-Encoding", "gzip")
+		z := gzip.NewWriter(w)
+		z.Write(p)
+		z.Close()
+		return true
+	}
+	for _, object := range []string{"latest", digest.FromBytes(p).String()} {
+		got, err := u.repository(t, remote.Options{}, nil).Manifest(t.Context(), object)
+		if err != nil || !bytes.Equal(got.Bytes, p) {
+			t.Errorf("%s: %d bytes, %v", object, len(got.Bytes), err)
+		}
 	}
 }
 
@@ -224,6 +249,16 @@ func TestManifestHostile(t *testing.T) {
 			}
 		}, errdefs.IsInvalidArgument, "more than"},
 		{"HTML", "latest", func(w http.ResponseWriter) { io.WriteString(w, "<html>login</html>") }, errdefs.IsInvalidArgument, "not a manifest"},
+		{"gzip that is none", "latest", func(w http.ResponseWriter) { w.Header().Set("Content-Encoding", "gzip"); w.Write(good) }, errdefs.IsUnavailable, "invalid header"},
+		{"endless gzip", "latest", func(w http.ResponseWriter) {
+			w.Header().Set("Content-Encoding", "gzip")
+			z := gzip.NewWriter(w)
+			for range 3 * convert.MaxManifestSize / 1024 {
+				z.Write(make([]byte, 1024))
+			}
+			z.Close()
+		}, errdefs.IsInvalidArgument, "more than"},
+		{"another encoding", "latest", func(w http.ResponseWriter) { w.Header().Set("Content-Encoding", "br"); w.Write(good) }, errdefs.IsNotImplemented, `"br", which was not asked for`},
 		{"empty", "latest", func(w http.ResponseWriter) {}, errdefs.IsInvalidArgument, "not a manifest"},
 		{"other digest", digest.FromString("x").String(), func(w http.ResponseWriter) { w.Write(good) }, errdefs.IsDataLoss, "content has digest"},
 		{"wrong digest header", "latest", func(w http.ResponseWriter) {

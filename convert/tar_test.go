@@ -227,6 +227,7 @@ func oddTars() map[string]oddTar {
 		"a block device":             refused(0, `type '4'`, member{name: "f", typ: '4'}),
 		"the name of a volume":       refused(containerd, `type 'V'`, member{name: "volume", typ: 'V', magic: magicGNU}, a),
 		"the rest of another volume": refused(bothReaders, `type 'M'`, member{name: "a", typ: 'M', magic: magicGNU, data: "x"}),
+		"the root of a dump":         refused(0, `type 'D'`, member{name: "./", typ: 'D', magic: magicGNU, data: "Ya\x00\x00"}, reg("./a", "x")),
 		"a directory of a dump":      refused(containerd, `type 'D'`, member{name: "d/", typ: 'D', magic: magicGNU, data: "Ya\x00\x00"}, reg("d/a", "x")),
 		"ACLs of Solaris":            refused(containerd, `type 'A'`, member{name: "a", typ: 'A', data: "user::rw-"}, a),
 		"a header of Solaris":        refused(containerd, `type 'X'`, member{name: "a", typ: 'X', data: record("path", "b")}, a),

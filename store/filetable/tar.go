@@ -153,8 +153,14 @@ func (w *tarWalk) member(hdr *tar.Header, off int64) (m Member, ok bool, err err
 	bad := func(why string) (Member, bool, error) {
 		return Member{}, false, fmt.Errorf("tar member %.200q: %s: %w", hdr.Name, why, errdefs.ErrInvalidArgument)
 	}
-	if hdr.Typeflag == tar.TypeXGlobalHeader {
+	switch hdr.Typeflag {
+	case tar.TypeReg, tar.TypeDir, tar.TypeSymlink, tar.TypeLink:
+	case tar.TypeXGlobalHeader:
 		return Member{}, false, nil
+	case tar.TypeGNUSparse:
+		return bad("sparse files are not allowed in a model")
+	default:
+		return bad(fmt.Sprintf("type %q is not allowed in a model, which has files, directories and links", hdr.Typeflag))
 	}
 	if hdr.Typeflag == tar.TypeDir && !strings.HasPrefix(hdr.Name, "/") && path.Clean(hdr.Name) == "." {
 		return Member{}, false, nil // the root of the archive
@@ -193,10 +199,6 @@ func (w *tarWalk) member(hdr *tar.Header, off int64) (m Member, ok bool, err err
 		}
 		m = first // with its attributes
 		m.Path = p
-	case tar.TypeGNUSparse:
-		return bad("sparse files are not allowed in a model")
-	default:
-		return bad(fmt.Sprintf("type %q is not allowed in a model, which has files, directories and links", hdr.Typeflag))
 	}
 	return m, true, nil
 }
@@ -274,7 +276,7 @@ func (p seekPosition) Seek(off int64, whence int) (int64, error) {
 
 // PlaceTar returns the members of an archive at their paths in the model. as is the path of the
 // archive in the origin and can be empty; see Unpack.As. Of members with the same path, each has the
-// mode and time of the last.
+// mode, owner and time of the last.
 func PlaceTar(members []Member, as string) []Member {
 	members = lastAttributes(members)
 	if as == "" {
@@ -295,7 +297,7 @@ func PlaceTar(members []Member, as string) []Member {
 	return []Member{placed}
 }
 
-// lastAttributes returns members of which those with the same path have the mode and time of the last.
+// lastAttributes returns members of which those with the same path have the mode, owner and time of the last.
 func lastAttributes(members []Member) []Member {
 	last := make(map[string]int, len(members))
 	for i, m := range members {
@@ -307,7 +309,7 @@ func lastAttributes(members []Member) []Member {
 	members = slices.Clone(members)
 	for i, m := range members {
 		of := members[last[m.Path]]
-		members[i].Mode, members[i].ModTime = of.Mode, of.ModTime
+		members[i].Mode, members[i].UID, members[i].GID, members[i].ModTime = of.Mode, of.UID, of.GID, of.ModTime
 	}
 	return members
 }

@@ -164,7 +164,7 @@ var content = []Mutant{
 	{16, "files of zeros in archives exceed the quota", "store/ledger.go",
 		`u.Unique + u.Partial + n - s.o.Evict.Quota`, `u.Unique + u.Partial + 0*n - s.o.Evict.Quota`,
 		"store", "TestZerosInArchives"},
-	{16, "zeros in archives use disk space that nothing limits", "store/internal/hydrate/guard.go",
+	{16, "archives use any disk space when they are unpacked", "store/internal/hydrate/guard.go",
 		`b.all-b.holes > unpackBase`, `false && b.all-b.holes > unpackBase`,
 		"store", "TestDecompressionBombEnds"},
 	{17, "characters that cannot be seen are printed", "cmd/ballast/app.go",

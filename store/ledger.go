@@ -2,7 +2,6 @@ package store
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -177,8 +176,8 @@ func (s *Store) Room(n int64) error {
 	return nil
 }
 
-// Fits is Room, and returns errdefs.ErrResourceExhausted if n more bytes exceed the quota and nothing can be removed.
-// It implements hydrate.Objects.
+// Fits returns errdefs.ErrResourceExhausted if n more bytes exceed the quota, and what can be removed is not enough. It
+// implements hydrate.Objects.
 func (s *Store) Fits(n int64) error {
 	over, err := s.over(n)
 	if err == nil && over > 0 {
@@ -189,7 +188,7 @@ func (s *Store) Fits(n int64) error {
 	if err == nil && over > 0 {
 		err = fmt.Errorf("%s are more than the quota of %s allows; \"ballast df\" shows what takes space: %w", size(over), size(s.o.Evict.Quota), errdefs.ErrResourceExhausted)
 	}
-	return errors.Join(err, s.Room(n))
+	return err
 }
 
 // over returns by how many bytes n more exceed the quota.

@@ -57,7 +57,7 @@ type Objects interface {
 	// Room returns an error if n more bytes would use the reserved free space.
 	Room(n int64) error
 
-	// Fits is Room, and also returns an error if n more bytes exceed the quota and nothing can be removed.
+	// Fits returns an error if n more bytes exceed the quota, and what can be removed is not enough.
 	Fits(n int64) error
 }
 

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"sync/atomic"
 
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
@@ -27,19 +28,29 @@ const (
 // block size of file systems, and divides the buffer of copyHoles.
 const holeBlock = 64 << 10
 
+// How often the space for an unpacked archive is checked, in bytes. The quota costs more: the sizes of all objects.
+const (
+	roomEvery = 64 << 20
+	fitsEvery = 256 << 20
+)
+
 // bombGuard limits the size of an unpacked archive.
 type bombGuard struct {
 	r       io.Reader
 	objects Objects
-	size    int64 // of the archive, in bytes
+	size    int64        // of the archive, in bytes
+	aborted *atomic.Bool // ends it: a few bytes of zstd can be gigabytes of zeros
 
 	all   int64 // bytes that were read
 	holes int64 // of these, bytes that take no disk space
-	since int64 // bytes since space was checked
 }
 
 func (b *bombGuard) Read(p []byte) (int, error) {
+	if b.aborted.Load() {
+		return 0, context.Canceled
+	}
 	n, err := b.r.Read(p)
+	before := b.all
 	b.all += int64(n)
 	switch {
 	case b.all-b.holes > unpackBase+unpackRatio*b.size:
@@ -47,11 +58,15 @@ func (b *bombGuard) Read(p []byte) (int, error) {
 	case b.all > zerosBase+zerosRatio*b.size:
 		return n, bombError(zerosBase, zerosRatio, "")
 	}
-	if b.since += int64(n); b.since > 64<<20 {
-		b.since = 0
-		if err := b.objects.Fits(b.holes); err != nil {
-			return n, fmt.Errorf("the unpacked archive does not fit: %w", err)
-		}
+	var full error
+	if before/roomEvery != b.all/roomEvery {
+		full = b.objects.Room(b.holes)
+	}
+	if full == nil && before/fitsEvery != b.all/fitsEvery {
+		full = b.objects.Fits(b.holes)
+	}
+	if full != nil {
+		return n, fmt.Errorf("the unpacked archive does not fit: %w", full)
 	}
 	if err != nil && err != io.EOF && !errors.Is(err, io.ErrClosedPipe) && !errors.Is(err, context.Canceled) {
 		err = fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)

@@ -2,11 +2,13 @@ package hydrate
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/iotest"
 
@@ -73,14 +75,21 @@ func TestCopyHoles(t *testing.T) {
 	}
 }
 
-// fits is a disk with room for some bytes.
-type fits struct {
+// disk has room for some bytes, and a quota.
+type disk struct {
 	Objects
-	room int64
+	room, quota int64
 }
 
-func (f fits) Fits(n int64) error {
-	if n > f.room {
+func (d disk) Room(n int64) error {
+	if n > d.room {
+		return errdefs.ErrResourceExhausted
+	}
+	return nil
+}
+
+func (d disk) Fits(n int64) error {
+	if n > d.quota {
 		return errdefs.ErrResourceExhausted
 	}
 	return nil
@@ -96,17 +105,18 @@ func TestBombGuard(t *testing.T) {
 	const mib = 1 << 20
 	buf := make([]byte, mib)
 	for name, tt := range map[string]struct {
-		size, room int64
-		zeros      bool
-		want       int64 // bytes that can be read
-		err        error
-		text       string
+		disk  disk
+		zeros bool
+		want  int64 // bytes that can be read
+		err   error
+		text  string
 	}{
-		"data":                {mib, 1 << 50, false, 1<<30 + 100*mib, errdefs.ErrInvalidArgument, "more than 1 GiB and 100 times its size, without zeros"},
-		"zeros":               {mib, 1 << 50, true, 16<<30 + 1100*mib, errdefs.ErrInvalidArgument, "more than 16 GiB and 1100 times its size, the limit"},
-		"zeros on small disk": {mib, 2 << 30, true, 2<<30 + 128*mib, errdefs.ErrResourceExhausted, "does not fit"},
+		"data":                {disk{}, false, 1<<30 + 100*mib, errdefs.ErrInvalidArgument, "more than 1 GiB and 100 times its size, without zeros"},
+		"zeros":               {disk{room: 1 << 50, quota: 1 << 50}, true, 16<<30 + 1100*mib, errdefs.ErrInvalidArgument, "more than 16 GiB and 1100 times its size, the limit"},
+		"zeros on small disk": {disk{room: 2 << 30, quota: 1 << 50}, true, 2<<30 + 64*mib, errdefs.ErrResourceExhausted, "does not fit"},
+		"zeros above quota":   {disk{room: 1 << 50, quota: 2 << 30}, true, 2<<30 + 256*mib, errdefs.ErrResourceExhausted, "does not fit"},
 	} {
-		g := &bombGuard{r: endless{}, objects: fits{room: tt.room}, size: tt.size}
+		g := &bombGuard{r: endless{}, objects: tt.disk, size: mib, aborted: new(atomic.Bool)}
 		var err error
 		for err == nil {
 			var n int
@@ -117,8 +127,13 @@ func TestBombGuard(t *testing.T) {
 		if !errors.Is(err, tt.err) || !strings.Contains(err.Error(), tt.text) {
 			t.Errorf("%s: got %v", name, err)
 		}
-		if g.all < tt.want-128*mib || g.all > tt.want+2*mib {
+		if g.all < tt.want-256*mib || g.all > tt.want+2*mib {
 			t.Errorf("%s: ended after %d MiB, want %d", name, g.all/mib, tt.want/mib)
 		}
+	}
+	g := &bombGuard{r: endless{}, aborted: new(atomic.Bool)}
+	g.aborted.Store(true)
+	if n, err := g.Read(buf); n > 0 || !errors.Is(err, context.Canceled) {
+		t.Errorf("aborted: %d bytes, %v", n, err)
 	}
 }

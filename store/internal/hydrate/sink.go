@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync/atomic"
 
 	"github.com/ballast-dev/ballast/store/durable"
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -195,6 +196,8 @@ type unpackSink struct {
 	window uint64     // the largest, in bytes
 	plain  *bombGuard // used by unpack only
 
+	aborted atomic.Bool
+
 	// Results of unpack, valid after done is closed.
 	err      error
 	diffID   digest.Digest
@@ -231,6 +234,7 @@ func (u *unpackSink) feed(p []byte) error {
 }
 
 func (u *unpackSink) abort() {
+	u.aborted.Store(true)
 	u.pipe.CloseWithError(context.Canceled)
 	<-u.done
 	u.drop()
@@ -286,7 +290,7 @@ func (u *unpackSink) unpack(compressed io.Reader) error {
 		return fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 	}
 	defer plain.Close()
-	u.plain = &bombGuard{r: plain, objects: u.b.e.Objects, size: u.blob.Size}
+	u.plain = &bombGuard{r: plain, objects: u.b.e.Objects, size: u.blob.Size, aborted: &u.aborted}
 	var (
 		in   io.Reader = u.plain
 		hash           = verify.NewHash()

@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -150,6 +151,7 @@ func oddTars() map[string]oddTar {
 		})),
 		"a time before 1970":           same(with(a, func(m *member) { m.magic, m.mtime = magicGNU, strings.Repeat("\xff", 11)+"\x00" })),
 		"a checksum of signed numbers": {signed(ended(reg("a\xc3\xa9", "x"))), bothReaders, ""},
+		"a user and a group":           same(with(dir("d/", "0000750\x00"), func(m *member) { m.uid = "0001750\x00" }), with(reg("d/a", "x"), func(m *member) { m.uid = "0001750\x00" }), with(sym("l", "d/a"), func(m *member) { m.uid = "0001751\x00" })),
 		"setuid, setgid and sticky":    as(0, with(a, func(m *member) { m.mode = "0007755\x00" })),
 
 		// Names.
@@ -213,6 +215,7 @@ func oddTars() map[string]oddTar {
 		"the same file":                                same(a, a),
 		"a file with another content":                  refused(0, "different content", a, reg("a", "other")),
 		"a file with another content of the same size": refused(0, "different content", a, reg("a", "WEIGHTS")),
+		"a file with another user":                     same(a, with(a, func(m *member) { m.uid = "0001750\x00" })),
 		"a file with another mode":                     same(a, with(a, func(m *member) { m.mode, m.mtime = "0000600\x00", "13000000000\x00" })),
 		"an empty file with another mode":              same(reg("e", ""), with(reg("e", ""), func(m *member) { m.mode = "0000600\x00" })),
 		"a directory with another mode":                same(dir("d/", "0000755\x00"), reg("d/a", "x"), dir("d/", "0000700\x00")),
@@ -344,20 +347,20 @@ func compare(t *testing.T, who string, files map[string]string, o oddTar, r read
 func texts(files []filetable.File) map[string]string {
 	all := map[string]string{}
 	for _, f := range files {
-		all[f.Path] = describe(f.Type, f.Mode, f.ModTime, f.Target, f.Digest)
+		all[f.Path] = describe(f, f.Digest)
 	}
 	return all
 }
 
-func describe(typ string, mode uint32, at time.Time, target string, d digest.Digest) string {
-	sec := max(0, at.Unix()) // there are no times before 1970
-	switch typ {
+func describe(f filetable.File, d digest.Digest) string {
+	sec := max(0, f.ModTime.Unix()) // there are no times before 1970
+	switch f.Type {
 	case filetable.TypeSymlink:
-		return fmt.Sprintf("symlink %d %q", sec, target)
+		return fmt.Sprintf("symlink %d:%d %d %q", f.UID, f.GID, sec, f.Target)
 	case filetable.TypeDir:
-		return fmt.Sprintf("dir %o %d", mode, sec)
+		return fmt.Sprintf("dir %o %d:%d %d", f.Mode, f.UID, f.GID, sec)
 	}
-	return fmt.Sprintf("%s %o %d %s", typ, mode, sec, d)
+	return fmt.Sprintf("%s %o %d:%d %d %s", f.Type, f.Mode, f.UID, f.GID, sec, d)
 }
 
 // onDisk describes the files in a directory.
@@ -372,24 +375,24 @@ func onDisk(t *testing.T, dir string) map[string]string {
 		if err != nil {
 			return err
 		}
-		typ, target, d := filetable.TypeReg, "", digest.Digest("")
+		st := info.Sys().(*syscall.Stat_t)
+		f, d := filetable.File{Type: filetable.TypeReg, Mode: uint32(info.Mode().Perm()), UID: st.Uid, GID: st.Gid, ModTime: info.ModTime()}, digest.Digest("")
 		switch info.Mode().Type() {
 		case fs.ModeDir:
-			typ = filetable.TypeDir
+			f.Type = filetable.TypeDir
 		case fs.ModeSymlink:
-			typ = filetable.TypeSymlink
-			target, err = os.Readlink(p)
+			f.Type = filetable.TypeSymlink
+			f.Target, err = os.Readlink(p)
 		case 0:
 			var b []byte
 			b, err = os.ReadFile(p)
 			d = digest.FromBytes(b)
 		}
-		mode := uint32(info.Mode().Perm())
 		if info.Mode()&(fs.ModeSetuid|fs.ModeSetgid|fs.ModeSticky) != 0 {
-			mode |= 0o7000
+			f.Mode |= 0o7000
 		}
 		rel, _ := filepath.Rel(dir, p)
-		all[rel] = describe(typ, mode, info.ModTime(), target, d)
+		all[rel] = describe(f, d)
 		return err
 	})
 	if err != nil {
@@ -405,7 +408,7 @@ func apply(dir string, blob []byte) error {
 		return err
 	}
 	defer r.Close()
-	if _, err := archive.Apply(context.Background(), dir, r, archive.WithNoSameOwner()); err != nil {
+	if _, err := archive.Apply(context.Background(), dir, r); err != nil {
 		return err
 	}
 	_, err = io.Copy(io.Discard, r)
@@ -415,7 +418,7 @@ func apply(dir string, blob []byte) error {
 // extract unpacks an archive with GNU tar.
 func extract(t *testing.T, dir string, p []byte) error {
 	t.Helper()
-	cmd := exec.Command("tar", "--extract", "--preserve-permissions", "--no-same-owner", "--directory", dir, "--file", "-")
+	cmd := exec.Command("tar", "--extract", "--preserve-permissions", "--same-owner", "--numeric-owner", "--directory", dir, "--file", "-")
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
 	cmd.Stdin = bytes.NewReader(p)
 	out, err := cmd.CombinedOutput()

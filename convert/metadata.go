@@ -42,9 +42,8 @@ func (p Place) WithMetadata(d Descriptor) (Place, error) {
 	}
 	uid, _ := o.Int("uid")
 	gid, _ := o.Int("gid")
-	var ok bool
-	if p.UID, p.GID, ok = filetable.Owner(uid, gid); !ok {
-		return p, fmt.Errorf("file metadata says user %d and group %d, which no file can belong to: %w", uid, gid, errdefs.ErrInvalidArgument)
+	if p.UID, p.GID, err = filetable.Owner(uid, gid); err != nil {
+		return p, fmt.Errorf("file metadata: %w", err)
 	}
 	if t, err := time.Parse(time.RFC3339, o.String("mtime")); err == nil && t.UTC().Year() >= 1970 && t.UTC().Year() <= 9999 {
 		p.ModTime = t.UTC()

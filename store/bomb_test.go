@@ -4,10 +4,12 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/ballast-dev/ballast/store"
@@ -106,6 +108,57 @@ func TestZerosInArchives(t *testing.T) {
 		if u, err := quota.Usage(); err != nil || u.Unique > 64<<10 || u.Partial > 16<<20 {
 			t.Errorf("%s: left over: %+v, %v", codec, u, err)
 		}
+	}
+}
+
+// TestArchivesShareQuota unpacks archives of which each fits into the quota: all of them count, and what other downloads
+// have reserved.
+func TestArchivesShareQuota(t *testing.T) {
+	if testing.Short() {
+		t.Skip("unpacks half a GiB")
+	}
+	const quota = 300 << 20
+	open := func() *store.Store {
+		return storetest.Open(t, t.TempDir(), store.Options{Evict: store.EvictOptions{Quota: quota}})
+	}
+	unpack := func(s *store.Store, n int) error {
+		b := storetest.NewBuilder("x")
+		var blobs [][]byte
+		for i := range n {
+			blobs = append(blobs, repeated(t, filetable.CodecZstd, 94, 'a'+byte(i)))
+			b.Unpack(blobs[i], filetable.CodecZstd, fmt.Sprintf("%d/w", i))
+		}
+		table := b.Put(t, s)
+		return s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(storetest.NewFetcher(blobs...))})
+	}
+	s := open()
+	if err := unpack(s, 6); !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "quota") {
+		t.Errorf("six archives: %v", err)
+	}
+	if err := unpack(open(), 3); err != nil {
+		t.Errorf("three archives: %v", err)
+	}
+	s = open()
+	large := make([]byte, 200<<20)
+	waiting := storetest.NewFetcher(large)
+	asked := make(chan struct{})
+	var once sync.Once
+	waiting.Delay = func(ctx context.Context) {
+		once.Do(func() { close(asked) })
+		<-ctx.Done()
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	table := storetest.NewBuilder("x").Raw("w", large, 0o644).Put(t, s)
+	done := make(chan error, 1)
+	go func() { done <- s.Hydrate(ctx, table, store.HydrateOptions{Sources: storetest.From(waiting)}) }()
+	<-asked
+	if err := unpack(s, 3); !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "quota") {
+		t.Errorf("three archives beside a reservation: %v", err)
+	}
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Error(err)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 // A ledger records the space reserved by work that has not written it yet, in bytes.
 type ledger struct {
 	admitting sync.Mutex // held while a reservation is admitted
+	fitting   sync.Mutex // held while Store.Fits evicts: what one evicts, others need not
 
 	mu    sync.Mutex // guards the following
 	open  map[reserved][]*reservation
@@ -48,6 +49,13 @@ func (l *ledger) others(r *reservation) (n int64, hydrating bool) {
 		}
 	}
 	return n, hydrating
+}
+
+// sum returns the bytes that all have reserved, at most.
+func (l *ledger) sum() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.total
 }
 
 // ask asks all reservations how much is left, and removes those of exposed files that are complete or no
@@ -176,10 +184,19 @@ func (s *Store) Room(n int64) error {
 	return nil
 }
 
-// Fits returns errdefs.ErrResourceExhausted if n more bytes exceed the quota, and what can be removed is not enough. It
-// implements hydrate.Objects.
+// Fits returns errdefs.ErrResourceExhausted if n more bytes, and what is reserved, exceed the quota, and what can be
+// removed is not enough. It implements hydrate.Objects.
 func (s *Store) Fits(n int64) error {
+	if s.o.Evict.Quota == 0 {
+		return nil
+	}
+	s.ledger.fitting.Lock()
+	defer s.ledger.fitting.Unlock()
 	over, err := s.over(n)
+	if err == nil && over > 0 {
+		s.ledger.ask()
+		over, err = s.over(n)
+	}
 	if err == nil && over > 0 {
 		if _, err = s.evict(over); err == nil {
 			over, err = s.over(n)
@@ -191,13 +208,10 @@ func (s *Store) Fits(n int64) error {
 	return err
 }
 
-// over returns by how many bytes n more exceed the quota.
+// over returns by how many bytes n more, and what is reserved, exceed the quota.
 func (s *Store) over(n int64) (int64, error) {
-	if s.o.Evict.Quota == 0 {
-		return 0, nil
-	}
 	u, err := s.Usage()
-	return u.Unique + u.Partial + n - s.o.Evict.Quota, err
+	return u.Unique + u.Partial + s.ledger.sum() + n - s.o.Evict.Quota, err
 }
 
 // size formats n bytes for messages.

@@ -67,8 +67,8 @@ func (a *app) credentialsFor(ctx context.Context, cl *wire.Client, server string
 		return err
 	}
 	var found []wire.Credentials
-	if cfg.Facade.Listen != "" && slices.Contains(snippet.FacadeNames(cfg.Facade.Listen), server) {
-		if found, err = a.askedFor(ctx, cl); err != nil {
+	if facade := snippet.FacadeNames(cfg.Facade.Listen); cfg.Facade.Listen != "" && slices.Contains(facade, server) {
+		if found, err = a.askedFor(ctx, cl, facade); err != nil {
 			return err
 		}
 	}
@@ -83,8 +83,9 @@ func (a *app) credentialsFor(ctx context.Context, cl *wire.Client, server string
 	return a.printJSON(struct{ ServerURL, Username, Secret string }{server, "ballast", p.Password})
 }
 
-// askedFor returns the credentials of the user for the repositories for which pulls were asked for some.
-func (a *app) askedFor(ctx context.Context, cl *wire.Client) (found []wire.Credentials, err error) {
+// askedFor returns the credentials of the user for the repositories for which pulls were asked for some. facade are the
+// addresses of the facade.
+func (a *app) askedFor(ctx context.Context, cl *wire.Client, facade []string) (found []wire.Credentials, err error) {
 	file, err := config.UserDockerConfig()
 	if err != nil {
 		return nil, err
@@ -96,6 +97,9 @@ func (a *app) askedFor(ctx context.Context, cl *wire.Client) (found []wire.Crede
 	credentials := remote.DockerCredentials(file)
 	for _, name := range asked.Names {
 		host, repository, _ := strings.Cut(name, "/")
+		if slices.Contains(facade, host) { // whose entry is this command
+			continue
+		}
 		c, err := credentials(host, repository)
 		if err != nil {
 			a.warn("%s: %v", name, err) // another one may be the one that is wanted

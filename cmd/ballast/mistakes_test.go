@@ -38,7 +38,7 @@ var mistakes = []mistake{
 	{"a target that is a directory", "convert DIR out", `"out" is not a target: write REGISTRY/REPOSITORY:TAG, oci:DIR, or with --as carton FILE.carton`, 2},
 	{"a target that is a URL", "convert DIR https://h.example/x", `"https://h.example/x" is not a target: write REGISTRY/REPOSITORY:TAG, oci:DIR, or with --as carton FILE.carton`, 2},
 	{"no target", "convert DIR", "no target given: write for example ghcr.io/team/model:v1 or oci:DIR after SRC", 2},
-	{"an unknown form", "convert DIR HOST/a/b:v1 --as zip", `--as "zip": forms are ballast, modelpack, image, carton`, 2},
+	{"an unknown form", "convert DIR HOST/a/b:v1 --as zip", `--as "zip": forms are ballast, modelpack, cnai, image, carton`, 2},
 	{"an unknown compression", "convert DIR HOST/a/b:v1 --compress gzip", `compression "gzip" is not one of zstd-seekable, zstd-chunked`, 2},
 	{"an unknown state", "ls -f state=komplete", "--filter state=komplete: the values are complete, lazy, pulling, partial, absent, invalid, index", 2},
 	{"an unknown format", "ls -f format=gguf", "--filter format=gguf: the values are modelpack, cnai, cnai-early, docker-ai, kitops, cog, ollama, ollama-list, carton, artifact, index", 2},

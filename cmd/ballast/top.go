@@ -19,7 +19,8 @@ func (a *app) topCommand() *cobra.Command {
 		Short: "watch the downloads of ballastd, by registry and by model",
 		Long: `Show every second how fast models are downloaded from each registry, and what "ballast status" shows of each
 model: its rate, who waits, and what limits it. A registry is that in the names of its models; mirrors may serve
-them. Of each mirror it shows how often bytes came from elsewhere (LEFT), and why the last time. It goes on after a restart of ballastd, until Ctrl-C. With -o json, it shows the status once.`,
+them. Of each mirror it shows how often bytes came from elsewhere (LEFT), and why the last time. It goes on after a
+restart of ballastd, until Ctrl-C. With -o json, it shows the status once.`,
 		Args: cobra.NoArgs,
 	}
 	out := outputFlag(c)

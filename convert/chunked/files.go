@@ -86,9 +86,8 @@ func (c *contents) member(e []entry) error {
 		return nil
 	}
 	m := filetable.Member{Path: p, Mode: uint32(first.Mode) & 0o777}
-	var ok bool
-	if m.UID, m.GID, ok = filetable.Owner(first.UID, first.GID); !ok {
-		return invalid(fmt.Sprintf("no file can belong to user %d and group %d", first.UID, first.GID))
+	if m.UID, m.GID, err = filetable.Owner(first.UID, first.GID); err != nil {
+		return fmt.Errorf("table of contents: file %q: %w", p, err)
 	}
 	if m.ModTime, err = modTime(first.ModTime); err != nil {
 		return opaque("file %.100q: %v", p, err)

@@ -3,6 +3,7 @@ package cog
 import (
 	"context"
 	"fmt"
+	"maps"
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/format"
@@ -65,6 +66,9 @@ type member struct {
 // addDigests adds the digests of an index to the files of a table, and to its compressed layers, whose files are not
 // known yet.
 func addDigests(t *filetable.Table, index []*convert.Object) error {
+	if len(index) == 0 {
+		return nil
+	}
 	packed := map[digest.Digest]bool{} // the layers, and whether their files are unknown
 	for _, b := range t.Blobs {
 		packed[b.Digest] = b.Codec != filetable.CodecNone
@@ -75,6 +79,7 @@ func addDigests(t *filetable.Table, index []*convert.Object) error {
 			files[member{f.Source.Blob, f.Path}] = &t.Files[i]
 		}
 	}
+	unlisted := maps.Clone(files)
 	listed := map[digest.Digest][]filetable.Member{} // by layer
 	for _, e := range index {
 		d, err := verify.ParseDigest(e.String("digest"))
@@ -85,6 +90,7 @@ func addDigests(t *filetable.Table, index []*convert.Object) error {
 		size, _ := e.Int("size")
 		unknown, ok := packed[at.layer]
 		f := files[at]
+		delete(unlisted, at)
 		switch {
 		case unknown:
 		case !ok:
@@ -97,14 +103,12 @@ func addDigests(t *filetable.Table, index []*convert.Object) error {
 		listed[at.layer] = append(listed[at.layer], filetable.Member{Path: at.path, Type: filetable.TypeReg, Size: size, Digest: d})
 	}
 	for i, b := range t.Blobs {
-		if packed[b.Digest] && listed[b.Digest] != nil {
+		if packed[b.Digest] {
 			t.Blobs[i].Files = filetable.FilesDigest(listed[b.Digest])
 		}
 	}
-	for at, f := range files {
-		if f.Digest == "" && listed[at.layer] != nil {
-			return fmt.Errorf("file %.200q of layer %s is not listed: %w", at.path, at.layer, errdefs.ErrInvalidArgument)
-		}
+	for at := range unlisted {
+		return fmt.Errorf("file %.200q of layer %s is not listed: %w", at.path, at.layer, errdefs.ErrInvalidArgument)
 	}
 	return nil
 }

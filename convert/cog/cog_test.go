@@ -146,6 +146,20 @@ func TestCompressed(t *testing.T) {
 	}
 }
 
+// TestUnlistedLayers: an index that lists nothing of a layer refuses its files.
+func TestUnlistedLayers(t *testing.T) {
+	t.Parallel()
+	first, plain := converttest.Layer{MediaType: mediatype.OCILayer, Data: tar}, string(converttest.Tar(converttest.File{Path: "evil.py", Data: []byte("x")}))
+	if _, _, err := parse(index(), first, converttest.Layer{MediaType: mediatype.OCILayer, Data: plain}); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), `"evil.py" of layer`) {
+		t.Errorf("uncompressed: %v", err)
+	}
+	packed := converttest.Compress([]byte(plain), filetable.CodecGzip)
+	m, _, err := parse(index(), first, converttest.Layer{MediaType: mediatype.OCILayerGzip, Data: string(packed)})
+	if err != nil || m.Table.Blobs[1].Files != filetable.FilesDigest(nil) {
+		t.Errorf("compressed: %v", err)
+	}
+}
+
 func FuzzCog(f *testing.F) {
 	for _, s := range []string{index(), index(`"size":7`, `"size":-1`), `{"files":[null]}`, `{"files":[{}],"name":1}`, ""} {
 		f.Add(s, mediatype.OCILayer, tar)

@@ -35,11 +35,12 @@ type dialect struct {
 	format             mediatype.Format
 	manifest, config   string // media types
 	filepath, metadata string // annotation keys
+	links              bool   // in tars; otherwise they are files
 }
 
 var (
-	modelPack = dialect{mediatype.FormatModelPack, mediatype.ModelPackManifest, mediatype.ModelPackConfig, mediatype.AnnotationFilepath, mediatype.AnnotationMetadata}
-	cnai      = dialect{mediatype.FormatCNAI, mediatype.CNAIManifest, mediatype.CNAIConfig, mediatype.CNAIFilepath, mediatype.CNAIMetadata}
+	modelPack = dialect{mediatype.FormatModelPack, mediatype.ModelPackManifest, mediatype.ModelPackConfig, mediatype.AnnotationFilepath, mediatype.AnnotationMetadata, true}
+	cnai      = dialect{mediatype.FormatCNAI, mediatype.CNAIManifest, mediatype.CNAIConfig, mediatype.CNAIFilepath, mediatype.CNAIMetadata, false}
 )
 
 // planModelPack plans a ModelPack artifact.
@@ -61,7 +62,7 @@ func (j *job) planArtifact(ctx context.Context, d dialect, tars bool) (*plan, er
 	}
 	annotations := image.Origin(j.src.Model.Table.Origin)
 	files = j.keepOrigin(files, annotations)
-	if !tars || d == cnai {
+	if !tars || !d.links {
 		files = j.withoutLinks(files)
 	}
 	files = withoutFullDirs(files)

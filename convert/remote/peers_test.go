@@ -258,7 +258,7 @@ func TestPeersGetNoPrivateModels(t *testing.T) {
 			if asked := len(node.Asked()) > before; asked != tt.asked {
 				t.Errorf("Dragonfly was asked: %t, want %t", asked, tt.asked)
 			}
-			if last := c.Mirrors()[0].Counts.Last(); last.Err != nil {
+			if last := c.Mirrors()[0].Counts.Last(); last.Reason != "" {
 				t.Errorf("Dragonfly was left: %v", last)
 			}
 		})

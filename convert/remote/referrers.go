@@ -75,7 +75,10 @@ func (r *Repository) referrers(ctx context.Context, e *endpoint, d digest.Digest
 		if err != nil {
 			return err
 		}
-		p, err := io.ReadAll(io.LimitReader(resp.Body, convert.MaxManifestSize+1))
+		var p []byte
+		if err = decode(resp); err == nil {
+			p, err = io.ReadAll(io.LimitReader(resp.Body, convert.MaxManifestSize+1))
+		}
 		resp.Body.Close()
 		if err != nil {
 			return fmt.Errorf("%s: %w: %w", e.Host, err, errdefs.ErrUnavailable)

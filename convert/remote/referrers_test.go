@@ -1,6 +1,7 @@
 package remote_test
 
 import (
+	"compress/gzip"
 	"fmt"
 	"net/http"
 	"runtime"
@@ -35,6 +36,12 @@ func TestReferrers(t *testing.T) {
 		err   func(error) bool
 	}{
 		{name: "by the API", api: func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, referrersIndex("a", "x", "b")) }, limit: 9, want: []string{"a", "b"}},
+		{name: "compressed", limit: 9, want: []string{"a"}, api: func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Encoding", "gzip")
+			z := gzip.NewWriter(w)
+			fmt.Fprint(z, referrersIndex("a"))
+			z.Close()
+		}},
 		{name: "no more than wanted", api: func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, referrersIndex("a", "a", "a")) }, limit: 2, want: []string{"a", "a"}},
 		{name: "by pages", limit: 9, want: []string{"a", "b"}, api: func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Query().Get("last") == "" {

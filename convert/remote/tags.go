@@ -32,6 +32,9 @@ func (r *Repository) tags(ctx context.Context, e *endpoint, limit int) (tags []s
 		return nil, err
 	}
 	defer resp.Body.Close()
+	if err := decode(resp); err != nil {
+		return nil, fmt.Errorf("%s: the list of tags: %w", e.Host, err)
+	}
 	p, err := io.ReadAll(io.LimitReader(resp.Body, convert.SmallDocument+1))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w: %w", e.Host, err, errdefs.ErrUnavailable)

@@ -170,8 +170,8 @@ func (w *tarWalk) member(hdr *tar.Header, off int64) (m Member, ok bool, err err
 		return Member{}, false, fmt.Errorf("tar member: %w", err)
 	}
 	m = Member{Path: p, Mode: uint32(hdr.Mode) & 0o777, ModTime: cleanTime(hdr.ModTime)}
-	if m.UID, m.GID, ok = Owner(int64(hdr.Uid), int64(hdr.Gid)); !ok {
-		return bad(fmt.Sprintf("no file can belong to user %d and group %d", hdr.Uid, hdr.Gid))
+	if m.UID, m.GID, err = Owner(int64(hdr.Uid), int64(hdr.Gid)); err != nil {
+		return Member{}, false, fmt.Errorf("tar member %q: %w", p, err)
 	}
 	switch hdr.Typeflag {
 	case tar.TypeReg:
@@ -203,18 +203,18 @@ func (w *tarWalk) member(hdr *tar.Header, off int64) (m Member, ok bool, err err
 	return m, true, nil
 }
 
-// Owner returns a user and a group of an archive as those of a File, and false for ids that no file can have. As in
-// chown, -1 leaves a file to root.
-func Owner(uid, gid int64) (u, g uint32, ok bool) {
+// Owner returns a user and a group of an archive as those of a File, or errdefs.ErrInvalidArgument for ids that no file
+// can have. As in chown, -1 leaves a file to root.
+func Owner(uid, gid int64) (u, g uint32, err error) {
 	for _, id := range []*int64{&uid, &gid} {
 		if *id == -1 || *id == maxID+1 {
 			*id = 0
 		}
 		if *id < 0 || *id > maxID {
-			return 0, 0, false
+			return 0, 0, fmt.Errorf("no file can belong to user or group %d: %w", *id, errdefs.ErrInvalidArgument)
 		}
 	}
-	return uint32(uid), uint32(gid), true
+	return uint32(uid), uint32(gid), nil
 }
 
 // cleanTime returns t in UTC, or the zero time if JSON cannot encode it.

@@ -232,7 +232,7 @@ func (f *File) validate(blobs map[digest.Digest]Blob) error {
 		return bad("mode %#o has more than permission bits", f.Mode)
 	}
 	if f.UID > maxID || f.GID > maxID {
-		return bad("no file can belong to user %d and group %d", f.UID, f.GID)
+		return bad("user %d and group %d", f.UID, f.GID)
 	}
 	if f.Size < 0 {
 		return bad("size %d", f.Size)

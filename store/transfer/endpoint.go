@@ -2,6 +2,7 @@ package transfer
 
 import (
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -72,9 +73,12 @@ var Reasons = []Reason{Absent, Failed, Slow}
 // Left is one time that a mirror was left.
 type Left struct {
 	Reason Reason
-	Err    error
+	Text   string // of the error, at most maxLeft bytes
 	At     time.Time
 }
+
+// maxLeft limits the text of an error that is kept: a mirror writes a part of it.
+const maxLeft = 300
 
 // Left returns how often the endpoints were left for a reason.
 func (c *Counts) Left(r Reason) int64 {
@@ -98,7 +102,14 @@ func (c *Counts) leave(r Reason, err error) {
 		c.left = map[Reason]int64{}
 	}
 	c.left[r]++
-	c.last = Left{r, err, time.Now()}
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if len(text) > maxLeft {
+		text = strings.ToValidUTF8(text[:maxLeft], "") + "…"
+	}
+	c.last = Left{r, text, time.Now()}
 }
 
 // How mirrors are treated.

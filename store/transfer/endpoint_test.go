@@ -14,6 +14,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -127,7 +128,7 @@ func TestMirrorMisses(t *testing.T) {
 func TestMirrorReasons(t *testing.T) {
 	broken := errors.New("connection reset")
 	for want, mirror := range map[Reason]*server{
-		Absent: {err: errdefs.ErrNotFound}, Failed: {err: broken}, Slow: {bytes: 1 << 10, every: 100 * time.Millisecond},
+		Absent: {err: errdefs.ErrNotFound}, Failed: {err: fmt.Errorf("%w: %s", broken, strings.Repeat("é", maxLeft))}, Slow: {bytes: 1 << 10, every: 100 * time.Millisecond},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			m := newMirrored(t, mirror, quick())
@@ -142,8 +143,10 @@ func TestMirrorReasons(t *testing.T) {
 				t.Errorf("%s: %+v", want, last)
 			}
 			switch {
-			case want == Slow && (!errors.Is(last.Err, errSlow) || !strings.Contains(last.Err.Error(), " bytes in ")), want == Failed && !errors.Is(last.Err, broken):
-				t.Errorf("%s: %v", want, last.Err)
+			case want == Slow && (!strings.Contains(last.Text, errSlow.Error()) || !strings.Contains(last.Text, "kB in ")), want == Failed && !strings.Contains(last.Text, broken.Error()):
+				t.Errorf("%s: %v", want, last.Text)
+			case len(last.Text) > maxLeft+len("…") || !utf8.ValidString(last.Text):
+				t.Errorf("%s: a text of %d bytes, %q", want, len(last.Text), last.Text)
 			}
 		})
 	}

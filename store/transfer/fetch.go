@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/dustin/go-humanize"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -289,7 +290,7 @@ func (f Fetch) watch(ctx context.Context, src Source, place *Slot, tried map[str
 		d = max(d, look)
 		if why := f.From.better(src, tried, float64(n)/d.Seconds()); why != nil {
 			f.From.slowed(src)
-			cancel(fmt.Errorf("%d bytes in %v: %w", n, d.Round(time.Millisecond), why))
+			cancel(fmt.Errorf("%s in %v: %w", humanize.Bytes(uint64(n)), d.Round(time.Second/10), why))
 			return
 		}
 		src.Endpoint.received(n, d)

@@ -168,8 +168,8 @@ func (d *Daemon) mirrors() (out []wire.Mirror) {
 		for _, r := range transfer.Reasons {
 			a.Left[string(r)] = m.Counts.Left(r)
 		}
-		if last := m.Counts.Last(); last.Err != nil {
-			a.Last = &wire.Left{Reason: string(last.Reason), Error: last.Err.Error(), At: last.At}
+		if last := m.Counts.Last(); last.Reason != "" {
+			a.Last = &wire.Left{Reason: string(last.Reason), Error: last.Text, At: last.At}
 		}
 		for registry, e := range m.For {
 			if t := e.AvoidedUntil(); t.After(now) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -71,7 +72,8 @@ type Engine struct {
 	Linger    time.Duration // how long work continues without a waiter
 	Log       *slog.Logger
 
-	large *semaphore.Weighted // the turn to unpack an archive with a large window
+	large    *semaphore.Weighted // the turn to unpack an archive with a large window
+	unpacked atomic.Int64        // bytes of all archives
 
 	ctx  context.Context // cancels all work
 	stop context.CancelCauseFunc

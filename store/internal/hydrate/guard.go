@@ -20,15 +20,16 @@ const (
 	unpackBase  = 1 << 30 // bytes that any archive may have unpacked, without blocks of zeros
 	unpackRatio = 100     // bytes out for each byte in, beyond unpackBase
 
-	zerosBase  = 16 << 30 // bytes that any archive may have unpacked
-	zerosRatio = 1100     // bytes out for each byte in, beyond zerosBase
+	zerosBase  = 2 << 30 // bytes that any archive may have unpacked
+	zerosRatio = 1100    // bytes out for each byte in, beyond zerosBase
 )
 
 // holeBlock is the size in bytes of the blocks of a file that are left out if they are zeros. It is a multiple of the
 // block size of file systems, and divides the buffer of copyHoles.
 const holeBlock = 64 << 10
 
-// How often the space for an unpacked archive is checked, in bytes. The quota costs more: the sizes of all objects.
+// How often the space for unpacked archives is checked, in bytes of one archive and of all of them. The quota costs more:
+// the sizes of all objects.
 const (
 	roomEvery = 64 << 20
 	fitsEvery = 256 << 20
@@ -38,8 +39,9 @@ const (
 type bombGuard struct {
 	r       io.Reader
 	objects Objects
-	size    int64        // of the archive, in bytes
-	aborted *atomic.Bool // ends it: a few bytes of zstd can be gigabytes of zeros
+	size    int64         // of the archive, in bytes
+	sum     *atomic.Int64 // of what was read of all archives
+	aborted *atomic.Bool  // ends it: a few bytes of zstd can be gigabytes of zeros
 
 	all   int64 // bytes that were read
 	holes int64 // of these, bytes that take no disk space
@@ -50,7 +52,7 @@ func (b *bombGuard) Read(p []byte) (int, error) {
 		return 0, context.Canceled
 	}
 	n, err := b.r.Read(p)
-	before := b.all
+	before, sum := b.all, b.sum.Add(int64(n))
 	b.all += int64(n)
 	switch {
 	case b.all-b.holes > unpackBase+unpackRatio*b.size:
@@ -62,7 +64,7 @@ func (b *bombGuard) Read(p []byte) (int, error) {
 	if before/roomEvery != b.all/roomEvery {
 		full = b.objects.Room(b.holes)
 	}
-	if full == nil && before/fitsEvery != b.all/fitsEvery {
+	if full == nil && (sum-int64(n))/fitsEvery != sum/fitsEvery {
 		full = b.objects.Fits(b.holes)
 	}
 	if full != nil {

@@ -112,11 +112,11 @@ func TestBombGuard(t *testing.T) {
 		text  string
 	}{
 		"data":                {disk{}, false, 1<<30 + 100*mib, errdefs.ErrInvalidArgument, "more than 1 GiB and 100 times its size, without zeros"},
-		"zeros":               {disk{room: 1 << 50, quota: 1 << 50}, true, 16<<30 + 1100*mib, errdefs.ErrInvalidArgument, "more than 16 GiB and 1100 times its size, the limit"},
+		"zeros":               {disk{room: 1 << 50, quota: 1 << 50}, true, 2<<30 + 1100*mib, errdefs.ErrInvalidArgument, "more than 2 GiB and 1100 times its size, the limit"},
 		"zeros on small disk": {disk{room: 2 << 30, quota: 1 << 50}, true, 2<<30 + 64*mib, errdefs.ErrResourceExhausted, "does not fit"},
 		"zeros above quota":   {disk{room: 1 << 50, quota: 2 << 30}, true, 2<<30 + 256*mib, errdefs.ErrResourceExhausted, "does not fit"},
 	} {
-		g := &bombGuard{r: endless{}, objects: tt.disk, size: mib, aborted: new(atomic.Bool)}
+		g := &bombGuard{r: endless{}, objects: tt.disk, size: mib, sum: new(atomic.Int64), aborted: new(atomic.Bool)}
 		var err error
 		for err == nil {
 			var n int
@@ -131,7 +131,7 @@ func TestBombGuard(t *testing.T) {
 			t.Errorf("%s: ended after %d MiB, want %d", name, g.all/mib, tt.want/mib)
 		}
 	}
-	g := &bombGuard{r: endless{}, aborted: new(atomic.Bool)}
+	g := &bombGuard{r: endless{}, sum: new(atomic.Int64), aborted: new(atomic.Bool)}
 	g.aborted.Store(true)
 	if n, err := g.Read(buf); n > 0 || !errors.Is(err, context.Canceled) {
 		t.Errorf("aborted: %d bytes, %v", n, err)

@@ -290,7 +290,7 @@ func (u *unpackSink) unpack(compressed io.Reader) error {
 		return fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 	}
 	defer plain.Close()
-	u.plain = &bombGuard{r: plain, objects: u.b.e.Objects, size: u.blob.Size, aborted: &u.aborted}
+	u.plain = &bombGuard{r: plain, objects: u.b.e.Objects, size: u.blob.Size, sum: &u.b.e.unpacked, aborted: &u.aborted}
 	var (
 		in   io.Reader = u.plain
 		hash           = verify.NewHash()
@@ -371,7 +371,7 @@ type gzipReader struct{ r *gzip.Reader }
 func (g gzipReader) Read(p []byte) (int, error) {
 	n, err := g.r.Read(p)
 	if errors.Is(err, gzip.ErrHeader) {
-		err = fmt.Errorf("what is after the last member of gzip is none: %w", err)
+		err = fmt.Errorf("bytes after the last gzip member that are no gzip: %w", err)
 	}
 	return n, err
 }

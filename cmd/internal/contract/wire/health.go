@@ -76,8 +76,11 @@ type Mirror struct {
 
 // Why returns the reason why the mirror was left last, and "" if it never was.
 func (m Mirror) Why() string {
-	if m.Last == nil {
+	switch {
+	case m.Last == nil:
 		return ""
+	case m.Last.Error == "":
+		return m.Last.Reason
 	}
 	return m.Last.Reason + ": " + m.Last.Error
 }
@@ -85,7 +88,7 @@ func (m Mirror) Why() string {
 // Left is one time that a mirror was left.
 type Left struct {
 	Reason string    `json:"reason"`
-	Error  string    `json:"error"`
+	Error  string    `json:"error,omitempty"` // with the admin socket only: registries and mirrors write a part of it
 	At     time.Time `json:"at"`
 }
 

@@ -228,8 +228,13 @@ func (r *rig) hydrate(t *testing.T) {
 func TestStatusRoutes(t *testing.T) {
 	r := newRig(t)
 	status := serve(t, r.handler.StatusRoutes())
-	if _, err := status.Health(t.Context()); err != nil {
-		t.Errorf("health: %v", err)
+	r.node.health = func() (wire.Health, error) {
+		return wire.Health{Mirrors: []wire.Mirror{{Address: "http://m", Last: &wire.Left{Reason: "absent", Error: "404: no team/private"}}}}, nil
+	}
+	for want, c := range map[string]*wire.Client{"absent": status, "absent: 404: no team/private": r.client} {
+		if v, err := c.Health(t.Context()); err != nil || len(v.Mirrors) != 1 || v.Mirrors[0].Why() != want {
+			t.Errorf("health: %+v, %v; want %q", v.Mirrors, err, want)
+		}
 	}
 	if _, err := status.RemoveImage(t.Context(), testRef); !errdefs.IsNotImplemented(err) {
 		t.Errorf("remove an image: %v", err)

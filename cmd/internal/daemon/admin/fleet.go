@@ -33,6 +33,7 @@ func (h *Handler) FleetRoutes() http.Handler {
 	mux.Handle("GET /v1/fleet/pulls", query(func(ctx context.Context) ([]wire.Pull, error) { return h.pulls(ctx), nil }))
 	mux.Handle("GET /v1/fleet/node", query(func(context.Context) (v wire.FleetNode, _ error) {
 		v.Direct, v.Mirrors = h.Node.Received()
+		v.Mirrors = withoutErrors(v.Mirrors)
 		u, err := h.Store.Usage()
 		v.Usage = wire.Usage(u)
 		return v, err

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/pprof"
+	"slices"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/modelname"
@@ -172,11 +173,26 @@ func (h *Handler) requests() http.Handler {
 func (h *Handler) StatusRoutes() http.Handler { return working(h.statusMux(), h.Node) }
 
 func (h *Handler) statusMux() *http.ServeMux {
-	all, mux := h.requests(), http.NewServeMux()
-	mux.Handle("GET /v1/version", all)
-	mux.Handle("GET /v1/health", all)
+	mux := http.NewServeMux()
+	mux.Handle("GET /v1/version", h.requests())
+	mux.Handle("GET /v1/health", query(func(ctx context.Context) (wire.Health, error) {
+		v, err := h.Node.Health(ctx)
+		v.Mirrors = withoutErrors(v.Mirrors)
+		return v, err
+	}))
 	mux.Handle("DELETE /v1/fleet/pins", query(func(ctx context.Context) (wire.FleetPins, error) { return h.setFleetPins(ctx, wire.FleetPins{}) }))
 	return mux
+}
+
+// withoutErrors returns mirrors without the texts of errors, which can have names of models.
+func withoutErrors(mirrors []wire.Mirror) []wire.Mirror {
+	out := slices.Clone(mirrors)
+	for i, m := range out {
+		if m.Last != nil {
+			out[i].Last = &wire.Left{Reason: m.Last.Reason, At: m.Last.At}
+		}
+	}
+	return out
 }
 
 // answer returns a handler that sends the result of f.

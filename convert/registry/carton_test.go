@@ -7,12 +7,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/format"
 	"github.com/ballast-dev/ballast/convert/registry"
+	"github.com/ballast-dev/ballast/convert/registrytest"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
@@ -24,56 +24,20 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// A web serves files over HTTP.
-type web struct {
-	*httptest.Server
-	ranges bool
-
-	mu       sync.Mutex
-	files    map[string][]byte
-	requests []string
-}
-
-func newWeb(t *testing.T, ranges bool) *web {
-	w := &web{ranges: ranges, files: map[string][]byte{}}
-	w.Server = httptest.NewServer(w)
-	t.Cleanup(w.Close)
-	return w
-}
-
-func (s *web) put(path string, p []byte) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.files[path] = p
-}
-
-// count returns the number of requests for a path, and forgets all.
-func (s *web) count(path string) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := strings.Count("\n"+strings.Join(s.requests, "\n")+"\n", path+"\n")
-	s.requests = nil
-	return n
-}
-
-func (s *web) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	s.mu.Lock()
-	s.requests = append(s.requests, r.URL.Path)
-	p, ok := s.files[r.URL.Path]
-	s.mu.Unlock()
-	if !ok {
-		http.NotFound(w, r)
-		return
-	}
-	if !s.ranges {
-		r.Header.Del("Range")
-		w.Header().Set("Accept-Ranges", "none")
-	}
-	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(p))
+// newWeb starts a server of files.
+func newWeb(t *testing.T, ranges bool) *registrytest.Server {
+	s := registrytest.New(t)
+	s.Before(func(_ http.ResponseWriter, r *http.Request) bool {
+		if !ranges {
+			r.Header.Del("Range")
+		}
+		return false
+	})
+	return s
 }
 
 // newCartonFacade returns a facade that maps the host carton.example to a server.
-func newCartonFacade(t *testing.T, s *web, o remote.Options) *facade {
+func newCartonFacade(t *testing.T, s *registrytest.Server, o remote.Options) *facade {
 	t.Helper()
 	template := s.URL + "/{repository}/{tag}.carton"
 	o.NamedURLs = []string{template}
@@ -103,7 +67,7 @@ func TestCartonURL(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newWeb(t, ranges)
-			s.put("/org/model/v1.carton", want.Bytes())
+			s.Serve("/org/model/v1.carton", want.Bytes())
 			f := newCartonFacade(t, s, remote.Options{})
 
 			tag := "/v2/org/model/manifests/v1"
@@ -141,7 +105,7 @@ func TestCartonURL(t *testing.T) {
 			if diff := cmp.Diff(files(t, f, im), wanted(want.Model())); diff != "" {
 				t.Errorf("files (-got +want):\n%s", diff)
 			}
-			if n := s.count("/org/model/v1.carton"); !ranges && n != 1 {
+			if n := s.Count("/org/model/v1.carton"); !ranges && n != 1 {
 				t.Errorf("%d requests of a server without ranges, want 1", n)
 			}
 
@@ -165,8 +129,8 @@ func TestCartonURLRefused(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t, true)
 	good := converttest.GoodCarton(weights(1000))
-	s.put("/org/model/v1.carton", good.Bytes())
-	s.put("/org/other/v1.carton", []byte("<html>not a carton"))
+	s.Serve("/org/model/v1.carton", good.Bytes())
+	s.Serve("/org/other/v1.carton", []byte("<html>not a carton"))
 	f := newCartonFacade(t, s, remote.Options{})
 	d := digest.FromBytes(f.ask(t, http.MethodGet, "/v2/org/model/manifests/v1", "carton.example").body)
 	for path, want := range map[string]int{
@@ -194,13 +158,13 @@ func TestCartonChanged(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t, true)
 	first := converttest.GoodCarton(weights(1000))
-	s.put("/a/b.carton", first.Bytes())
+	s.Serve("/a/b.carton", first.Bytes())
 	f := newCartonFacade(t, s, remote.Options{})
 	im, err := f.convertURL(t, s.URL+"/a/b.carton")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.put("/a/b.carton", converttest.GoodCarton(weights(2000)).Bytes())
+	s.Serve("/a/b.carton", converttest.GoodCarton(weights(2000)).Bytes())
 	f.h.Close() // as a restart does
 	err = f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.Sources(im, registry.Names(im)...)})
 	if err == nil || !strings.Contains(err.Error(), "has changed") {
@@ -222,8 +186,8 @@ func TestCartonSizes(t *testing.T) {
 	manifest := good.ManifestBytes()
 	bad := good.With(converttest.CartonFile{Path: "model/weights.bin", Data: weights(900)})
 	bad.Manifest = func([]byte) []byte { return manifest }
-	s.put("/bad/x.carton", bad.Bytes())
-	s.put("/good/x.carton", good.Bytes())
+	s.Serve("/bad/x.carton", bad.Bytes())
+	s.Serve("/good/x.carton", good.Bytes())
 	f := newCartonFacade(t, s, remote.Options{})
 	if _, err := f.convertURL(t, s.URL+"/bad/x.carton"); err != nil {
 		t.Fatal(err)
@@ -243,8 +207,8 @@ func TestCartonRegistry(t *testing.T) {
 	want := converttest.GoodCarton(weights(3 << 20))
 	b := converttest.CartonArtifact(want)
 	u := newUpstream(t)
-	u.push("secret/model", "v1", b)
-	u.users["secret/model"] = "alice:s3cr3t-value"
+	u.Add("secret/model", "v1", b)
+	u.SetUser("secret/model", "alice:s3cr3t-value")
 	f := newCartonFacade(t, newWeb(t, true), remote.Options{})
 	alice := basic("alice:s3cr3t-value")
 	d := digest.FromBytes(f.get(t, u, "secret/model", "v1", alice...).body)
@@ -255,20 +219,20 @@ func TestCartonRegistry(t *testing.T) {
 	if want := (filetable.Origin{Format: "carton", Digest: b.Digest(), Mapping: convert.MappingVersion}); im.Origin != want {
 		t.Errorf("origin is %+v, want %+v", im.Origin, want)
 	}
-	u.count("")
+	u.Count("")
 	once, _, err := f.h.Sources(im, registry.Names(im)...)[0].Fetch(t.Context(), digest.FromBytes(weights(3<<20)), 3<<20, 0, 10)
 	if err != nil {
 		t.Fatal(err)
 	}
 	once.Close()
-	if n := u.count(""); n != 2 { // where the file starts, and the file: the carton is still open
+	if n := u.Count(""); n != 2 { // where the file starts, and the file: the carton is still open
 		t.Errorf("%d requests for a file of a carton that was just converted", n)
 	}
 	member := "/v2/secret/model/blobs/" + digest.FromBytes(weights(3<<20)).String()
-	if got := f.ask(t, http.MethodGet, member, u.host(), alice...); got.status != 200 || !bytes.Equal(got.body, weights(3<<20)) {
+	if got := f.ask(t, http.MethodGet, member, u.Host(), alice...); got.status != 200 || !bytes.Equal(got.body, weights(3<<20)) {
 		t.Errorf("a file of the carton: status %d, %d bytes", got.status, len(got.body))
 	}
-	if n := f.ask(t, http.MethodGet, member, u.host()).status; n != 401 {
+	if n := f.ask(t, http.MethodGet, member, u.Host()).status; n != 401 {
 		t.Errorf("a file of the carton without credentials: status %d, want 401", n)
 	}
 	first := f.h.Sources(im, registry.Names(im)...)[0]
@@ -280,7 +244,7 @@ func TestCartonRegistry(t *testing.T) {
 	if diff := cmp.Diff(files(t, f, im), wanted(want.Model())); diff != "" {
 		t.Errorf("files (-got +want):\n%s", diff)
 	}
-	if n := f.ask(t, http.MethodGet, member, u.host()).status; n != 401 {
+	if n := f.ask(t, http.MethodGet, member, u.Host()).status; n != 401 {
 		t.Errorf("the object without credentials: status %d, want 401", n)
 	}
 }
@@ -294,7 +258,7 @@ func TestCartonMany(t *testing.T) {
 	for i := range 20 {
 		c := converttest.GoodCarton(weights(1000 + i))
 		path := "/m/" + string(rune('a'+i)) + ".carton"
-		s.put(path, c.Bytes())
+		s.Serve(path, c.Bytes())
 		wg.Go(func() {
 			im, err := f.convertURL(t, s.URL+path)
 			if err != nil {
@@ -316,7 +280,7 @@ func TestCartonSigned(t *testing.T) {
 	const signature = "sig=s3cr3t-value"
 	s := newWeb(t, true)
 	c := converttest.GoodCarton(weights(2000))
-	s.put("/x.carton", c.Bytes())
+	s.Serve("/x.carton", c.Bytes())
 	signed := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.RawQuery != signature {
 			w.WriteHeader(http.StatusForbidden)
@@ -367,14 +331,14 @@ func TestMemberOfOthers(t *testing.T) {
 	owner, thief := newUpstream(t), newUpstream(t)
 	secret := weights(1 << 20)
 	f := newCartonFacade(t, newWeb(t, true), remote.Options{})
-	owner.push("org/secret", "v1", converttest.CartonArtifact(converttest.GoodCarton(secret)))
-	owner.setUser("org/secret", "alice:s3cret")
+	owner.Add("org/secret", "v1", converttest.CartonArtifact(converttest.GoodCarton(secret)))
+	owner.SetUser("org/secret", "alice:s3cret")
 	alice := basic("alice:s3cret")
 	im, err := f.h.Store.Catalog.Image(digest.FromBytes(f.get(t, owner, "org/secret", "v1", alice...).body))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.Sources(im, owner.host()+"/org/secret")}); err != nil {
+	if err := f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.Sources(im, owner.Host()+"/org/secret")}); err != nil {
 		t.Fatal(err)
 	}
 	zeros := make([]byte, len(secret))
@@ -382,19 +346,19 @@ func TestMemberOfOthers(t *testing.T) {
 	c.Manifest = func(p []byte) []byte {
 		return bytes.ReplaceAll(p, []byte(digest.FromBytes(zeros).Encoded()), []byte(digest.FromBytes(secret).Encoded()))
 	}
-	thief.push("x/m", "v1", converttest.CartonArtifact(c))
+	thief.Add("x/m", "v1", converttest.CartonArtifact(c))
 	f.get(t, thief, "x/m", "v1")
 
 	member := "/blobs/" + digest.FromBytes(secret).String()
 	// What the carton has there instead may be sent: whoever asks for a digest compares it.
-	if got := f.ask(t, http.MethodGet, "/v2/x/m"+member, thief.host()); bytes.Equal(got.body, secret) {
+	if got := f.ask(t, http.MethodGet, "/v2/x/m"+member, thief.Host()); bytes.Equal(got.body, secret) {
 		t.Error("the facade gives a private file to who knows its digest")
 	}
-	owner.count("")
-	if got := f.ask(t, http.MethodGet, "/v2/org/secret"+member, owner.host(), alice...); !bytes.Equal(got.body, secret) {
+	owner.Count("")
+	if got := f.ask(t, http.MethodGet, "/v2/org/secret"+member, owner.Host(), alice...); !bytes.Equal(got.body, secret) {
 		t.Errorf("the owner: status %d, %d bytes", got.status, len(got.body))
 	}
-	if n := owner.count(""); n > 3 {
+	if n := owner.Count(""); n > 3 {
 		t.Errorf("the owner's registry gets %d requests for a file that is here", n)
 	}
 }

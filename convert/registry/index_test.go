@@ -40,10 +40,10 @@ func TestIndex(t *testing.T) {
 	arm := &ocispec.Platform{OS: "linux", Architecture: "arm64"}
 	riscv := &ocispec.Platform{OS: "linux", Architecture: "riscv64"}
 	for _, b := range []*converttest.Built{one, two} {
-		u.push("org/model", "", b)
+		u.Add("org/model", "", b)
 	}
 	image := ocispec.Descriptor{MediaType: mediatype.OCIManifest, Digest: digest.FromString("img"), Size: 9, Platform: riscv}
-	d := u.put("org/model", "v1", indexOf(
+	d := u.Put("org/model", "v1", indexOf(
 		entry(one, mediatype.ModelPackManifest, arm), // by artifactType
 		image,               // by platform
 		entry(two, "", nil), // must be read
@@ -54,7 +54,7 @@ func TestIndex(t *testing.T) {
 	if ct := got.header.Get("Content-Type"); ct != mediatype.OCIIndex {
 		t.Errorf("Content-Type is %s", ct)
 	}
-	if n := u.count(image.Digest.String()); n != 0 {
+	if n := u.Count(image.Digest.String()); n != 0 {
 		t.Error("the entry of an ordinary image was read")
 	}
 	idx := decode[ocispec.Index](t, got)
@@ -77,12 +77,12 @@ func TestIndex(t *testing.T) {
 	if again.header.Get("Content-Type") != mediatype.OCIIndex || string(again.body) != string(got.body) {
 		t.Error("the index by digest differs")
 	}
-	refused := f.ask(t, http.MethodGet, "/v2/org/model/manifests/"+d.String(), u.host())
+	refused := f.ask(t, http.MethodGet, "/v2/org/model/manifests/"+d.String(), u.Host())
 	if refused.status != http.StatusForbidden || !strings.Contains(refused.errorText(t), digest.FromBytes(got.body).String()) {
 		t.Errorf("the index of models by its digest upstream: status %d: %s", refused.status, refused.body)
 	}
 	for _, object := range []string{"v1", digest.FromBytes(got.body).String()} {
-		ref, err := remote.NewRef(u.host(), "org/model", object)
+		ref, err := remote.NewRef(u.Host(), "org/model", object)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -116,8 +116,8 @@ func TestIndexRefused(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
 	b := converttest.ModelPackRaw(converttest.Files(weights(1000)))
-	u.push("org/model", "", b)
-	u.put("org/model", "", ordinary(1), mediatype.OCIManifest)
+	u.Add("org/model", "", b)
+	u.Put("org/model", "", ordinary(1), mediatype.OCIManifest)
 	f := newFacade(t, remote.Options{})
 	liar := ocispec.Descriptor{MediaType: mediatype.OCIManifest, ArtifactType: mediatype.ModelPackManifest,
 		Digest: digest.FromBytes(ordinary(1)), Size: int64(len(ordinary(1)))}
@@ -135,13 +135,13 @@ func TestIndexRefused(t *testing.T) {
 		"many that say nothing":   {indexOf(many...), "more than 64"},
 		"an index without a type": {append([]byte(`{"layers":[],`), indexOf(liar)[1:]...), "both"},
 	} {
-		u.put("org/model", "v1", tt.index, mediatype.OCIIndex)
-		u.count("")
-		got := f.ask(t, http.MethodGet, "/v2/org/model/manifests/v1", u.host())
+		u.Put("org/model", "v1", tt.index, mediatype.OCIIndex)
+		u.Count("")
+		got := f.ask(t, http.MethodGet, "/v2/org/model/manifests/v1", u.Host())
 		if got.status != http.StatusForbidden || !strings.Contains(got.errorText(t), tt.want) {
 			t.Errorf("%s: status %d: %s", name, got.status, got.body)
 		}
-		if n := u.count(""); n > 70 {
+		if n := u.Count(""); n > 70 {
 			t.Errorf("%s: %d requests upstream", name, n)
 		}
 	}
@@ -153,19 +153,19 @@ func TestMirroredIndex(t *testing.T) {
 	t.Parallel()
 	u, mirror := newUpstream(t), newUpstream(t)
 	b := converttest.ModelPackRaw(converttest.Files(weights(1000)))
-	u.push("org/model", "", b)
-	u.put("org/model", "v1", indexOf(entry(b, mediatype.ModelPackManifest, nil)), mediatype.OCIIndex)
+	u.Add("org/model", "", b)
+	u.Put("org/model", "v1", indexOf(entry(b, mediatype.ModelPackManifest, nil)), mediatype.OCIIndex)
 	first := newFacade(t, remote.Options{})
 	index := first.get(t, u, "org/model", "v1")
-	mirror.put("org/copy", "v1", index.body, mediatype.OCIIndex)
+	mirror.Put("org/copy", "v1", index.body, mediatype.OCIIndex)
 	im := first.get(t, u, "org/model", decode[ocispec.Index](t, index).Manifests[0].Digest.String())
-	mirror.put("org/copy", "", im.body, mediatype.OCIManifest)
+	mirror.Put("org/copy", "", im.body, mediatype.OCIManifest)
 	m := decode[ocispec.Manifest](t, im)
 	for _, d := range append(m.Layers, m.Config) {
 		if d.MediaType == mediatype.BlobLayer {
-			mirror.blobs[d.Digest] = b.Blobs[d.Digest]
+			mirror.PutBlob("org/copy", b.Blobs[d.Digest])
 		} else {
-			mirror.blobs[d.Digest] = first.ask(t, http.MethodGet, "/v2/org/model/blobs/"+d.Digest.String(), u.host()).body
+			mirror.PutBlob("org/copy", first.ask(t, http.MethodGet, "/v2/org/model/blobs/"+d.Digest.String(), u.Host()).body)
 		}
 	}
 
@@ -193,22 +193,22 @@ func TestIndexOnce(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
 	b := converttest.ModelPackRaw(converttest.Files(weights(1000)))
-	u.push("org/model", "", b)
-	u.put("org/model", "v1", indexOf(entry(b, "", nil)), mediatype.OCIIndex)
+	u.Add("org/model", "", b)
+	u.Put("org/model", "v1", indexOf(entry(b, "", nil)), mediatype.OCIIndex)
 	f := newFacade(t, remote.Options{})
 	want := f.get(t, u, "org/model", "v1")
-	if n := u.count("/manifests/sha256:"); n != 1 {
+	if n := u.Count("/manifests/sha256:"); n != 1 {
 		t.Errorf("its one entry was read %d times", n)
 	}
 	if got := f.get(t, u, "org/model", "v1"); string(got.body) != string(want.body) {
 		t.Error("another index")
 	}
-	if n := u.count("/manifests/sha256:"); n != 0 {
+	if n := u.Count("/manifests/sha256:"); n != 0 {
 		t.Errorf("entries of an index that is known were read %d times", n)
 	}
 	// By another name the entries have to be there too.
-	u.put("evil/copy", "v1", indexOf(entry(b, "", nil)), mediatype.OCIIndex)
-	if got := f.ask(t, http.MethodGet, "/v2/evil/copy/manifests/v1", u.host()); got.status != http.StatusNotFound {
+	u.Put("evil/copy", "v1", indexOf(entry(b, "", nil)), mediatype.OCIIndex)
+	if got := f.ask(t, http.MethodGet, "/v2/evil/copy/manifests/v1", u.Host()); got.status != http.StatusNotFound {
 		t.Errorf("an index of entries that its repository does not have: status %d", got.status)
 	}
 }

@@ -82,7 +82,7 @@ func TestPrivateRegistries(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			u := newUpstream(t)
-			origin := u.push("org/model", "v1", b)
+			u.Add("org/model", "v1", b)
 			g := newTokenGate(t, u, tt.refuse, tt.code)
 			host := strings.TrimPrefix(g.URL, "http://")
 			f := newFacade(t, remote.Options{})
@@ -98,7 +98,7 @@ func TestPrivateRegistries(t *testing.T) {
 				t.Fatalf("status %d: %s", got.status, got.body)
 			}
 			d := digest.FromBytes(got.body)
-			for _, object := range []string{"v1", d.String(), origin.String()} {
+			for _, object := range []string{"v1", d.String(), b.Digest().String()} {
 				if got := ask(object); got.status != http.StatusUnauthorized {
 					t.Errorf("%s, without credentials: status %d", object, got.status)
 				}

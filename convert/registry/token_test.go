@@ -89,8 +89,8 @@ func TestCallersSecret(t *testing.T) {
 			t.Run(fmt.Sprint(status, " ", kind), func(t *testing.T) {
 				t.Parallel()
 				u := newUpstream(t)
-				u.push("org/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(1007))))
-				u.put("org/image", "v1", ordinary(2), mediatype.OCIManifest)
+				u.Add("org/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(1007))))
+				u.Put("org/image", "v1", ordinary(2), mediatype.OCIManifest)
 				g := newHider(t, u, status)
 				host := strings.TrimPrefix(g.URL, "http://")
 				f := newFacade(t, remote.Options{})
@@ -138,36 +138,36 @@ func TestCallersSecret(t *testing.T) {
 func TestTokens(t *testing.T) {
 	u, other := newUpstream(t), newUpstream(t)
 	for _, u := range []*upstream{u, other} {
-		u.push("org/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(1007))))
-		u.users["org/model"] = "alice:s3cret"
+		u.Add("org/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(1007))))
+		u.SetUser("org/model", "alice:s3cret")
 	}
 	f := newFacade(t, remote.Options{})
 	const path = "/v2/org/model/manifests/v1"
 	form := url.Values{"grant_type": {"password"}, "username": {"alice"}, "password": {"s3cret"}}
-	token := f.token(t, f.askOnce(t, http.MethodGet, path, u.host()), form)
-	if strings.Contains(token, "s3cret") || strings.Contains(token, "alice") || token == f.token(t, f.askOnce(t, http.MethodGet, path, u.host()), form) {
+	token := f.token(t, f.askOnce(t, http.MethodGet, path, u.Host()), form)
+	if strings.Contains(token, "s3cret") || strings.Contains(token, "alice") || token == f.token(t, f.askOnce(t, http.MethodGet, path, u.Host()), form) {
 		t.Errorf("token %q", token)
 	}
 	ask := func(host, token string) reply {
 		return f.askOnce(t, http.MethodGet, path, host, "Authorization", "Bearer "+token)
 	}
-	if got := ask(u.host(), token); got.status != http.StatusOK {
+	if got := ask(u.Host(), token); got.status != http.StatusOK {
 		t.Fatalf("status %d: %s", got.status, got.body)
 	}
-	other.count("")
+	other.Count("")
 	for name, got := range map[string]reply{
-		"another registry": ask(other.host(), token), "changed": ask(u.host(), token[:len(token)-4]+"AAAA"), "invented": ask(u.host(), "x"),
-		"of another process": newFacade(t, remote.Options{}).askOnce(t, http.MethodGet, path, u.host(), "Authorization", "Bearer "+token),
+		"another registry": ask(other.Host(), token), "changed": ask(u.Host(), token[:len(token)-4]+"AAAA"), "invented": ask(u.Host(), "x"),
+		"of another process": newFacade(t, remote.Options{}).askOnce(t, http.MethodGet, path, u.Host(), "Authorization", "Bearer "+token),
 	} {
 		if got.status != http.StatusUnauthorized || !strings.Contains(got.header.Get("WWW-Authenticate"), "error=") {
 			t.Errorf("%s: status %d, challenge %q", name, got.status, got.header.Get("WWW-Authenticate"))
 		}
 	}
-	if n := other.count(""); n != 0 {
+	if n := other.Count(""); n != 0 {
 		t.Errorf("%d requests to a registry that the token is not for", n)
 	}
 	defer registry.SetTokenTime(-time.Second)()
-	resp, err := f.Client().PostForm(f.URL+"/token", url.Values{"grant_type": {"password"}, "username": {"alice"}, "password": {"s3cret"}, "service": {u.host()}})
+	resp, err := f.Client().PostForm(f.URL+"/token", url.Values{"grant_type": {"password"}, "username": {"alice"}, "password": {"s3cret"}, "service": {u.Host()}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +176,7 @@ func TestTokens(t *testing.T) {
 	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
 		t.Fatal(err)
 	}
-	if got := ask(u.host(), answer.Token); got.status != http.StatusUnauthorized {
+	if got := ask(u.Host(), answer.Token); got.status != http.StatusUnauthorized {
 		t.Errorf("an expired token: status %d", got.status)
 	}
 	for _, form := range []url.Values{nil, {"grant_type": {"client_credentials"}}, {"grant_type": {"password"}, "password": {strings.Repeat("x", 64<<10)}}} {
@@ -201,7 +201,7 @@ func TestResolver(t *testing.T) {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			t.Parallel()
 			u := newUpstream(t)
-			u.push("org/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(1007))))
+			u.Add("org/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(1007))))
 			g := newHider(t, u, status)
 			host, f := strings.TrimPrefix(g.URL, "http://"), newFacade(t, remote.Options{})
 			for _, tt := range []struct{ user, secret, want string }{

@@ -11,6 +11,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"path"
@@ -124,6 +125,17 @@ func (s *Server) PutBlob(repository string, p []byte) digest.Digest {
 	d := digest.FromBytes(p)
 	s.Serve("/v2/"+repository+"/blobs/"+d.String(), p)
 	return d
+}
+
+// Mount gives a repository all blobs of another one.
+func (s *Server) Mount(from, repository string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for path, c := range maps.Clone(s.content) {
+		if d, ok := strings.CutPrefix(path, "/v2/"+from+"/blobs/"); ok {
+			s.content["/v2/"+repository+"/blobs/"+d] = c
+		}
+	}
 }
 
 // Manifest returns a manifest, or nil.

@@ -3,7 +3,6 @@ package registry_test
 import (
 	"bytes"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -24,17 +23,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// newWeb starts a server of files.
-func newWeb(t *testing.T, ranges bool) *registrytest.Server {
-	s := registrytest.New(t)
-	s.Before(func(_ http.ResponseWriter, r *http.Request) bool {
-		if !ranges {
-			r.Header.Del("Range")
-		}
-		return false
-	})
-	return s
-}
+// noRanges is a hook of a server without ranges.
+func noRanges(_ http.ResponseWriter, r *http.Request) bool { r.Header.Del("Range"); return false }
 
 // newCartonFacade returns a facade that maps the host carton.example to a server.
 func newCartonFacade(t *testing.T, s *registrytest.Server, o remote.Options) *facade {
@@ -66,7 +56,10 @@ func TestCartonURL(t *testing.T) {
 	for name, ranges := range map[string]bool{"ranges": true, "no ranges": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newWeb(t, ranges)
+			s := registrytest.New(t)
+			if !ranges {
+				s.Before(noRanges)
+			}
 			s.Serve("/org/model/v1.carton", want.Bytes())
 			f := newCartonFacade(t, s, remote.Options{})
 
@@ -127,7 +120,7 @@ func TestCartonURL(t *testing.T) {
 // TestCartonURLRefused asks for what is not there.
 func TestCartonURLRefused(t *testing.T) {
 	t.Parallel()
-	s := newWeb(t, true)
+	s := registrytest.New(t)
 	good := converttest.GoodCarton(weights(1000))
 	s.Serve("/org/model/v1.carton", good.Bytes())
 	s.Serve("/org/other/v1.carton", []byte("<html>not a carton"))
@@ -156,7 +149,7 @@ func TestCartonURLRefused(t *testing.T) {
 // more, and never gets files of the new one.
 func TestCartonChanged(t *testing.T) {
 	t.Parallel()
-	s := newWeb(t, true)
+	s := registrytest.New(t)
 	first := converttest.GoodCarton(weights(1000))
 	s.Serve("/a/b.carton", first.Bytes())
 	f := newCartonFacade(t, s, remote.Options{})
@@ -181,7 +174,7 @@ func TestCartonChanged(t *testing.T) {
 // not spoil the other.
 func TestCartonSizes(t *testing.T) {
 	t.Parallel()
-	s := newWeb(t, true)
+	s := registrytest.New(t)
 	good := converttest.GoodCarton(weights(1000))
 	manifest := good.ManifestBytes()
 	bad := good.With(converttest.CartonFile{Path: "model/weights.bin", Data: weights(900)})
@@ -209,7 +202,7 @@ func TestCartonRegistry(t *testing.T) {
 	u := newUpstream(t)
 	u.Add("secret/model", "v1", b)
 	u.SetUser("secret/model", "alice:s3cr3t-value")
-	f := newCartonFacade(t, newWeb(t, true), remote.Options{})
+	f := newCartonFacade(t, registrytest.New(t), remote.Options{})
 	alice := basic("alice:s3cr3t-value")
 	d := digest.FromBytes(f.get(t, u, "secret/model", "v1", alice...).body)
 	im, err := f.h.Store.Catalog.Image(d)
@@ -252,7 +245,8 @@ func TestCartonRegistry(t *testing.T) {
 // TestCartonMany opens more cartons than are kept open, and fetches all of them.
 func TestCartonMany(t *testing.T) {
 	t.Parallel()
-	s := newWeb(t, false)
+	s := registrytest.New(t)
+	s.Before(noRanges)
 	f := newCartonFacade(t, s, remote.Options{})
 	var wg sync.WaitGroup
 	for i := range 20 {
@@ -278,18 +272,16 @@ func TestCartonMany(t *testing.T) {
 func TestCartonSigned(t *testing.T) {
 	t.Parallel()
 	const signature = "sig=s3cr3t-value"
-	s := newWeb(t, true)
-	c := converttest.GoodCarton(weights(2000))
-	s.Serve("/x.carton", c.Bytes())
-	signed := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.RawQuery != signature {
+	signed := registrytest.New(t)
+	signed.Serve("/x.carton", converttest.GoodCarton(weights(2000)).Bytes())
+	signed.Before(func(w http.ResponseWriter, r *http.Request) bool {
+		refused := r.URL.RawQuery != signature
+		if refused {
 			w.WriteHeader(http.StatusForbidden)
-			return
 		}
-		s.ServeHTTP(w, r)
-	}))
-	t.Cleanup(signed.Close)
-	f := newCartonFacade(t, s, remote.Options{AllowHosts: []string{strings.TrimPrefix(signed.URL, "http://")}})
+		return refused
+	})
+	f := newCartonFacade(t, registrytest.New(t), remote.Options{AllowHosts: []string{signed.Host()}})
 	ref, err := remote.ParseRef("carton+" + signed.URL + "/x.carton?" + signature)
 	if err != nil {
 		t.Fatal(err)
@@ -330,7 +322,7 @@ func TestMemberOfOthers(t *testing.T) {
 	t.Parallel()
 	owner, thief := newUpstream(t), newUpstream(t)
 	secret := weights(1 << 20)
-	f := newCartonFacade(t, newWeb(t, true), remote.Options{})
+	f := newCartonFacade(t, registrytest.New(t), remote.Options{})
 	owner.Add("org/secret", "v1", converttest.CartonArtifact(converttest.GoodCarton(secret)))
 	owner.SetUser("org/secret", "alice:s3cret")
 	alice := basic("alice:s3cret")

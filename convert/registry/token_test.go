@@ -5,11 +5,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,60 +19,43 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// A hider is a registry with a token server that gives everybody a token, and refuses or hides manifests from those who
-// have no account.
-type hider struct {
-	*httptest.Server
-	status int // for nobody
-
-	mu    sync.Mutex
-	asked []string // guarded by mu: who asked for manifests
-}
-
 const hiderText = "no such thing for you"
 
-func newHider(t *testing.T, u *upstream, status int) *hider {
-	t.Helper()
-	g := &hider{status: status}
-	g.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/token" {
+// hide gives the registry a token server that gives everybody a token, and refuses or hides everything from those who
+// have no account.
+func (u *upstream) hide(status int) {
+	u.Before(func(w http.ResponseWriter, r *http.Request) bool {
+		token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+		switch {
+		case r.URL.Path == "/token":
 			who := "nobody"
 			password := r.PostFormValue("grant_type") == "password" && r.PostFormValue("username") == "alice" && r.PostFormValue("password") == "s3cret"
 			if password || r.PostFormValue("grant_type") == "refresh_token" && r.PostFormValue("refresh_token") == "identity" {
 				who = "account"
 			}
 			_ = json.NewEncoder(w).Encode(map[string]string{"token": who, "access_token": who})
-			return
-		}
-		token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
-		if token == "" {
-			w.Header().Set("WWW-Authenticate", `Bearer realm="`+g.URL+`/token",service="test"`)
+		case token == "":
+			w.Header().Set("WWW-Authenticate", `Bearer realm="`+u.URL+`/token",service="test"`)
 			w.WriteHeader(http.StatusUnauthorized)
-			return
-		}
-		if strings.Contains(r.URL.Path, "/manifests/") {
-			g.mu.Lock()
-			g.asked = append(g.asked, token)
-			g.mu.Unlock()
-		}
-		if token != "account" {
-			w.WriteHeader(g.status)
+		case token != "account":
+			w.WriteHeader(status)
 			fmt.Fprintf(w, `{"errors":[{"code":"DENIED","message":%q}]}`, hiderText)
-			return
+		default:
+			return false
 		}
-		u.ServeHTTP(w, r)
-	}))
-	t.Cleanup(g.Close)
-	return g
+		return true
+	})
 }
 
-// requests returns who asked for manifests, and forgets them.
-func (g *hider) requests() []string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	l := g.asked
-	g.asked = nil
-	return l
+// asked returns the tokens that manifests were asked for with, and forgets all requests.
+func (u *upstream) asked() (tokens []string) {
+	for _, r := range u.Requests() {
+		if token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "); token != "" && strings.Contains(r.URL.Path, "/manifests/") {
+			tokens = append(tokens, token)
+		}
+	}
+	u.Count("")
+	return tokens
 }
 
 // TestCallersSecret: with whatever status a registry refuses a stranger, it is asked with the credentials of the
@@ -91,8 +72,8 @@ func TestCallersSecret(t *testing.T) {
 				u := newUpstream(t)
 				u.Add("org/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(1007))))
 				u.Put("org/image", "v1", ordinary(2), mediatype.OCIManifest)
-				g := newHider(t, u, status)
-				host := strings.TrimPrefix(g.URL, "http://")
+				u.hide(status)
+				host := u.Host()
 				f := newFacade(t, remote.Options{})
 				for i, repository := range []string{"org/model", "org/image"} {
 					path := "/v2/" + repository + "/manifests/v1"
@@ -102,7 +83,7 @@ func TestCallersSecret(t *testing.T) {
 						t.Fatalf("%s without credentials: status %d, challenge %q", path, first.status, first.header.Get("WWW-Authenticate"))
 					}
 					// The registry is known to ask for a token after the first time.
-					if l, want := g.requests(), []string{"nobody"}[i:]; !slices.Equal(l, want) {
+					if l, want := u.asked(), []string{"nobody"}[i:]; !slices.Equal(l, want) {
 						t.Errorf("%s without credentials: asked as %q, want %q", path, l, want)
 					}
 					bearer := []string{"Authorization", "Bearer " + f.token(t, first, form)}
@@ -110,7 +91,7 @@ func TestCallersSecret(t *testing.T) {
 						t.Fatalf("%s with credentials: status %d: %s", path, got.status, got.body)
 					}
 					// Without credentials it is only asked whether everybody may have it, by HEAD.
-					if l := g.requests(); !slices.Equal(l, []string{"account", "nobody"}) {
+					if l := u.asked(); !slices.Equal(l, []string{"account", "nobody"}) {
 						t.Errorf("%s with credentials: asked as %q", path, l)
 					}
 					if d := time.Since(start); status == 429 && d > 1500*time.Millisecond {
@@ -121,7 +102,7 @@ func TestCallersSecret(t *testing.T) {
 					if text := string(stranger.body); stranger.status != want || status != 401 && status != 404 && !strings.Contains(text, hiderText) {
 						t.Errorf("%s for a stranger after that: status %d: %s", path, stranger.status, text)
 					}
-					g.requests()
+					u.asked()
 				}
 				if im := onlyImage(t, f); !slices.Equal(im.PrivateNames, []string{host + "/org/model"}) || !slices.Equal(registry.Names(im), im.PrivateNames) {
 					t.Errorf("private names %q", im.PrivateNames)
@@ -202,8 +183,8 @@ func TestResolver(t *testing.T) {
 			t.Parallel()
 			u := newUpstream(t)
 			u.Add("org/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(1007))))
-			g := newHider(t, u, status)
-			host, f := strings.TrimPrefix(g.URL, "http://"), newFacade(t, remote.Options{})
+			u.hide(status)
+			host, f := u.Host(), newFacade(t, remote.Options{})
 			for _, tt := range []struct{ user, secret, want string }{
 				{"", "", map[int]string{401: "imagePullSecrets", 403: hiderText, 404: "not found", 429: hiderText}[status]},
 				{"alice", "wrong", map[int]string{401: "use other credentials", 403: hiderText, 404: "not found", 429: hiderText}[status]},
@@ -213,7 +194,7 @@ func TestResolver(t *testing.T) {
 				if status == 429 && tt.secret == "wrong" {
 					continue // not a stranger: the registry is asked again, for ten seconds
 				}
-				g.requests()
+				u.asked()
 				r := docker.NewResolver(docker.ResolverOptions{Hosts: func(string) ([]docker.RegistryHost, error) {
 					creds := docker.WithAuthCreds(func(string) (string, string, error) { return tt.user, tt.secret, nil })
 					return []docker.RegistryHost{{
@@ -222,7 +203,7 @@ func TestResolver(t *testing.T) {
 					}}, nil
 				}})
 				name, d, err := r.Resolve(t.Context(), host+"/org/model:v1")
-				if l := g.requests(); status == 429 && len(l) > 3 {
+				if l := u.asked(); status == 429 && len(l) > 3 {
 					t.Errorf("%q %q: %d requests: %q", tt.user, tt.secret, len(l), l)
 				}
 				if tt.want != "" {

@@ -431,27 +431,36 @@ func TestWrongBytes(t *testing.T) {
 func TestRefused(t *testing.T) {
 	from, c := registrytest.New(t), client(t, remote.Credentials{Username: "u", Secret: "s"})
 	src := fromServer(t, c, from.Add("m", "1", converttest.ModelPackRaw(converttest.Files(weights(1<<20)))))
+	refusing := func(status int) registrytest.Hook {
+		return func(w http.ResponseWriter, r *http.Request) bool {
+			writes := r.Method != http.MethodGet && r.Method != http.MethodHead
+			if writes {
+				http.Error(w, `{"errors":[{"code":"DENIED","message":"not yours"}]}`, status)
+			}
+			return writes
+		}
+	}
 	for _, tt := range []struct {
 		name   string
 		user   string // that the target requires
-		status int    // of answers to writes, whose uploads go elsewhere
+		before registrytest.Hook
 		is     func(error) bool
 	}{
-		{"forbidden", "", 403, errdefs.IsPermissionDenied},
-		{"read-only", "", 405, errdefs.IsPermissionDenied},
-		{"other user", "x:y", 0, errdefs.IsUnauthorized},
-		{"uploads elsewhere", "", 202, errdefs.IsPermissionDenied},
+		{"forbidden", "", refusing(403), errdefs.IsPermissionDenied},
+		{"read-only", "", refusing(405), errdefs.IsPermissionDenied},
+		{"other user", "x:y", nil, errdefs.IsUnauthorized},
+		{"uploads elsewhere", "", func(w http.ResponseWriter, r *http.Request) bool {
+			starts := r.Method == http.MethodPost
+			if starts {
+				w.Header().Set("Location", "http://203.0.113.7"+r.URL.Path+"1?state=x")
+				w.WriteHeader(http.StatusAccepted)
+			}
+			return starts
+		}, errdefs.IsPermissionDenied},
 	} {
 		to := registrytest.New(t)
 		to.SetUser("out", tt.user)
-		to.Before(func(w http.ResponseWriter, r *http.Request) bool {
-			refused := tt.status != 0 && r.Method != http.MethodGet && r.Method != http.MethodHead
-			if refused {
-				w.Header().Set("Location", "http://203.0.113.7/v2/out/blobs/uploads/1?state=x")
-				http.Error(w, `{"errors":[{"code":"DENIED","message":"not yours"}]}`, tt.status)
-			}
-			return refused
-		})
+		to.Before(tt.before)
 		for _, form := range forms {
 			_, err := export.Run(t.Context(), src, toServer(t, c, to.Host()+"/out:1"), form.o)
 			if !tt.is(err) || to.Manifest("out", "1") != nil {

@@ -187,7 +187,7 @@ func (s *Server) Count(words string) (n int) {
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
-	s.requests = append(s.requests, r.Clone(context.WithoutCancel(r.Context())))
+	s.requests = append(s.requests, r.Clone(context.Background()))
 	before := s.before
 	s.mu.Unlock()
 	if before != nil && before(w, r) {
@@ -236,6 +236,7 @@ func (s *Server) answer(h http.Header, r *http.Request, body []byte) (content, i
 		}
 	}
 	repository, _, upload := strings.Cut(at, "/blobs/uploads/")
+	c, ok := s.content[at]
 	switch {
 	case upload && r.Method == http.MethodPost:
 		if c, ok := s.content["/v2/"+q.Get("from")+"/blobs/"+q.Get("mount")]; ok {
@@ -264,8 +265,7 @@ func (s *Server) answer(h http.Header, r *http.Request, body []byte) (content, i
 		s.content[repository+"/blobs/"+q.Get("digest")] = content{bytes: have}
 		return content{}, http.StatusCreated
 	case r.Method == http.MethodPut:
-		c := content{body, r.Header.Get("Content-Type")}
-		d := s.put(at, c)
+		d := s.put(at, content{body, r.Header.Get("Content-Type")})
 		var m ocispec.Manifest
 		if err := json.Unmarshal(body, &m); err == nil && s.Referrers && m.Subject != nil {
 			h.Set("OCI-Subject", m.Subject.Digest.String())
@@ -278,9 +278,6 @@ func (s *Server) answer(h http.Header, r *http.Request, body []byte) (content, i
 			s.content[list] = content{bytes: p}
 		}
 		return content{}, http.StatusCreated
-	}
-	c, ok := s.content[at]
-	switch {
 	case ok:
 		return c, http.StatusOK
 	case s.Referrers && strings.Contains(at, "/referrers/"):

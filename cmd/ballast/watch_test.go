@@ -86,7 +86,6 @@ func TestTop(t *testing.T) {
 	ref := s.add("team/model", 11, 9<<20)
 	spoil, asked, open := stalled()
 	s.Before(spoil)
-	defer s.Before(nil)
 	defer close(open)
 	s.ok(t, "prefetch", "--detach", ref)
 	<-asked

@@ -1,8 +1,8 @@
 // Package registrytest has a registry over HTTP for tests.
 //
-// It serves whatever a test puts into it, so also manifests whose digests and media types are lies, and blobs per
-// repository, so that mounts matter. Registries of libraries do not: that of go-containerregistry, for example,
-// computes all digests itself, mounts nothing, and shares blobs between repositories.
+// It serves what a test puts at a path, also manifests with wrong digests and media types, and each repository has its
+// own blobs. Registries of libraries check more: that of go-containerregistry, for example, computes all digests, does
+// not mount blobs, and has one set of them for all repositories.
 package registrytest
 
 import (
@@ -36,16 +36,16 @@ type Server struct {
 
 	sent atomic.Int64
 
-	mu       sync.Mutex // guards the fields below
-	content  map[string]content
-	uploads  map[string][]byte
-	users    map[string]string
+	mu       sync.Mutex         // guards the fields below
+	content  map[string]content // by path
+	uploads  map[string][]byte  // by path
+	users    map[string]string  // by repository
 	before   Hook
 	requests []*http.Request
 }
 
-// A Hook can answer a request itself and return true, or change it. If it sets the type of a manifest, the server
-// says neither another nor the digest.
+// A Hook can answer a request itself and return true, or change it. If it sets a Content-Type for a manifest, the
+// server sets no other one and no Docker-Content-Digest.
 type Hook func(w http.ResponseWriter, r *http.Request) bool
 
 // content is what is at a path.
@@ -107,7 +107,7 @@ func (s *Server) Add(repository, tag string, b *converttest.Built) string {
 }
 
 // Put serves a manifest by its digest and, if object is not empty, by object, which is a tag or any digest. Without a
-// media type, the registry says neither that nor the digest.
+// media type, answers have no Docker-Content-Digest either.
 func (s *Server) Put(repository, object string, p []byte, mediaType string) digest.Digest {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -70,6 +70,7 @@ convert/signature/cosign  : convert/mediatype convert/signature/dsse store/verif
 convert/signature         : convert convert/mediatype convert/remote convert/signature/cosign convert/signature/dsse convert/signature/oms store store/filetable store/verify
 convert/export            : convert convert/chunked convert/format convert/gguf convert/headers convert/image convert/layout convert/mediatype convert/remote convert/resolve convert/safetensors convert/signature/cosign convert/signature/dsse convert/signature/oms store store/filetable store/transfer store/verify
 convert/converttest       : convert convert/mediatype store/filetable store/verify
+convert/registrytest      : convert/converttest
 snapshotter               : snapshotter/tree store store/boltfile store/durable store/filetable store/verify
 snapshotter/tree          : store/durable store/filetable
 snapshotter/differ        : snapshotter store store/filetable store/transfer store/verify

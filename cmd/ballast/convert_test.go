@@ -3,13 +3,13 @@ package main
 import (
 	"encoding/json"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/ballast-dev/ballast/convert/export"
+	"github.com/ballast-dev/ballast/convert/registrytest"
 	"github.com/ballast-dev/ballast/convert/resolve"
 )
 
@@ -43,16 +43,15 @@ func TestConvertUsage(t *testing.T) {
 
 func TestConvertExitCodes(t *testing.T) {
 	dir := modelDir(t)
-	forbidden := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch r.Method {
-		case http.MethodGet, http.MethodHead:
-			w.WriteHeader(http.StatusNotFound)
-		default:
+	forbidden := registrytest.New(t)
+	forbidden.Before(func(w http.ResponseWriter, r *http.Request) bool {
+		writes := r.Method != http.MethodGet && r.Method != http.MethodHead
+		if writes {
 			w.WriteHeader(http.StatusForbidden)
 		}
-	}))
-	defer forbidden.Close()
-	host := strings.TrimPrefix(forbidden.URL, "http://")
+		return writes
+	})
+	host := forbidden.Host()
 	out := "oci:" + filepath.Join(t.TempDir(), "new")
 	for _, tt := range []struct {
 		src, dst string

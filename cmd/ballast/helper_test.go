@@ -74,19 +74,11 @@ func (s *site) facade(t *testing.T) (address string, c *http.Client) {
 func TestCredentialHelper(t *testing.T) {
 	s := newSite(t)
 	s.add("team/model", 1, 1<<10)
-	s.setSpoil(func(w http.ResponseWriter, r *http.Request) bool {
-		user, password, _ := r.BasicAuth()
-		if user == "alice" && password == "s3cret" {
-			return false
-		}
-		w.Header().Set("WWW-Authenticate", `Basic realm="private"`)
-		w.WriteHeader(http.StatusUnauthorized)
-		return true
-	})
+	s.SetUser("team/model", "alice:s3cret")
 	address, client := s.facade(t)
 	ask := func(user, password string) int {
 		t.Helper()
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address+"/v2/team/model/manifests/1?ns="+s.host, nil)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address+"/v2/team/model/manifests/v1?ns="+s.Host(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -101,13 +93,13 @@ func TestCredentialHelper(t *testing.T) {
 		return resp.StatusCode
 	}
 	program := filepath.Join(s.dir, "docker-credential-other")
-	script := fmt.Sprintf("#!/bin/sh\nread host\n[ $host = %s ] && echo '{\"Username\": \"alice\", \"Secret\": \"s3cret\"}'\n", s.host)
+	script := fmt.Sprintf("#!/bin/sh\nread host\n[ $host = %s ] && echo '{\"Username\": \"alice\", \"Secret\": \"s3cret\"}'\n", s.Host())
 	if err := os.WriteFile(program, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", s.dir+":"+os.Getenv("PATH"))
-	stored := fmt.Sprintf(`{"auths": {%q: {"username": "alice", "password": "s3cret"}, "other.example": {"username": "u", "password": "0ther"}}}`, s.host)
-	helped := fmt.Sprintf(`{"credHelpers": {%q: "other", %q: "ballast"}}`, s.host, address)
+	stored := fmt.Sprintf(`{"auths": {%q: {"username": "alice", "password": "s3cret"}, "other.example": {"username": "u", "password": "0ther"}}}`, s.Host())
+	helped := fmt.Sprintf(`{"credHelpers": {%q: "other", %q: "ballast"}}`, s.Host(), address)
 	if code, stdout, stderr := s.helped(t, address, stored); code != exitError || stdout != noCredentials+"\n" || stderr != "" {
 		t.Errorf("before a pull: code %d, stdout %q, stderr %q", code, stdout, stderr)
 	}
@@ -131,8 +123,8 @@ func TestCredentialHelper(t *testing.T) {
 		"another server":        {"registry.example", stored, ""},
 		"another port":          {"127.0.0.1:1", stored, ""},
 		"no entry":              {address, `{"auths": {"other.example": {"username": "u", "password": "p"}}}`, ""},
-		"another team":          {address, fmt.Sprintf(`{"auths": {%q: {"username": "u", "password": "p"}}}`, s.host+"/other"), ""},
-		"an entry out of order": {address, fmt.Sprintf(`{"auths": {%q: {"auth": "x"}}}`, s.host), "not valid"},
+		"another team":          {address, fmt.Sprintf(`{"auths": {%q: {"username": "u", "password": "p"}}}`, s.Host()+"/other"), ""},
+		"an entry out of order": {address, fmt.Sprintf(`{"auths": {%q: {"auth": "x"}}}`, s.Host()), "not valid"},
 	} {
 		code, stdout, stderr := s.helped(t, tt.server, tt.dockerConfig)
 		if code != exitError || stdout != noCredentials+"\n" || !strings.Contains(stderr, tt.stderr) || tt.stderr == "" && stderr != "" {

@@ -21,11 +21,11 @@ import (
 // addOllama puts an Ollama model into the registry and into an Ollama store, under the same name.
 func (s *site) addOllama(t *testing.T, dir, repository string, layout converttest.StoreLayout, b *converttest.Built) (ref string) {
 	t.Helper()
-	s.models[repository] = b
-	if err := converttest.WriteOllamaStore(dir, layout, s.host+"/"+repository+"/latest", b); err != nil {
+	ref = s.Add(repository, "latest", b)
+	if err := converttest.WriteOllamaStore(dir, layout, s.Host()+"/"+repository+"/latest", b); err != nil {
 		t.Fatal(err)
 	}
-	return s.host + "/" + repository + ":latest"
+	return ref
 }
 
 func gguf(seed uint64) *converttest.Built {
@@ -80,7 +80,7 @@ func TestImport(t *testing.T) {
 				t.Fatal(err)
 			}
 			seen := strings.TrimSpace(s.ok(t, "digest", ref))
-			before, sent := snapshotOf(t, dir), s.bytes()
+			before, sent := snapshotOf(t, dir), s.Sent()
 
 			lines := strings.Split(strings.TrimSpace(s.ok(t, "import", "ollama", name, "--dir", dir, "-o", "json")), "\n")
 			last := parse[wire.ImportEvent](t, lines[len(lines)-1])
@@ -100,8 +100,8 @@ func TestImport(t *testing.T) {
 			if out := s.ok(t, "ls"); !strings.Contains(out, ref) || !strings.Contains(out, "complete, pinned") {
 				t.Errorf("ls:\n%s", out)
 			}
-			if out := s.ok(t, "-q", "prefetch", ref); strings.TrimSpace(out) != seen || s.bytes()-sent > 128<<10 {
-				t.Errorf("prefetch: %q, and %d bytes of blobs", out, s.bytes()-sent)
+			if out := s.ok(t, "-q", "prefetch", ref); strings.TrimSpace(out) != seen || s.Sent()-sent > 128<<10 {
+				t.Errorf("prefetch: %q, and %d bytes of blobs", out, s.Sent()-sent)
 			}
 			if diff := cmp.Diff(before, snapshotOf(t, dir)); diff != "" {
 				t.Errorf("Ollama's files changed:\n%s", diff)
@@ -134,11 +134,11 @@ func importRewritten(t *testing.T, manifest []byte) {
 	rewritten := *b
 	rewritten.Manifest = manifest
 	s.addOllama(t, dir, "team/model", converttest.StoreLegacy, &rewritten)
-	s.models["team/model"] = b
+	s.Add("team/model", "latest", b)
 	imported := strings.TrimSpace(s.ok(t, "import", "ollama", "-q", "--dir", dir))
-	before := s.bytes()
+	before := s.Sent()
 	pulled := strings.TrimSpace(s.ok(t, "prefetch", "-q", "--no-pin", ref))
-	if sent := s.bytes() - before; imported == pulled || sent > 64<<10 {
+	if sent := s.Sent() - before; imported == pulled || sent > 64<<10 {
 		t.Errorf("imported %s, pulled %s, %d bytes of blobs", imported, pulled, sent)
 	}
 	if d := parse[wire.Detail](t, s.ok(t, "inspect", "-o", "json", ref)); d.Manifest.String() != pulled || d.State != wire.StateComplete {

@@ -30,15 +30,15 @@ func configDigest(t *testing.T, manifest []byte) digest.Digest {
 func TestInspectHeaders(t *testing.T) {
 	s := newSite(t)
 	weights := converttest.GGUF(converttest.SmallGGUF())
-	s.models["a/ollama"] = converttest.Ollama(converttest.Files(weights), converttest.OllamaConfigNew)
-	s.models["a/modelpack"] = converttest.ModelPackTarGzip(converttest.Files(weights))
-	s.models["a/kitops"] = converttest.KitOps(converttest.Files(weights))
+	s.Add("a/ollama", "v1", converttest.Ollama(converttest.Files(weights), converttest.OllamaConfigNew))
+	s.Add("a/modelpack", "v1", converttest.ModelPackTarGzip(converttest.Files(weights)))
+	s.Add("a/kitops", "v1", converttest.KitOps(converttest.Files(weights)))
 	for name, want := range map[string]struct{ architecture, paramSize, quantization string }{
 		"a/ollama":    {"llama", "1.2B", "Q4_K_M"}, // the last two are in its config
 		"a/modelpack": {"transformer", "8b", "Q8_0"},
 		"a/kitops":    {"llama", "8.3K", "Q8_0"},
 	} {
-		ref := s.host + "/" + name + ":v1"
+		ref := s.Host() + "/" + name + ":v1"
 		remote := parse[wire.Detail](t, s.ok(t, "inspect", "--remote", "-o", "json", ref))
 		if d := remote.Description; d == nil || len(d.FromHeaders) != 0 || d.ContextLength != 0 {
 			t.Errorf("%s: before the fetch: %+v", name, d)
@@ -73,8 +73,7 @@ func TestInspectHeaders(t *testing.T) {
 func TestInspectBadHeader(t *testing.T) {
 	s := newSite(t)
 	weights := converttest.GGUF(converttest.SmallGGUF())
-	s.models["a/bad"] = converttest.ModelPackRaw(converttest.Files(weights[:100]))
-	ref := s.host + "/a/bad:v1"
+	ref := s.Add("a/bad", "v1", converttest.ModelPackRaw(converttest.Files(weights[:100])))
 	s.ok(t, "prefetch", ref)
 	d := parse[wire.Detail](t, s.ok(t, "inspect", "-o", "json", ref))
 	if d.State != wire.StateComplete || d.Description == nil || len(d.Description.Unreadable) != 1 || d.Description.Unreadable[0].Path != "model.gguf" {
@@ -88,10 +87,9 @@ func TestInspectBadHeader(t *testing.T) {
 // TestInspectInvisible inspects a model with file names that look the same.
 func TestInspectInvisible(t *testing.T) {
 	s := newSite(t)
-	s.models["a/odd"] = converttest.ModelPackRaw([]converttest.File{
+	ref := s.Add("a/odd", "v1", converttest.ModelPackRaw([]converttest.File{
 		{Path: "model.gguf", Data: []byte("1"), Mode: 0o644}, {Path: "model\u200b.gguf", Data: []byte("2"), Mode: 0o644}, {Path: "model\U000e0041.gguf", Data: []byte("3"), Mode: 0o644},
-	})
-	ref := s.host + "/a/odd:v1"
+	}))
 	remote := s.ok(t, "inspect", "--remote", ref)
 	s.ok(t, "prefetch", ref)
 	for _, out := range []string{remote, s.ok(t, "inspect", ref)} {
@@ -110,8 +108,7 @@ func TestInspectOrigin(t *testing.T) {
 		converttest.CNAIEarly(files, converttest.EarlyConfigFull), converttest.CNAIEarly(files, converttest.EarlyConfigEmpty),
 		converttest.ModelPackRaw(files), converttest.KitOpsGzip(files),
 	} {
-		s.models["a/"+b.Name] = b
-		ref := s.host + "/a/" + b.Name + ":v1"
+		ref := s.Add("a/"+b.Name, "v1", b)
 		s.ok(t, "prefetch", ref)
 		for _, args := range [][]string{{"inspect", ref}, {"inspect", "--remote", ref}} {
 			if got := s.ok(t, append(args, "--origin")...); !bytes.Equal([]byte(got), b.Manifest) {
@@ -129,7 +126,7 @@ func TestInspectOrigin(t *testing.T) {
 			t.Errorf("%s: --origin=x: code %d", b.Name, code)
 		}
 	}
-	ref := s.host + "/a/docker-ai-gguf:v1"
+	ref := s.Host() + "/a/docker-ai-gguf:v1"
 	local := parse[wire.Detail](t, s.ok(t, "inspect", "-o", "json", ref))
 	remote := parse[wire.Detail](t, s.ok(t, "inspect", "--remote", "-o", "json", ref))
 	if diff := cmp.Diff(local.Losses, remote.Losses); diff != "" || len(local.Losses) == 0 || local.Documents != nil {

@@ -9,7 +9,6 @@ import (
 	"math"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,6 +20,8 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 	"github.com/ballast-dev/ballast/cmd/internal/daemon"
 	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/registrytest"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
@@ -29,15 +30,10 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// A site is a registry with models, and a daemon that downloads from it.
+// A site is a registry, and a daemon that downloads from it.
 type site struct {
-	registry *httptest.Server
-	host     string
-	models   map[string]*converttest.Built // by repository
-
-	mu    sync.Mutex
-	spoil func(http.ResponseWriter, *http.Request) bool // guarded by mu; answers in place of the registry if it returns true
-	sent  int64                                         // guarded by mu; bytes of blobs
+	*registrytest.Server
+	models map[string]*converttest.Built // by repository; those of add
 
 	dir     string
 	config  string
@@ -49,10 +45,7 @@ type site struct {
 
 func newSite(t *testing.T) *site {
 	t.Helper()
-	s := &site{models: map[string]*converttest.Built{}, dir: t.TempDir()}
-	s.registry = httptest.NewServer(s)
-	t.Cleanup(s.registry.Close)
-	s.host = strings.TrimPrefix(s.registry.URL, "http://")
+	s := &site{Server: registrytest.New(t), models: map[string]*converttest.Built{}, dir: t.TempDir()}
 	s.config = filepath.Join(s.dir, "config.toml")
 	s.address = filepath.Join(s.dir, "run/admin.sock")
 	s.start(t, 1)
@@ -124,58 +117,10 @@ holder = "none" # a holder is a copy of this program, which is the test
 	}
 }
 
-// ServeHTTP is a read-only registry.
-func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	s.mu.Lock()
-	spoil := s.spoil
-	s.mu.Unlock()
-	if spoil != nil && spoil(w, r) {
-		return
-	}
-	rest, _ := strings.CutPrefix(r.URL.Path, "/v2/")
-	if repo, _, ok := strings.Cut(rest, "/manifests/"); ok && s.models[repo] != nil {
-		w.Header().Set("Content-Type", s.models[repo].MediaType)
-		w.Write(s.models[repo].Manifest)
-		return
-	}
-	repo, d, _ := strings.Cut(rest, "/blobs/")
-	if m := s.models[repo]; m != nil && m.Blobs[digest.Digest(d)] != nil {
-		http.ServeContent(&counting{ResponseWriter: w, site: s}, r, "", time.Time{}, bytes.NewReader(m.Blobs[digest.Digest(d)]))
-		return
-	}
-	http.NotFound(w, r)
-}
-
-type counting struct {
-	http.ResponseWriter
-	site *site
-}
-
-func (c *counting) Write(p []byte) (int, error) {
-	n, err := c.ResponseWriter.Write(p)
-	c.site.mu.Lock()
-	c.site.sent += int64(n)
-	c.site.mu.Unlock()
-	return n, err
-}
-
-// bytes returns the number of bytes of blobs sent.
-func (s *site) bytes() int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.sent
-}
-
-func (s *site) setSpoil(f func(http.ResponseWriter, *http.Request) bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.spoil = f
-}
-
 // add puts a model with fresh weights into the registry and returns its reference.
 func (s *site) add(repo string, seed uint64, size int) string {
 	s.models[repo] = converttest.ModelPackRaw(converttest.Files(storetest.Random(seed, size)))
-	return s.host + "/" + repo + ":v1"
+	return s.Add(repo, "v1", s.models[repo])
 }
 
 // ballast runs a command line.
@@ -217,15 +162,15 @@ func TestJourney(t *testing.T) {
 		t.Errorf("inspect before the fetch: code %d, want %d", code, exitNotFound)
 	}
 	remote := parse[wire.Detail](t, s.ok(t, "inspect", "--remote", "-o", "json", ref))
-	if s.bytes() > 64<<10 {
-		t.Errorf("inspect --remote: %d bytes of blobs were downloaded", s.bytes())
+	if s.Sent() > 64<<10 {
+		t.Errorf("inspect --remote: %d bytes of blobs were downloaded", s.Sent())
 	}
 
 	if out := s.ok(t, "pull", "--dry-run", ref); !strings.Contains(out, shortDigest(remote.Manifest.String())) || !strings.Contains(out, "absent") {
 		t.Errorf("pull --dry-run: %q", out)
 	}
-	if s.bytes() > 64<<10 {
-		t.Errorf("pull --dry-run: %d bytes of blobs were downloaded", s.bytes())
+	if s.Sent() > 64<<10 {
+		t.Errorf("pull --dry-run: %d bytes of blobs were downloaded", s.Sent())
 	}
 	s.ok(t, "pull", ref)
 	if pins := parse[[]wire.Pin](t, s.ok(t, "pin", "ls", "-o", "json")); len(pins) != 0 {
@@ -239,9 +184,9 @@ func TestJourney(t *testing.T) {
 	if last.Status != wire.StatusSuccess || last.Ref != ref || last.Image == nil || last.Image.Manifest != remote.Manifest {
 		t.Errorf("last line: %+v, want the image %s", last, remote.Manifest)
 	}
-	sent := s.bytes()
-	if out := s.ok(t, "prefetch", ref); !strings.Contains(out, ref) || s.bytes() != sent {
-		t.Errorf("second prefetch: %d bytes, %q", s.bytes()-sent, out)
+	sent := s.Sent()
+	if out := s.ok(t, "prefetch", ref); !strings.Contains(out, ref) || s.Sent() != sent {
+		t.Errorf("second prefetch: %d bytes, %q", s.Sent()-sent, out)
 	}
 
 	images := parse[[]wire.Image](t, s.ok(t, "ls", "-o", "json"))
@@ -360,36 +305,36 @@ func TestPrefetchFails(t *testing.T) {
 		{name: "wrong bytes", want: exitVerify, setup: func(_ *testing.T, s *site) {
 			m := s.models["team/model"]
 			d := digest.FromBytes(m.Files["model.gguf"].Data)
-			m.Blobs[d] = bytes.Repeat([]byte{1}, len(m.Blobs[d]))
+			s.Serve("/v2/team/model/blobs/"+d.String(), bytes.Repeat([]byte{1}, len(m.Blobs[d])))
 		}},
 		{name: "no space", want: exitSpace, setup: func(t *testing.T, s *site) {
 			s.stop()
 			s.start(t, math.MaxInt64/2)
 		}},
-		{name: "registry down", want: exitNetwork, setup: func(_ *testing.T, s *site) { s.registry.Close() }},
+		{name: "registry down", want: exitNetwork, setup: func(_ *testing.T, s *site) { s.Close() }},
 		{name: "image", want: exitUnsupported, setup: func(_ *testing.T, s *site) {
-			s.models["team/model"].Manifest = []byte(`{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json",` +
-				`"config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"` + string(digest.FromString("c")) + `","size":2},"layers":[]}`)
+			s.Put("team/model", "v1", []byte(`{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json",`+
+				`"config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"`+string(digest.FromString("c"))+`","size":2},"layers":[]}`), mediatype.OCIManifest)
 		}},
 		{name: "invalid", want: exitInvalid, setup: func(_ *testing.T, s *site) {
 			m := s.models["team/model"]
-			m.Manifest = bytes.ReplaceAll(m.Manifest, []byte(`"digest":"sha256:`), []byte(`"digest":"sha256:x`))
+			s.Put("team/model", "v1", bytes.ReplaceAll(m.Manifest, []byte(`"digest":"sha256:`), []byte(`"digest":"sha256:x`)), m.MediaType)
 		}},
 		{name: "format of others", want: exitUnsupported, setup: func(_ *testing.T, s *site) {
-			s.models["team/model"].Manifest = []byte(`{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json",` +
-				`"config":{"mediaType":"application/vnd.kitops.modelkit.config.v2+json","digest":"` + string(digest.FromString("c")) + `","size":2},"layers":[]}`)
+			s.Put("team/model", "v1", []byte(`{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json",`+
+				`"config":{"mediaType":"application/vnd.kitops.modelkit.config.v2+json","digest":"`+string(digest.FromString("c"))+`","size":2},"layers":[]}`), mediatype.OCIManifest)
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newSite(t)
 			ref := s.add("team/model", 3, 3<<20)
 			if tt.ref != "" {
-				ref = s.host + "/" + tt.ref
+				ref = s.Host() + "/" + tt.ref
 			}
 			if tt.setup != nil {
 				tt.setup(t, s)
 			}
-			s.setSpoil(tt.spoil)
+			s.Before(tt.spoil)
 			code, stdout, stderr := s.ballast(t.Context(), "prefetch", ref)
 			if code != tt.want || stdout != "" || !strings.Contains(stderr, "ballast: "+ref+": ") {
 				t.Errorf("code %d, want %d; stdout %q, stderr %q", code, tt.want, stdout, stderr)
@@ -428,7 +373,7 @@ func TestInterruptLeavesDownloadRunning(t *testing.T) {
 	s := newSite(t)
 	ref := s.add("team/model", 4, 9<<20)
 	spoil, asked, open := stalled()
-	s.setSpoil(spoil)
+	s.Before(spoil)
 	ctx, interrupt := context.WithCancel(t.Context())
 	go func() {
 		<-asked
@@ -440,8 +385,8 @@ func TestInterruptLeavesDownloadRunning(t *testing.T) {
 	}
 	close(open)
 	s.ok(t, "prefetch", ref) // joins it
-	if s.bytes() > 9<<20+64<<10 {
-		t.Errorf("%d bytes were downloaded for a model of %d", s.bytes(), 9<<20)
+	if s.Sent() > 9<<20+64<<10 {
+		t.Errorf("%d bytes were downloaded for a model of %d", s.Sent(), 9<<20)
 	}
 }
 
@@ -450,7 +395,7 @@ func TestStopOfDaemonIsResumable(t *testing.T) {
 	s := newSite(t)
 	ref := s.add("team/model", 5, 9<<20)
 	spoil, asked, open := stalled()
-	s.setSpoil(spoil)
+	s.Before(spoil)
 	go func() {
 		<-asked
 		s.stop()
@@ -470,7 +415,7 @@ func TestPrefetchListContinuesAfterError(t *testing.T) {
 	s := newSite(t)
 	one, two := s.add("one", 6, 1<<20), s.add("two", 7, 1<<20)
 	list := filepath.Join(s.dir, "list")
-	if err := os.WriteFile(list, []byte(one+"\n"+s.host+"/none:v1\n"+two+"\n"), 0o644); err != nil {
+	if err := os.WriteFile(list, []byte(one+"\n"+s.Host()+"/none:v1\n"+two+"\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	code, stdout, stderr := s.ballast(t.Context(), "-q", "prefetch", "--file", list)

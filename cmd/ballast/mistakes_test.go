@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 )
 
@@ -108,8 +107,8 @@ func TestMistakes(t *testing.T) {
 	s := newSite(t)
 	s.add("a/model", 1, 1000)
 	s.add("a/tagged", 1, 1000)
-	s.models["a/image"] = &converttest.Built{MediaType: mediatype.OCIManifest, Manifest: []byte(`{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","size":0},"layers":[]}`)}
-	s.setSpoil(func(w http.ResponseWriter, r *http.Request) bool {
+	s.Put("a/image", "v1", []byte(`{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","size":0},"layers":[]}`), mediatype.OCIManifest)
+	s.Before(func(w http.ResponseWriter, r *http.Request) bool {
 		says := func(status int, code, message string) bool {
 			w.WriteHeader(status)
 			fmt.Fprintf(w, `{"errors":[{"code":%q,"message":%q}]}`, code, message)
@@ -146,7 +145,7 @@ func TestMistakes(t *testing.T) {
 		"list.toml":    "version = 1\n[upstream]\nallow_hosts = \"x\"\n",
 		"syntax.toml":  "version = 1\n[fetch\n",
 		"https.toml":   "version = 1\n[upstream]\nhosts_dir = \"" + dir + "/hosts\"\n",
-		"hosts/" + strings.Replace(s.host, ":", "_", 1) + "_/hosts.toml": "server = \"https://" + s.host + "\"\n",
+		"hosts/" + strings.Replace(s.Host(), ":", "_", 1) + "_/hosts.toml": "server = \"https://" + s.Host() + "\"\n",
 	} {
 		put(t, dir, name, []byte(text))
 	}
@@ -154,8 +153,8 @@ func TestMistakes(t *testing.T) {
 	if err := os.Mkdir("out", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	fill := strings.NewReplacer("HOST", s.host, "DIR", dir)
-	empty := strings.NewReplacer(s.host, "HOST", dir, "DIR")
+	fill := strings.NewReplacer("HOST", s.Host(), "DIR", dir)
+	empty := strings.NewReplacer(s.Host(), "HOST", dir, "DIR")
 	for _, m := range mistakes {
 		t.Run(m.name, func(t *testing.T) {
 			code, stdout, stderr := s.ballast(t.Context(), strings.Fields(fill.Replace(m.args))...)

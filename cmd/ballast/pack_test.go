@@ -119,9 +119,8 @@ func TestPackedFromOthers(t *testing.T) {
 	}
 	s := newSite(t)
 	b := converttest.ModelPackTarGzip(converttest.Files([]byte("other weights")))
-	s.models["a/model"] = b
 	to = filepath.Join(dir, "model.carton")
-	converted(t, append([]string{"--config", s.config, s.host + "/a/model:v1", to, "--as", "carton"}, facts...)...)
+	converted(t, append([]string{"--config", s.config, s.Add("a/model", "v1", b), to, "--as", "carton"}, facts...)...)
 	m, err := openCarton(t, to).Model(t.Context())
 	if err != nil || len(m.Table.Files) != len(b.Files)+2 {
 		t.Errorf("%d files, want %d and two more: %v", len(m.Table.Files), len(b.Files), err)

@@ -18,9 +18,9 @@ func TestPrefetchDetached(t *testing.T) {
 	s := newSite(t)
 	one, two := s.add("team/one", 8, 9<<20), s.add("team/two", 9, 9<<20)
 	spoil, _, open := stalled()
-	s.setSpoil(spoil)
+	s.Before(spoil)
 	// The failure is printed if it is known at once.
-	code, out, stderr := s.ballast(t.Context(), "prefetch", "--detach", one, two, s.host+"/team/none:1")
+	code, out, stderr := s.ballast(t.Context(), "prefetch", "--detach", one, two, s.Host()+"/team/none:1")
 	want := 3
 	if strings.Contains(stderr, "none:1") {
 		want = 2
@@ -57,7 +57,7 @@ func TestPrefetchListInterrupted(t *testing.T) {
 		refs = append(refs, s.add(fmt.Sprint("team/model", i), uint64(20+i), 5<<20))
 	}
 	spoil, _, open := stalled()
-	s.setSpoil(spoil)
+	s.Before(spoil)
 	ctx, interrupt := context.WithCancel(t.Context())
 	type result struct {
 		code   int
@@ -123,7 +123,7 @@ func TestStopOfQueuedPrefetch(t *testing.T) {
 		refs = append(refs, s.add(fmt.Sprint("team/model", i), uint64(30+i), 5<<20))
 	}
 	spoil, _, open := stalled()
-	s.setSpoil(spoil)
+	s.Before(spoil)
 	s.ok(t, append([]string{"prefetch", "--detach"}, refs...)...)
 	var queued []string
 	waitUntil(t, "four jobs and a queued one, which nobody waits for", func() bool {

@@ -19,7 +19,7 @@ func interrupted(t *testing.T, s *site) (ref string) {
 	t.Helper()
 	ref = s.add("team/model", 31, 9<<20)
 	spoil, asked, open := stalled()
-	s.setSpoil(spoil)
+	s.Before(spoil)
 	go func() {
 		<-asked
 		s.stop()
@@ -29,7 +29,7 @@ func interrupted(t *testing.T, s *site) (ref string) {
 	}
 	s.stop() // waits for its end
 	close(open)
-	s.setSpoil(nil)
+	s.Before(nil)
 	s.start(t, 1)
 	return ref
 }
@@ -49,9 +49,9 @@ func TestPrefetchDigest(t *testing.T) {
 	if len(all) != 1 || all[0].State == wire.StateComplete {
 		t.Fatalf("ls: %+v", all)
 	}
-	id, sent := all[0].ID().String(), s.bytes()
+	id, sent := all[0].ID().String(), s.Sent()
 	var resolved atomic.Int32
-	s.setSpoil(func(_ http.ResponseWriter, r *http.Request) bool {
+	s.Before(func(_ http.ResponseWriter, r *http.Request) bool {
 		if strings.Contains(r.URL.Path, "/manifests/") && !strings.Contains(r.URL.Path, "/manifests/sha256:") {
 			resolved.Add(1)
 		}
@@ -68,8 +68,8 @@ func TestPrefetchDigest(t *testing.T) {
 	if last.Status != wire.StatusSuccess || last.Image == nil || last.Image.ID().String() != id {
 		t.Errorf("%d lines, last %+v", len(lines), last)
 	}
-	if s.bytes()-sent < 9<<20 || resolved.Load() != 0 {
-		t.Errorf("%d bytes came, and %d requests for tags", s.bytes()-sent, resolved.Load())
+	if s.Sent()-sent < 9<<20 || resolved.Load() != 0 {
+		t.Errorf("%d bytes came, and %d requests for tags", s.Sent()-sent, resolved.Load())
 	}
 	if pins := parse[[]wire.Pin](t, s.ok(t, "pin", "ls", "-o", "json")); len(pins) != 1 || pins[0].Name != ref {
 		t.Errorf("pins: %+v", pins)

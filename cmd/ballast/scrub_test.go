@@ -33,7 +33,7 @@ func TestScrub(t *testing.T) {
 	}
 	s.stop()
 	flip()
-	s.setSpoil(func(w http.ResponseWriter, r *http.Request) bool { http.NotFound(w, r); return true })
+	s.Before(func(w http.ResponseWriter, r *http.Request) bool { http.NotFound(w, r); return true })
 	s.more = "[scrub]\ninterval = \"1s\"\nrate = \"1GB\"\n"
 	s.start(t, 1)
 	waitUntil(t, "the damage in ls", func() bool {
@@ -47,7 +47,7 @@ func TestScrub(t *testing.T) {
 		out := s.ok(t, "status")
 		return strings.Contains(out, "scrub "+ref) && strings.Contains(out, "and cannot be downloaded")
 	})
-	s.setSpoil(nil)
+	s.Before(nil)
 	s.ok(t, "verify", "--repair")
 	flip()
 	waitUntil(t, "the repair", func() bool {

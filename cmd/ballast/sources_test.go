@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -12,11 +11,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/export"
 	"github.com/ballast-dev/ballast/convert/layout"
+	"github.com/ballast-dev/ballast/convert/registrytest"
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
@@ -132,27 +131,18 @@ func TestConvertOllamaFails(t *testing.T) {
 
 // A cartonHost serves a carton at /models/team/tiny/v1.carton, and as a layer of an artifact in the
 // repository team/tiny.
-func cartonHost(t *testing.T, c converttest.Carton, ranges bool) *httptest.Server {
+func cartonHost(t *testing.T, c converttest.Carton, ranges bool) *registrytest.Server {
 	t.Helper()
-	b, archive := converttest.CartonArtifact(c), c.Bytes()
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, d, _ := strings.Cut(r.URL.Path, "/v2/team/tiny/blobs/")
-		switch {
-		case r.URL.Path == "/models/team/tiny/v1.carton":
-			if !ranges {
-				r.Header.Del("Range")
-			}
-			http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(archive))
-		case r.URL.Path == "/v2/team/tiny/manifests/v1":
-			w.Header().Set("Content-Type", b.MediaType)
-			w.Write(b.Manifest)
-		case b.Blobs[digest.Digest(d)] != nil:
-			http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(b.Blobs[digest.Digest(d)]))
-		default:
-			http.NotFound(w, r)
+	const path = "/models/team/tiny/v1.carton"
+	s := registrytest.New(t)
+	s.Add("team/tiny", "v1", converttest.CartonArtifact(c))
+	s.Serve(path, c.Bytes())
+	s.Before(func(_ http.ResponseWriter, r *http.Request) bool {
+		if !ranges && r.URL.Path == path {
+			r.Header.Del("Range")
 		}
-	}))
-	t.Cleanup(s.Close)
+		return false
+	})
 	return s
 }
 
@@ -175,7 +165,7 @@ func TestConvertCarton(t *testing.T) {
 		}
 	}
 	with, without := cartonHost(t, c, true), cartonHost(t, c, false)
-	registry := strings.TrimPrefix(with.URL, "http://") + "/team/tiny:v1"
+	registry := with.Host() + "/team/tiny:v1"
 	want := digests(c.Model())
 	for _, src := range []string{
 		file, folder, with.URL + "/models/team/tiny/v1.carton", "carton+" + without.URL + "/models/team/tiny/v1.carton", registry,
@@ -217,19 +207,7 @@ func TestConvertConfig(t *testing.T) {
 	ggml := gguf(75)
 	mlx := converttest.OllamaTensors(converttest.TensorNamed, converttest.Tensors(3, 4<<10))
 	list := converttest.OllamaList(0, converttest.ListEntry{Built: ggml, Runner: "ggml"}, converttest.ListEntry{Built: mlx.Built, Runner: "mlx"})
-	models := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, d, _ := strings.Cut(r.URL.Path, "/blobs/")
-		switch {
-		case r.URL.Path == "/v2/team/x/manifests/27b":
-			w.Header().Set("Content-Type", list.MediaType)
-			w.Write(list.Manifest)
-		case list.Blobs[digest.Digest(d)] != nil:
-			http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(list.Blobs[digest.Digest(d)]))
-		default:
-			http.NotFound(w, r)
-		}
-	}))
-	defer models.Close()
+	ref := registrytest.New(t).Add("team/x", "27b", list)
 	dir := t.TempDir()
 	config := filepath.Join(dir, "config.toml")
 	text := fmt.Sprintf("version = 1\nroot = %q\n[upstream]\nollama_runner = \"mlx\"\n[[carton]]\nregistry = \"carton.example\"\nurl = %q\nallow_http = true\n",
@@ -240,7 +218,6 @@ func TestConvertConfig(t *testing.T) {
 	if diff := cmp.Diff(digests(c.Model()), packed(t, "carton.example/team/tiny:v1", "--config", config)); diff != "" {
 		t.Errorf("carton (-want +got):\n%s", diff)
 	}
-	ref := strings.TrimPrefix(models.URL, "http://") + "/team/x:27b"
 	if got := packed(t, ref, "--config", config); got["model.safetensors"] == "" {
 		t.Errorf("runner of the configuration: %v", got)
 	}

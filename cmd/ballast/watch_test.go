@@ -85,8 +85,7 @@ func TestTop(t *testing.T) {
 	s := newSite(t)
 	ref := s.add("team/model", 11, 9<<20)
 	spoil, asked, open := stalled()
-	s.setSpoil(spoil)
-	defer s.setSpoil(nil)
+	s.Before(spoil)
 	defer close(open)
 	s.ok(t, "prefetch", "--detach", ref)
 	<-asked

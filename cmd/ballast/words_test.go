@@ -246,8 +246,8 @@ func TestModelsInOutputAndCompletion(t *testing.T) {
 			t.Errorf("completion of %q: got %q, want %q", tt.args, got, tt.want)
 		}
 	}
-	if code, _, stderr := s.ballast(t.Context(), "prefetch", s.host+"/none:v1"); code != exitNotFound || strings.Count(stderr, "ballast: ") != 1 ||
-		strings.Contains(stderr, s.host+"/none:v1: "+s.host+"/none:v1: ") {
+	if code, _, stderr := s.ballast(t.Context(), "prefetch", s.Host()+"/none:v1"); code != exitNotFound || strings.Count(stderr, "ballast: ") != 1 ||
+		strings.Contains(stderr, s.Host()+"/none:v1: "+s.Host()+"/none:v1: ") {
 		t.Errorf("code %d, stderr %q", code, stderr)
 	}
 	s.stop()
@@ -260,25 +260,15 @@ func TestModelsInOutputAndCompletion(t *testing.T) {
 func TestOriginDigest(t *testing.T) {
 	s := newSite(t)
 	s.add("team/model", 23, 1<<20)
-	name := s.host + "/team/model@"
-	served := s.models["team/model"].Manifest
-	origin := name + digest.FromBytes(served).String()
-	spoil := func(w http.ResponseWriter, r *http.Request) bool { // also by its digest
-		w.Header().Set("Content-Type", s.models["team/model"].MediaType)
-		if strings.HasSuffix(r.URL.Path, "/manifests/"+digest.FromBytes(served).String()) {
-			w.Write(served)
-			return true
-		}
-		return false
-	}
-	s.setSpoil(spoil)
+	name := s.Host() + "/team/model@"
+	origin := name + s.models["team/model"].Digest().String()
 	code, stdout, stderr := s.ballast(t.Context(), "prefetch", origin)
 	converted := parse[[]wire.Image](t, s.ok(t, "ls", "-o", "json"))[0].Manifest
 	if code != 0 || !strings.Contains(stdout, shortDigest(converted.String())) || !strings.Contains(stderr, "the digest in "+origin+" is that of the model as its registry has it") ||
 		!strings.Contains(stderr, name+converted.String()) {
 		t.Errorf("code %d, stdout %q, stderr %q", code, stdout, stderr)
 	}
-	if _, _, stderr := s.ballast(t.Context(), "prefetch", s.host+"/team/model:v1"); strings.Contains(stderr, "as its registry has it") {
+	if _, _, stderr := s.ballast(t.Context(), "prefetch", s.Host()+"/team/model:v1"); strings.Contains(stderr, "as its registry has it") {
 		t.Errorf("by tag: %q", stderr)
 	}
 }
@@ -291,7 +281,7 @@ func TestMovedPin(t *testing.T) {
 	s.ok(t, "prefetch", ref, other)
 	s.ok(t, "unpin", other)
 	old := parse[[]wire.Pin](t, s.ok(t, "pin", "ls", "-o", "json"))
-	s.models["team/model"] = s.models["team/other"]
+	s.Add("team/model", "v1", s.models["team/other"])
 	s.ok(t, "prefetch", "--no-pin", ref)
 	pins := parse[[]wire.Pin](t, s.ok(t, "pin", "ls", "-o", "json"))
 	if len(pins) != 1 || pins[0].Digest != old[0].Digest || old[0].Moved != "" || pins[0].Moved == "" || pins[0].Moved == pins[0].Digest {
@@ -340,7 +330,7 @@ func TestRepairMessages(t *testing.T) {
 	if code != exitVerify || !strings.Contains(stdout, "  missing\n") || strings.Contains(stderr, "verifying  verifying") || strings.Contains(stderr, ": data loss") {
 		t.Errorf("verify: code %d, %q, %q", code, stdout, stderr)
 	}
-	s.setSpoil(func(w http.ResponseWriter, r *http.Request) bool {
+	s.Before(func(w http.ResponseWriter, r *http.Request) bool {
 		if strings.Contains(r.URL.Path, "/blobs/") {
 			http.NotFound(w, r)
 			return true
@@ -350,7 +340,7 @@ func TestRepairMessages(t *testing.T) {
 	if code, _, stderr := s.ballast(t.Context(), "verify", "--repair"); code != exitNotFound || !strings.Contains(stderr, ref) || strings.Contains(stderr, "until they are restarted") {
 		t.Errorf("repair without the registry: code %d, %q", code, stderr)
 	}
-	s.setSpoil(nil)
+	s.Before(nil)
 	if code, stdout, stderr := s.ballast(t.Context(), "verify", "--repair"); code != 0 || !strings.Contains(stdout, "repaired "+ref) || !strings.Contains(stderr, "until they are restarted") {
 		t.Errorf("repair: code %d, %q, %q", code, stdout, stderr)
 	}
@@ -404,7 +394,7 @@ func TestPullingState(t *testing.T) {
 	s := newSite(t)
 	ref := s.add("team/model", 27, 9<<20)
 	spoil, asked, open := stalled()
-	s.setSpoil(spoil)
+	s.Before(spoil)
 	done := make(chan int, 1)
 	go func() {
 		code, _, _ := s.ballast(context.Background(), "prefetch", ref)

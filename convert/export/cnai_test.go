@@ -14,6 +14,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/export"
 	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/registrytest"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -60,9 +61,9 @@ func attributes(src *resolve.Source) (list []filetable.File) {
 // attributes of the source, and that it can be written again.
 // https://github.com/modelpack/modctl/blob/v0.2.2/pkg/backend/build/legacy.go
 func TestCNAI(t *testing.T) {
-	s, c := newServer(t), client(t, remote.Credentials{})
+	s, c := registrytest.New(t), client(t, remote.Credentials{})
 	at := time.Date(2024, 5, 6, 7, 8, 9, 0, time.UTC)
-	src := fromServer(t, c, s.add("from", "1", owned(at)))
+	src := fromServer(t, c, s.Add("from", "1", owned(at)))
 	type layer struct{ Type, Path, Metadata, Header, Content string }
 	want := []layer{
 		{

@@ -17,6 +17,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/export"
 	"github.com/ballast-dev/ballast/convert/layout"
 	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/registrytest"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -240,8 +241,8 @@ func TestCompressAgain(t *testing.T) {
 
 // TestInvalidOptions checks that invalid combinations of settings are refused.
 func TestInvalidOptions(t *testing.T) {
-	s, c := newServer(t), client(t, remote.Credentials{})
-	src := fromServer(t, c, s.add("m", "1", converttest.ModelPackRaw(converttest.Files(weights(100)))))
+	s, c := registrytest.New(t), client(t, remote.Credentials{})
+	src := fromServer(t, c, s.Add("m", "1", converttest.ModelPackRaw(converttest.Files(weights(100)))))
 	for _, o := range []export.Options{
 		{Compress: export.CompressSeekable, Form: export.FormImage}, {Compress: export.CompressSeekable, NoChunks: true},
 		{Form: "zip"}, {Compress: "gzip"}, {Tar: true}, {Form: export.FormImage, NoChunks: true},
@@ -258,10 +259,10 @@ func TestInvalidOptions(t *testing.T) {
 
 // TestChunkedSources converts models whose layers are in chunks already.
 func TestChunkedSources(t *testing.T) {
-	s, c := newServer(t), client(t, remote.Credentials{})
+	s, c := registrytest.New(t), client(t, remote.Credentials{})
 	for i, format := range converttest.ChunkedFormats {
 		b := converttest.ModelPackChunked(converttest.Files(weights(300<<10)), format, 64<<10)
-		ref := s.add("m", fmt.Sprint(i), b)
+		ref := s.Add("m", fmt.Sprint(i), b)
 		for _, o := range []export.Options{{}, {Form: export.FormModelPack}, {Compress: export.CompressChunked}} {
 			src := fromServer(t, c, ref)
 			for _, blob := range src.Model.Table.Blobs {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/export"
+	"github.com/ballast-dev/ballast/convert/registrytest"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/containerd/errdefs"
@@ -213,9 +214,9 @@ func linked() *converttest.Built {
 
 // TestLinks converts an archive with links and directories.
 func TestLinks(t *testing.T) {
-	s, c := newServer(t), client(t, remote.Credentials{})
+	s, c := registrytest.New(t), client(t, remote.Credentials{})
 	b := linked()
-	ref := s.add("m", "1", b)
+	ref := s.Add("m", "1", b)
 	for _, form := range forms {
 		out := t.TempDir()
 		res, err := export.Run(t.Context(), fromServer(t, c, ref), toLayout(t, out, "1"), form.o)

@@ -10,11 +10,13 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -25,6 +27,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/image"
 	"github.com/ballast-dev/ballast/convert/layout"
 	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/registrytest"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
@@ -208,11 +211,22 @@ func untar(t testing.TB, dir string, m ocispec.Manifest) map[string]converttest.
 	return files
 }
 
+// client returns a client of registries on this machine.
+func client(t testing.TB, creds remote.Credentials) *remote.Client {
+	t.Helper()
+	c, err := remote.New(remote.Options{Credentials: func(string, string) (remote.Credentials, error) { return creds, nil }, Shared: remote.AnyHost, Stall: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
 // TestEveryFormHasAllFiles converts every format into every form, and reads it back.
 func TestEveryFormHasAllFiles(t *testing.T) {
-	s, c := newServer(t), client(t, remote.Credentials{})
+	s, c := registrytest.New(t), client(t, remote.Credentials{})
 	for _, b := range models() {
-		ref := s.add("models/"+b.Name, "1", b)
+		ref := s.Add("models/"+b.Name, "1", b)
 		for _, form := range forms {
 			t.Run(b.Name+"/"+form.name, func(t *testing.T) {
 				src := fromServer(t, c, ref)
@@ -229,14 +243,14 @@ func TestEveryFormHasAllFiles(t *testing.T) {
 				checkForm(t, form.o, src, res, dir)
 				// The result in a registry is the same.
 				name := "out/" + b.Name + "-" + form.name
-				again, err := export.Run(t.Context(), fromServer(t, c, ref), toServer(t, c, s.host()+"/"+name+":v1"), form.o)
+				again, err := export.Run(t.Context(), fromServer(t, c, ref), toServer(t, c, s.Host()+"/"+name+":v1"), form.o)
 				if err != nil {
 					t.Fatal(err)
 				}
-				if again.Digest != res.Digest || digest.FromBytes(s.manifest(name+":v1")) != res.Digest {
+				if again.Digest != res.Digest || digest.FromBytes(s.Manifest(name, "v1")) != res.Digest {
 					t.Errorf("registry: digest %s, layout: %s", again.Digest, res.Digest)
 				}
-				if missing := s.missing(t, name, res.Manifest); missing != nil {
+				if missing := missing(t, s, name, res.Manifest); missing != nil {
 					t.Errorf("the registry lacks %v", missing)
 				}
 			})
@@ -245,16 +259,14 @@ func TestEveryFormHasAllFiles(t *testing.T) {
 }
 
 // missing returns the blobs of a manifest that a repository lacks.
-func (s *server) missing(t testing.TB, repository string, manifest []byte) (out []digest.Digest) {
+func missing(t testing.TB, s *registrytest.Server, repository string, manifest []byte) (out []digest.Digest) {
 	t.Helper()
 	var m ocispec.Manifest
 	if err := json.Unmarshal(manifest, &m); err != nil {
 		t.Fatal(err)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	for _, d := range append(m.Layers, m.Config) {
-		if _, ok := s.blobs[repository][d.Digest]; !ok {
+		if s.Blob(repository, d.Digest) == nil {
 			out = append(out, d.Digest)
 		}
 	}
@@ -304,15 +316,15 @@ func checkForm(t *testing.T, o export.Options, src *resolve.Source, res *export.
 
 // TestChunkDigests compares the digests of chunks with the bytes.
 func TestChunkDigests(t *testing.T) {
-	s, c := newServer(t), client(t, remote.Credentials{})
+	s, c := registrytest.New(t), client(t, remote.Credentials{})
 	w := weights(9<<20 + 17)
-	ref := s.add("m", "1", converttest.ModelPackRaw(converttest.Files(w)))
-	dst := toServer(t, c, s.host()+"/out:1")
+	ref := s.Add("m", "1", converttest.ModelPackRaw(converttest.Files(w)))
+	dst := toServer(t, c, s.Host()+"/out:1")
 	res, err := export.Run(t.Context(), fromServer(t, c, ref), dst, export.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	again := fromServer(t, c, s.host()+"/out:1")
+	again := fromServer(t, c, s.Host()+"/out:1")
 	var chunks []filetable.Chunk
 	for _, f := range again.Model.Table.Files {
 		if len(f.Source.Chunks) == 0 && f.Size > 0 {
@@ -340,27 +352,35 @@ func TestChunkDigests(t *testing.T) {
 		t.Errorf("chunks (-want +got):\n%s", diff)
 	}
 	// A second conversion sends nothing, and has the same digest.
-	s.forget()
+	s.Count("")
 	second, err := export.Run(t.Context(), fromServer(t, c, ref), dst, export.Options{})
-	if err != nil || second.Digest != res.Digest || second.Sent != 0 || s.requests("POST") != 0 {
-		t.Errorf("second: %v, %+v, %d uploads", err, second, s.requests("POST"))
+	if err != nil || second.Digest != res.Digest || second.Sent != 0 {
+		t.Errorf("second: %v, %+v", err, second)
+	}
+	if n := s.Count("POST"); n != 0 {
+		t.Errorf("second: %d uploads", n)
 	}
 }
 
 // TestMount checks that blobs are mounted within a registry, and uploaded if it does not mount them.
 func TestMount(t *testing.T) {
 	for _, noMount := range []bool{false, true} {
-		s, c := newServer(t), client(t, remote.Credentials{})
-		s.noMount = noMount
-		ref := s.add("m", "1", converttest.ModelPackRaw(converttest.Files(weights(1<<20))))
-		res, err := export.Run(t.Context(), fromServer(t, c, ref), toServer(t, c, s.host()+"/out:1"), export.Options{Form: export.FormModelPack})
+		s, c := registrytest.New(t), client(t, remote.Credentials{})
+		s.Before(func(_ http.ResponseWriter, r *http.Request) bool {
+			if noMount && r.Method == http.MethodPost {
+				r.URL.RawQuery = ""
+			}
+			return false
+		})
+		ref := s.Add("m", "1", converttest.ModelPackRaw(converttest.Files(weights(1<<20))))
+		res, err := export.Run(t.Context(), fromServer(t, c, ref), toServer(t, c, s.Host()+"/out:1"), export.Options{Form: export.FormModelPack})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if noMount != (res.Mounted == 0) || noMount == (res.Sent == 0) {
 			t.Errorf("noMount %v: %d mounted, %d sent", noMount, res.Mounted, res.Sent)
 		}
-		if n := s.unfinished(); n != 0 {
+		if n := s.Uploads(); n != 0 {
 			t.Errorf("noMount %v: %d uploads were not finished", noMount, n)
 		}
 	}
@@ -374,24 +394,24 @@ func TestWrongBytes(t *testing.T) {
 	} {
 		for _, form := range forms {
 			t.Run(b.Name+"/"+form.name, func(t *testing.T) {
-				from, to, c := newServer(t), newServer(t), client(t, remote.Credentials{})
-				src := fromServer(t, c, from.add("m", "1", b))
+				from, to, c := registrytest.New(t), registrytest.New(t), client(t, remote.Credentials{})
+				src := fromServer(t, c, from.Add("m", "1", b))
 				var m ocispec.Manifest
 				if err := json.Unmarshal(b.Manifest, &m); err != nil {
 					t.Fatal(err)
 				}
 				biggest := slices.MaxFunc(m.Layers, func(a, b ocispec.Descriptor) int { return int(a.Size - b.Size) })
-				from.mu.Lock()
-				from.spoil = biggest.Digest
-				from.mu.Unlock()
+				wrong := bytes.Clone(b.Blobs[biggest.Digest])
+				wrong[len(wrong)/2] ^= 1
+				from.Serve("/v2/m/blobs/"+biggest.Digest.String(), wrong)
 				dir := t.TempDir()
-				for _, dst := range []export.Target{toServer(t, c, to.host()+"/out:1"), toLayout(t, dir, "1")} {
+				for _, dst := range []export.Target{toServer(t, c, to.Host()+"/out:1"), toLayout(t, dir, "1")} {
 					_, err := export.Run(t.Context(), src, dst, form.o)
 					if !errdefs.IsDataLoss(err) && !(strings.Contains(b.Name, "gzip") && err != nil) {
 						t.Errorf("%s: got %v", dst, err)
 					}
 				}
-				if p := to.manifest("out:1"); p != nil {
+				if p := to.Manifest("out", "1"); p != nil {
 					t.Errorf("tagged: %s", p)
 				}
 				if _, err := os.Stat(filepath.Join(dir, "index.json")); !os.IsNotExist(err) {
@@ -400,7 +420,7 @@ func TestWrongBytes(t *testing.T) {
 				if left, _ := filepath.Glob(filepath.Join(dir, "blobs/sha256/.*")); left != nil {
 					t.Errorf("temporary files are left: %v", left)
 				}
-				if _, ok := to.blob("out")[biggest.Digest]; ok {
+				if to.Blob("out", biggest.Digest) != nil {
 					t.Error("the wrong blob was written")
 				}
 			})
@@ -410,23 +430,41 @@ func TestWrongBytes(t *testing.T) {
 
 // TestRefused checks the errors of targets that refuse access.
 func TestRefused(t *testing.T) {
-	from, c := newServer(t), client(t, remote.Credentials{Username: "u", Secret: "s"})
-	src := fromServer(t, c, from.add("m", "1", converttest.ModelPackRaw(converttest.Files(weights(1<<20)))))
+	from, c := registrytest.New(t), client(t, remote.Credentials{Username: "u", Secret: "s"})
+	src := fromServer(t, c, from.Add("m", "1", converttest.ModelPackRaw(converttest.Files(weights(1<<20)))))
+	refusing := func(status int) registrytest.Hook {
+		return func(w http.ResponseWriter, r *http.Request) bool {
+			writes := r.Method != http.MethodGet && r.Method != http.MethodHead
+			if writes {
+				http.Error(w, `{"errors":[{"code":"DENIED","message":"not yours"}]}`, status)
+			}
+			return writes
+		}
+	}
 	for _, tt := range []struct {
-		name string
-		set  func(*server)
-		is   func(error) bool
+		name   string
+		user   string // that the target requires
+		before registrytest.Hook
+		is     func(error) bool
 	}{
-		{"forbidden", func(s *server) { s.refuse = 403 }, errdefs.IsPermissionDenied},
-		{"read-only", func(s *server) { s.refuse = 405 }, errdefs.IsPermissionDenied},
-		{"other user", func(s *server) { s.user = "x:y" }, errdefs.IsUnauthorized},
-		{"uploads elsewhere", func(s *server) { s.foreign = "http://203.0.113.7" }, errdefs.IsPermissionDenied},
+		{"forbidden", "", refusing(403), errdefs.IsPermissionDenied},
+		{"read-only", "", refusing(405), errdefs.IsPermissionDenied},
+		{"other user", "x:y", nil, errdefs.IsUnauthorized},
+		{"uploads elsewhere", "", func(w http.ResponseWriter, r *http.Request) bool {
+			starts := r.Method == http.MethodPost
+			if starts {
+				w.Header().Set("Location", "http://203.0.113.7"+r.URL.Path+"1?state=x")
+				w.WriteHeader(http.StatusAccepted)
+			}
+			return starts
+		}, errdefs.IsPermissionDenied},
 	} {
-		to := newServer(t)
-		tt.set(to)
+		to := registrytest.New(t)
+		to.SetUser("out", tt.user)
+		to.Before(tt.before)
 		for _, form := range forms {
-			_, err := export.Run(t.Context(), src, toServer(t, c, to.host()+"/out:1"), form.o)
-			if !tt.is(err) || to.manifest("out:1") != nil {
+			_, err := export.Run(t.Context(), src, toServer(t, c, to.Host()+"/out:1"), form.o)
+			if !tt.is(err) || to.Manifest("out", "1") != nil {
 				t.Errorf("%s, %s: got %v", tt.name, form.name, err)
 			}
 			if err != nil && strings.Contains(err.Error(), "dTpz") {
@@ -434,20 +472,35 @@ func TestRefused(t *testing.T) {
 			}
 		}
 	}
-	to := newServer(t)
-	to.user = "u:s"
-	if _, err := export.Run(t.Context(), src, toServer(t, c, to.host()+"/out:1"), export.Options{}); err != nil {
+	to := registrytest.New(t)
+	to.SetUser("out", "u:s")
+	if _, err := export.Run(t.Context(), src, toServer(t, c, to.Host()+"/out:1"), export.Options{}); err != nil {
 		t.Errorf("with credentials: %v", err)
 	}
 }
 
 // TestRetries checks that requests are repeated if a target fails temporarily.
 func TestRetries(t *testing.T) {
-	from, to, c := newServer(t), newServer(t), client(t, remote.Credentials{})
-	src := fromServer(t, c, from.add("m", "1", converttest.ModelPackRaw(converttest.Files(weights(1<<20)))))
-	to.fail = map[string]int{"POST /uploads/": 2, "PUT /uploads/": 1, "HEAD /blobs/": 1, "PATCH /uploads/": 1, "PUT /manifests/": 1}
+	from, to, c := registrytest.New(t), registrytest.New(t), client(t, remote.Credentials{})
+	src := fromServer(t, c, from.Add("m", "1", converttest.ModelPackRaw(converttest.Files(weights(1<<20)))))
+	var mu sync.Mutex
+	fail := map[string]int{"POST /uploads/": 2, "PUT /uploads/": 1, "HEAD /blobs/": 1, "PATCH /uploads/": 1, "PUT /manifests/": 1}
+	to.Before(func(w http.ResponseWriter, r *http.Request) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		failing := false
+		for k, n := range fail {
+			if method, part, _ := strings.Cut(k, " "); method == r.Method && strings.Contains(r.URL.Path, part) && n > 0 {
+				fail[k], failing = n-1, true
+			}
+		}
+		if failing {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		return failing
+	})
 	for _, form := range forms {
-		if _, err := export.Run(t.Context(), src, toServer(t, c, to.host()+"/"+form.name+":1"), form.o); err != nil {
+		if _, err := export.Run(t.Context(), src, toServer(t, c, to.Host()+"/"+form.name+":1"), form.o); err != nil {
 			t.Errorf("%s: %v", form.name, err)
 		}
 	}
@@ -455,14 +508,14 @@ func TestRetries(t *testing.T) {
 
 // TestDocumentsOfOrigin checks that the manifest and the config of the origin can be restored.
 func TestDocumentsOfOrigin(t *testing.T) {
-	s, c := newServer(t), client(t, remote.Credentials{})
+	s, c := registrytest.New(t), client(t, remote.Credentials{})
 	files := converttest.Files(weights(1 << 20))
 	many := slices.Clone(files)
 	for i := range 40 {
 		many = append(many, converttest.File{Path: fmt.Sprintf("docs/%02d.md", i), Data: []byte{byte(i)}, Mode: 0o644})
 	}
 	for _, b := range append(converttest.All(files), converttest.ModelPackRaw(many)) {
-		src := fromServer(t, c, s.add("m", "1", b))
+		src := fromServer(t, c, s.Add("m", "1", b))
 		dir := t.TempDir()
 		res, err := export.Run(t.Context(), src, toLayout(t, dir, "1"), export.Options{Form: export.FormModelPack})
 		if err != nil {
@@ -497,9 +550,9 @@ func TestDocumentsOfOrigin(t *testing.T) {
 // TestEqualSources checks that a model from a registry, from a layout and from its converted image gives
 // the same result.
 func TestEqualSources(t *testing.T) {
-	s, c := newServer(t), client(t, remote.Credentials{})
+	s, c := registrytest.New(t), client(t, remote.Credentials{})
 	b := converttest.DockerAIFiles(converttest.Files(weights(5 << 20)))
-	ref := s.add("some/name", "1", b)
+	ref := s.Add("some/name", "1", b)
 	dir := t.TempDir()
 	l := toLayout(t, dir, "x")
 	for d, p := range b.Blobs {
@@ -526,11 +579,11 @@ func TestEqualSources(t *testing.T) {
 		}
 	}
 	// A converted image is also a source.
-	if _, err := export.Run(t.Context(), fromServer(t, c, ref), toServer(t, c, s.host()+"/converted:1"), export.Options{}); err != nil {
+	if _, err := export.Run(t.Context(), fromServer(t, c, ref), toServer(t, c, s.Host()+"/converted:1"), export.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	out := t.TempDir()
-	if _, err := export.Run(t.Context(), fromServer(t, c, s.host()+"/converted:1"), toLayout(t, out, "1"), export.Options{Form: export.FormModelPack}); err != nil {
+	if _, err := export.Run(t.Context(), fromServer(t, c, s.Host()+"/converted:1"), toLayout(t, out, "1"), export.Options{Form: export.FormModelPack}); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(sums(b.Files), sums(read(t, out, "1"))); diff != "" {
@@ -540,7 +593,7 @@ func TestEqualSources(t *testing.T) {
 
 // TestDryRun checks that a dry run sends nothing, and reports the digest if it can be known.
 func TestDryRun(t *testing.T) {
-	s, c := newServer(t), client(t, remote.Credentials{})
+	s, c := registrytest.New(t), client(t, remote.Credentials{})
 	files := converttest.Files(weights(5 << 20))
 	for _, tt := range []struct {
 		b     *converttest.Built
@@ -558,16 +611,16 @@ func TestDryRun(t *testing.T) {
 		{converttest.ModelPackTarGzip(files), export.Options{Compress: export.CompressSeekable}, false},
 		{converttest.ModelPackTar(files), export.Options{Compress: export.CompressChunked}, false},
 	} {
-		ref := s.add("m/"+tt.b.Name, "1", tt.b)
-		dst := toServer(t, c, s.host()+"/out/"+tt.b.Name+":1")
+		ref := s.Add("m/"+tt.b.Name, "1", tt.b)
+		dst := toServer(t, c, s.Host()+"/out/"+tt.b.Name+":1")
 		o := tt.o
 		o.DryRun = true
-		s.forget()
+		s.Count("")
 		dry, err := export.Run(t.Context(), fromServer(t, c, ref), dst, o)
 		if err != nil {
 			t.Fatalf("%s %+v: %v", tt.b.Name, tt.o, err)
 		}
-		if n := s.requests("POST") + s.requests("PUT"); n != 0 || s.manifest("out/"+tt.b.Name+":1") != nil {
+		if n := s.Count("P"); n != 0 || s.Manifest("out/"+tt.b.Name, "1") != nil {
 			t.Errorf("%s: %d write requests", tt.b.Name, n)
 		}
 		if tt.known != (dry.Digest != "") {
@@ -585,8 +638,8 @@ func TestDryRun(t *testing.T) {
 
 // TestOrasReadsLayout reads layouts with another implementation.
 func TestOrasReadsLayout(t *testing.T) {
-	s, c := newServer(t), client(t, remote.Credentials{})
-	ref := s.add("m", "1", converttest.Ollama(converttest.Files(weights(5<<20)), converttest.OllamaConfigNew))
+	s, c := registrytest.New(t), client(t, remote.Credentials{})
+	ref := s.Add("m", "1", converttest.Ollama(converttest.Files(weights(5<<20)), converttest.OllamaConfigNew))
 	for _, form := range forms {
 		dir := t.TempDir()
 		res, err := export.Run(t.Context(), fromServer(t, c, ref), toLayout(t, dir, "v1"), form.o)
@@ -637,8 +690,19 @@ func testMemory(t *testing.T, o export.Options) {
 	if _, err := io.CopyN(h.Hash(), zeros{}, size); err != nil {
 		t.Fatal(err)
 	}
-	to, c := newServer(t), client(t, remote.Credentials{})
-	to.discard = true
+	to, c := registrytest.New(t), client(t, remote.Credentials{})
+	to.Before(func(w http.ResponseWriter, r *http.Request) bool { // it keeps no bytes
+		if r.Method == http.MethodPost || !strings.Contains(r.URL.Path, "/blobs/uploads/") {
+			return false
+		}
+		h := digest.SHA256.Digester()
+		if _, err := io.Copy(h.Hash(), r.Body); err != nil || h.Digest().String() != r.URL.Query().Get("digest") {
+			w.WriteHeader(http.StatusBadRequest)
+		} else {
+			w.WriteHeader(http.StatusCreated)
+		}
+		return true
+	})
 	e := &endless{size: size, every: 100 << 20}
 	model := &convert.Model{
 		Table: filetable.Table{
@@ -664,7 +728,7 @@ func testMemory(t *testing.T, o export.Options) {
 			}
 		}
 	}()
-	_, err := export.Run(t.Context(), &resolve.Source{Model: model, Fetcher: e}, toServer(t, c, to.host()+"/out:1"), o)
+	_, err := export.Run(t.Context(), &resolve.Source{Model: model, Fetcher: e}, toServer(t, c, to.Host()+"/out:1"), o)
 	close(stop)
 	<-stopped
 	if err != nil {
@@ -680,8 +744,8 @@ func testMemory(t *testing.T, o export.Options) {
 
 // TestUnpackNames checks that the progress of an archive has another name than its file.
 func TestUnpackNames(t *testing.T) {
-	s, c := newServer(t), client(t, remote.Credentials{})
-	src := fromServer(t, c, s.add("m", "1", converttest.ModelPackTarGzip(converttest.Files(weights(1<<20)))))
+	s, c := registrytest.New(t), client(t, remote.Credentials{})
+	src := fromServer(t, c, s.Add("m", "1", converttest.ModelPackTarGzip(converttest.Files(weights(1<<20)))))
 	names := map[string]bool{}
 	o := export.Options{Form: export.FormModelPack, Progress: func(all []store.Progress) {
 		for _, p := range all {
@@ -722,8 +786,8 @@ func (s slowTarget) Put(ctx context.Context, d digest.Digest, size int64, open e
 
 // TestProgressOfPacked counts the bytes of files while they are packed, and then those of the blob while it is sent.
 func TestProgressOfPacked(t *testing.T) {
-	s, c := newServer(t), client(t, remote.Credentials{})
-	src := fromServer(t, c, s.add("m", "1", converttest.ModelPackRaw(converttest.Files(append(storetest.Random(1, 2<<20), make([]byte, 2<<20)...)))))
+	s, c := registrytest.New(t), client(t, remote.Credentials{})
+	src := fromServer(t, c, s.Add("m", "1", converttest.ModelPackRaw(converttest.Files(append(storetest.Random(1, 2<<20), make([]byte, 2<<20)...)))))
 	sending := make(chan store.Progress)
 	var last store.Progress
 	o := export.Options{Compress: export.CompressSeekable, Parallel: 1, Progress: func(all []store.Progress) {

@@ -9,6 +9,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/export"
 	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/registrytest"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/google/go-cmp/cmp"
@@ -16,9 +17,9 @@ import (
 )
 
 // result converts a model and returns its config and manifest.
-func result(t *testing.T, s *server, c *remote.Client, src *resolve.Source, repository string, o export.Options) (convert.Config, ocispec.Manifest) {
+func result(t *testing.T, s *registrytest.Server, c *remote.Client, src *resolve.Source, repository string, o export.Options) (convert.Config, ocispec.Manifest) {
 	t.Helper()
-	res, err := export.Run(t.Context(), src, toServer(t, c, s.host()+"/"+repository+":1"), o)
+	res, err := export.Run(t.Context(), src, toServer(t, c, s.Host()+"/"+repository+":1"), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +28,7 @@ func result(t *testing.T, s *server, c *remote.Client, src *resolve.Source, repo
 	if err := json.Unmarshal(res.Manifest, &m); err != nil {
 		t.Fatal(err)
 	}
-	if err := json.Unmarshal(s.blob(repository)[m.Config.Digest], &cfg); err != nil {
+	if err := json.Unmarshal(s.Blob(repository, m.Config.Digest), &cfg); err != nil {
 		t.Fatal(err)
 	}
 	return cfg, m
@@ -36,13 +37,13 @@ func result(t *testing.T, s *server, c *remote.Client, src *resolve.Source, repo
 // TestHeaders checks that facts in the header of weights are in the config of each form that has a config,
 // if the origin has none, and in no form that must equal the image of a node.
 func TestHeaders(t *testing.T) {
-	s, c := newServer(t), client(t, remote.Credentials{})
+	s, c := registrytest.New(t), client(t, remote.Credentials{})
 	weights := converttest.GGUF(converttest.SmallGGUF())
 	for _, b := range []*converttest.Built{
 		converttest.Ollama(converttest.Files(weights), converttest.OllamaConfigNew), converttest.DockerAIGGUF(converttest.Files(weights)),
 		converttest.KitOps(converttest.Files(weights)),
 	} {
-		ref := s.add("from/"+b.Name, "1", b)
+		ref := s.Add("from/"+b.Name, "1", b)
 		for _, o := range []export.Options{{}, {NoChunks: true}, {Form: export.FormModelPack}} {
 			from := fromServer(t, c, ref)
 			known := from.Model.Config
@@ -70,14 +71,14 @@ func TestHeaders(t *testing.T) {
 
 // TestOriginOfConvertedImage checks that a converted image has the documents of its origin.
 func TestOriginOfConvertedImage(t *testing.T) {
-	s, c := newServer(t), client(t, remote.Credentials{})
+	s, c := registrytest.New(t), client(t, remote.Credentials{})
 	for _, b := range models() {
-		first := fromServer(t, c, s.add("from/"+b.Name, "1", b))
-		res, err := export.Run(t.Context(), first, toServer(t, c, s.host()+"/to/"+b.Name+":1"), export.Options{NoChunks: true})
+		first := fromServer(t, c, s.Add("from/"+b.Name, "1", b))
+		res, err := export.Run(t.Context(), first, toServer(t, c, s.Host()+"/to/"+b.Name+":1"), export.Options{NoChunks: true})
 		if err != nil {
 			t.Fatal(err)
 		}
-		src := fromServer(t, c, s.host()+"/to/"+b.Name+":1")
+		src := fromServer(t, c, s.Host()+"/to/"+b.Name+":1")
 		if !bytes.Equal(src.Model.Documents.Manifest, b.Manifest) || !bytes.Equal(src.Model.Documents.Config, first.Model.Documents.Config) || len(src.Losses) != 0 {
 			t.Errorf("%s: manifest %.200q, config %.200q, losses %v", b.Name, src.Model.Documents.Manifest, src.Model.Documents.Config, src.Losses)
 		}

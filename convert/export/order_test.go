@@ -6,6 +6,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/export"
 	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/registrytest"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
@@ -18,15 +19,15 @@ import (
 func TestOrder(t *testing.T) {
 	b := converttest.ModelPackRaw(converttest.Files(weights(70_000)))
 	for _, subject := range []bool{true, false} {
-		s, c := newServer(t), client(t, remote.Credentials{})
-		s.subject = subject
-		src := fromServer(t, c, s.add("from/model", "v1", b))
-		ref := s.host() + "/ordered/model:v1"
+		s, c := registrytest.New(t), client(t, remote.Credentials{})
+		s.Referrers = subject
+		src := fromServer(t, c, s.Add("from/model", "v1", b))
+		ref := s.Host() + "/ordered/model:v1"
 		res, err := export.Run(t.Context(), src, toServer(t, c, ref), export.Options{TempDir: t.TempDir()})
 		if err != nil {
 			t.Fatal(err)
 		}
-		repo, err := c.Repository(remote.Ref{Host: s.host(), Repository: "ordered/model"}, nil)
+		repo, err := c.Repository(remote.Ref{Host: s.Host(), Repository: "ordered/model"}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -3,11 +3,13 @@ package export_test
 import (
 	"bytes"
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/export"
+	"github.com/ballast-dev/ballast/convert/registrytest"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
@@ -17,11 +19,11 @@ import (
 // TestKeepsTags checks which tags are replaced: those that ballast wrote, if they are not the
 // source.
 func TestKeepsTags(t *testing.T) {
-	s := newServer(t)
+	s := registrytest.New(t)
 	c := client(t, remote.Credentials{})
 	model := converttest.ModelPackRaw(converttest.Files(weights(5000)))
-	author, other := s.add("team/model", "v1", model), s.add("team/other", "v1", converttest.Ollama(converttest.Files(weights(600)), converttest.OllamaConfigOld))
-	ours := s.host() + "/team/model:ours"
+	author, other := s.Add("team/model", "v1", model), s.Add("team/other", "v1", converttest.Ollama(converttest.Files(weights(600)), converttest.OllamaConfigOld))
+	ours := s.Host() + "/team/model:ours"
 	run := func(from, to string, choice convert.Choice, o export.Options) error {
 		t.Helper()
 		src := fromServer(t, c, from)
@@ -41,7 +43,7 @@ func TestKeepsTags(t *testing.T) {
 	}{
 		{"the source", author, author, convert.Choice{}, export.Options{}, true},
 		{"a dry run", author, author, convert.Choice{}, export.Options{DryRun: true}, true},
-		{"the source, by its digest", s.host() + "/team/model@" + s.alias("team/model", "v1"), author, convert.Choice{}, export.Options{}, true},
+		{"the source, by its digest", s.Host() + "/team/model@" + model.Digest().String(), author, convert.Choice{}, export.Options{}, true},
 		{"the source, in part", author, author, some, packed, true},
 		{"another model", author, other, convert.Choice{}, export.Options{}, true},
 		{"a new tag", author, ours, convert.Choice{}, export.Options{}, false},
@@ -52,13 +54,14 @@ func TestKeepsTags(t *testing.T) {
 		{"a converted source, in part", ours, ours, some, packed, true},
 		{"by force", author, other, convert.Choice{}, export.Options{Force: true}, false},
 	} {
-		before := s.manifest(tt.to[len(s.host())+1:])
-		s.forget()
+		repository, tag, _ := strings.Cut(strings.TrimPrefix(tt.to, s.Host()+"/"), ":")
+		before := s.Manifest(repository, tag)
+		s.Count("")
 		err := run(tt.from, tt.to, tt.choice, tt.o)
 		if tt.refused != errdefs.IsAlreadyExists(err) || !tt.refused && err != nil {
 			t.Errorf("%s: %v", tt.name, err)
 		}
-		if after := s.manifest(tt.to[len(s.host())+1:]); tt.refused && (!bytes.Equal(before, after) || s.requests("P") > 0) {
+		if after := s.Manifest(repository, tag); tt.refused && (!bytes.Equal(before, after) || s.Count("P") > 0) {
 			t.Errorf("%s: it was written", tt.name)
 		}
 	}
@@ -66,16 +69,16 @@ func TestKeepsTags(t *testing.T) {
 
 // TestTagOfOthersMeanwhile checks that a tag that appears while blobs are sent is kept.
 func TestTagOfOthersMeanwhile(t *testing.T) {
-	s := newServer(t)
+	s := registrytest.New(t)
 	c := client(t, remote.Credentials{})
-	src := fromServer(t, c, s.add("team/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(5000)))))
+	src := fromServer(t, c, s.Add("team/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(5000)))))
 	defer src.Close()
 	theirs := converttest.ModelPackRaw(converttest.Files(weights(600)))
-	o := export.Options{Progress: func([]store.Progress) { s.add("team/new", "v1", theirs) }}
-	if _, err := export.Run(t.Context(), src, toServer(t, c, s.host()+"/team/new:v1"), o); !errdefs.IsAlreadyExists(err) {
+	o := export.Options{Progress: func([]store.Progress) { s.Add("team/new", "v1", theirs) }}
+	if _, err := export.Run(t.Context(), src, toServer(t, c, s.Host()+"/team/new:v1"), o); !errdefs.IsAlreadyExists(err) {
 		t.Errorf("got %v", err)
 	}
-	if !bytes.Equal(s.manifest("team/new:v1"), theirs.Manifest) {
+	if !bytes.Equal(s.Manifest("team/new", "v1"), theirs.Manifest) {
 		t.Error("it was replaced")
 	}
 }

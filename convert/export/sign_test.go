@@ -16,6 +16,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/export"
 	"github.com/ballast-dev/ballast/convert/layout"
 	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/registrytest"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/signature/cosign"
 	"github.com/ballast-dev/ballast/convert/signature/dsse"
@@ -52,11 +53,11 @@ func TestSign(t *testing.T) {
 		{"image", raw, export.Options{Form: export.FormImage}, false, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s, c := newServer(t), client(t, remote.Credentials{})
-			s.subject = tt.subject
-			src := fromServer(t, c, s.add("from/model", "v1", tt.source))
+			s, c := registrytest.New(t), client(t, remote.Credentials{})
+			s.Referrers = tt.subject
+			src := fromServer(t, c, s.Add("from/model", "v1", tt.source))
 			tt.o.Sign, tt.o.TempDir = key, t.TempDir()
-			ref := s.host() + "/signed/model:v1"
+			ref := s.Host() + "/signed/model:v1"
 			var res *export.Result
 			for range 2 {
 				if res, err = export.Run(t.Context(), src, toServer(t, c, ref), tt.o); err != nil {
@@ -67,7 +68,7 @@ func TestSign(t *testing.T) {
 			if said == tt.files {
 				t.Errorf("losses %q, want the files signed %v", res.Losses, tt.files)
 			}
-			repo, err := c.Repository(remote.Ref{Host: s.host(), Repository: "signed/model"}, nil)
+			repo, err := c.Repository(remote.Ref{Host: s.Host(), Repository: "signed/model"}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -78,10 +79,10 @@ func TestSign(t *testing.T) {
 			found := map[string]error{}
 			for _, d := range list {
 				var m ocispec.Manifest
-				if err := json.Unmarshal(s.manifest("signed/model:"+d.Digest.String()), &m); err != nil || m.Subject.Digest != res.Digest || int(m.Subject.Size) != len(res.Manifest) {
+				if err := json.Unmarshal(s.Manifest("signed/model", d.Digest.String()), &m); err != nil || m.Subject.Digest != res.Digest || int(m.Subject.Size) != len(res.Manifest) {
 					t.Fatalf("manifest %s: %+v, %v", d.Digest, m, err)
 				}
-				b, err := dsse.Parse(s.blob("signed/model")[m.Layers[0].Digest])
+				b, err := dsse.Parse(s.Blob("signed/model", m.Layers[0].Digest))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -126,9 +127,9 @@ func TestSignLayout(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, c, dir := newServer(t), client(t, remote.Credentials{}), t.TempDir()
+	s, c, dir := registrytest.New(t), client(t, remote.Credentials{}), t.TempDir()
 	b := converttest.ModelPackRaw(converttest.Files(weights(1000)))
-	src := fromServer(t, c, s.add("from/model", "v1", b))
+	src := fromServer(t, c, s.Add("from/model", "v1", b))
 	for range 2 {
 		if _, err := export.Run(t.Context(), src, toLayout(t, dir, "v1"), export.Options{Sign: key}); err != nil {
 			t.Fatal(err)

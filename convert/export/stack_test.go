@@ -6,6 +6,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/export"
 	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/registrytest"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/google/go-cmp/cmp"
@@ -13,7 +14,7 @@ import (
 
 // TestChangesets checks that early CNAI, whose layers change those below, gives the final files.
 func TestChangesets(t *testing.T) {
-	s, c := newServer(t), client(t, remote.Credentials{})
+	s, c := registrytest.New(t), client(t, remote.Credentials{})
 	file := func(p, data string) converttest.File {
 		return converttest.File{Path: p, Data: []byte(data), Mode: 0o644}
 	}
@@ -25,7 +26,7 @@ func TestChangesets(t *testing.T) {
 		"compressed": {{MediaType: mediatype.OCILayer, Data: string(below)}, {MediaType: mediatype.OCILayerGzip, Data: string(converttest.Compress(above, filetable.CodecGzip))}},
 	} {
 		b := converttest.Make(converttest.Spec{ArtifactType: mediatype.CNAIManifest, ConfigType: mediatype.OCIEmpty, Config: "{}", Layers: layers})
-		ref := s.add("models/"+name, "1", b)
+		ref := s.Add("models/"+name, "1", b)
 		for _, form := range forms {
 			t.Run(name+"/"+form.name, func(t *testing.T) {
 				dir := t.TempDir()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/export"
+	"github.com/ballast-dev/ballast/convert/registrytest"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -19,10 +20,10 @@ import (
 // TestTensorLayers checks that tensors in layers of their own are assembled into files, if they are fewer
 // or more than an image can have layers.
 func TestTensorLayers(t *testing.T) {
-	s, c := newServer(t), client(t, remote.Credentials{})
+	s, c := registrytest.New(t), client(t, remote.Credentials{})
 	for _, n := range []int{20, 400} {
 		m := converttest.OllamaTensors(converttest.TensorNamed, converttest.Tensors(n, 512))
-		ref := s.add(fmt.Sprintf("tensors/%d", n), "1", m.Built)
+		ref := s.Add(fmt.Sprintf("tensors/%d", n), "1", m.Built)
 		for _, form := range forms {
 			dir := t.TempDir()
 			res, err := export.Run(t.Context(), fromServer(t, c, ref), toLayout(t, dir, "1"), form.o)

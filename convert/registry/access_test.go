@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -31,18 +30,18 @@ func TestPrivate(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
 	b := converttest.ModelPackTarGzip(converttest.Files(weights(5000)))
-	u.push("secret/model", "v1", b)
-	u.push("public/other", "v1", converttest.DockerAIGGUF(converttest.Files(weights(5000))))
-	u.users["secret/model"] = "alice:s3cr3t-value"
+	u.Add("secret/model", "v1", b)
+	u.Add("public/other", "v1", converttest.DockerAIGGUF(converttest.Files(weights(5000))))
+	u.SetUser("secret/model", "alice:s3cr3t-value")
 	f := newFacade(t, remote.Options{})
 	alice, eve := basic("alice:s3cr3t-value"), basic("eve:guess-value")
 
 	tag := "/v2/secret/model/manifests/v1"
-	got := f.ask(t, http.MethodHead, tag, u.host())
+	got := f.ask(t, http.MethodHead, tag, u.Host())
 	if got.status != 401 || !strings.Contains(got.header.Get("WWW-Authenticate"), "imagePullSecrets") {
 		t.Fatalf("without credentials: status %d, challenge %q", got.status, got.header.Get("WWW-Authenticate"))
 	}
-	if n := f.ask(t, http.MethodGet, tag, u.host(), eve...).status; n != 401 {
+	if n := f.ask(t, http.MethodGet, tag, u.Host(), eve...).status; n != 401 {
 		t.Errorf("with wrong credentials: status %d, want 401", n)
 	}
 	got = f.get(t, u, "secret/model", "v1", alice...)
@@ -73,24 +72,24 @@ func TestPrivate(t *testing.T) {
 			if tt.path == other && strings.Contains(p, m.Layers[0].Digest.String()) {
 				continue // upstream's to decide; the test's has no link between both
 			}
-			if got := f.ask(t, http.MethodGet, tt.path, u.host(), tt.header...); (got.status == 200) != tt.ok {
+			if got := f.ask(t, http.MethodGet, tt.path, u.Host(), tt.header...); (got.status == 200) != tt.ok {
 				t.Errorf("%s, %s: status %d", tt.name, tt.path, got.status)
 			}
 		}
 	}
 
 	ims := f.h.Store.Catalog.Images()
-	if len(ims) != 1 || !slices.Equal(ims[0].PrivateNames, []string{u.host() + "/secret/model"}) {
+	if len(ims) != 1 || !slices.Equal(ims[0].PrivateNames, []string{u.Host() + "/secret/model"}) {
 		t.Fatalf("images %+v", ims)
 	}
 	// The daemon fetches with what it remembers.
 	if err := f.h.Store.Hydrate(t.Context(), ims[0].Table, store.HydrateOptions{Sources: f.h.Sources(ims[0], registry.Names(ims[0])...)}); err != nil {
 		t.Errorf("fetch with the credentials of the caller: %v", err)
 	}
-	if l := f.h.Secrets.Of(u.host() + "/secret/model"); len(l) != 1 || l[0].Username != "alice" {
+	if l := f.h.Secrets.Of(u.Host() + "/secret/model"); len(l) != 1 || l[0].Username != "alice" {
 		t.Errorf("credentials of the repository: %v", l)
 	}
-	if l := f.h.Secrets.Of(u.host() + "/public/other"); l != nil {
+	if l := f.h.Secrets.Of(u.Host() + "/public/other"); l != nil {
 		t.Errorf("credentials of another repository: %v", l)
 	}
 	if s := f.logs.String(); strings.Contains(s, "s3cr3t-value") || strings.Contains(s, "guess-value") || strings.Contains(s, alice[1]) {
@@ -126,10 +125,10 @@ func TestSameDocuments(t *testing.T) {
 		t.Run(user, func(t *testing.T) {
 			t.Parallel()
 			u, e, f := newUpstream(t), newUpstream(t), newFacade(t, remote.Options{})
-			u.push("org/m", "v1", converttest.ModelPackRaw(converttest.Files(weights(1000))))
+			u.Add("org/m", "v1", converttest.ModelPackRaw(converttest.Files(weights(1000))))
 			var header []string
 			if user != "" {
-				u.setUser("org/m", user)
+				u.SetUser("org/m", user)
 				header = basic(user)
 			}
 			m := decode[ocispec.Manifest](t, f.get(t, u, "org/m", "v1", header...))
@@ -149,26 +148,26 @@ func TestSameDocuments(t *testing.T) {
 					t.Fatal(err)
 				}
 				tag := fmt.Sprint("v", i)
-				e.push("x/m", tag, ahead)
+				e.Add("x/m", tag, ahead)
 				f.get(t, e, "x/m", tag)
 			}
 			if n := len(f.h.Store.Catalog.ImagesWith(m.Config.Digest)); n <= strangers {
 				t.Fatalf("%d images have the config", n)
 			}
-			u.count("")
+			u.Count("")
 			for _, d := range documents {
-				if r := f.ask(t, http.MethodGet, "/v2/org/m/blobs/"+d.Digest.String(), u.host(), header...); r.status != http.StatusOK {
+				if r := f.ask(t, http.MethodGet, "/v2/org/m/blobs/"+d.Digest.String(), u.Host(), header...); r.status != http.StatusOK {
 					t.Errorf("status %d: %.300s", r.status, r.body)
 				}
 			}
-			if n := u.count(""); n > most {
+			if n := u.Count(""); n > most {
 				t.Errorf("%d requests for two blobs, want at most %d", n, most)
 			}
 			// A repository that has none of them is asked for a few.
-			if r := f.ask(t, http.MethodGet, "/v2/org/other/blobs/"+m.Config.Digest.String(), u.host(), header...); r.status == http.StatusOK {
+			if r := f.ask(t, http.MethodGet, "/v2/org/other/blobs/"+m.Config.Digest.String(), u.Host(), header...); r.status == http.StatusOK {
 				t.Errorf("another repository: status %d", r.status)
 			}
-			if n := u.count(""); n == 0 || n > 10 {
+			if n := u.Count(""); n == 0 || n > 10 {
 				t.Errorf("%d requests at a repository that has none of them", n)
 			}
 		})
@@ -179,18 +178,18 @@ func TestSameDocuments(t *testing.T) {
 func TestPublicWithCredentials(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
-	u.push("org/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(1000))))
+	u.Add("org/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(1000))))
 	f := newFacade(t, remote.Options{})
 	got := f.get(t, u, "org/model", "v1", basic("alice:s3cr3t-value")...)
 	d := digest.FromBytes(got.body)
-	u.count("")
+	u.Count("")
 	for range 3 {
 		f.get(t, u, "org/model", d.String())
 	}
-	if n := u.count(""); n != 0 {
+	if n := u.Count(""); n != 0 {
 		t.Errorf("%d requests upstream for a public image by digest", n)
 	}
-	if l := f.h.Secrets.Of(u.host() + "/org/model"); l != nil {
+	if l := f.h.Secrets.Of(u.Host() + "/org/model"); l != nil {
 		t.Error("credentials that were not needed are kept")
 	}
 }
@@ -199,17 +198,15 @@ func TestPublicWithCredentials(t *testing.T) {
 func TestBecomesPublic(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
-	u.push("org/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(1000))))
-	u.users["org/model"] = "alice:s3cr3t-value"
+	u.Add("org/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(1000))))
+	u.SetUser("org/model", "alice:s3cr3t-value")
 	f := newFacade(t, remote.Options{})
 	d := digest.FromBytes(f.get(t, u, "org/model", "v1", basic("alice:s3cr3t-value")...).body)
-	u.mu.Lock()
-	delete(u.users, "org/model")
-	u.mu.Unlock()
+	u.SetUser("org/model", "")
 	f.get(t, u, "org/model", "v1")
-	u.count("")
+	u.Count("")
 	f.get(t, u, "org/model", d.String())
-	if n := u.count(""); n != 0 {
+	if n := u.Count(""); n != 0 {
 		t.Errorf("%d requests upstream for what is public now", n)
 	}
 }
@@ -218,13 +215,13 @@ func TestBecomesPublic(t *testing.T) {
 func TestPrivateOrdinary(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
-	d := u.put("secret/image", "v1", ordinary(2), mediatype.OCIManifest)
-	u.users["secret/image"] = "alice:s3cr3t-value"
+	d := u.Put("secret/image", "v1", ordinary(2), mediatype.OCIManifest)
+	u.SetUser("secret/image", "alice:s3cr3t-value")
 	f := newFacade(t, remote.Options{})
 	f.get(t, u, "secret/image", "v1", basic("alice:s3cr3t-value")...)
 	f.get(t, u, "secret/image", d.String(), basic("alice:s3cr3t-value")...)
 	for _, header := range [][]string{nil, basic("eve:guess")} {
-		if got := f.ask(t, http.MethodGet, "/v2/secret/image/manifests/"+d.String(), u.host(), header...); got.status != 401 {
+		if got := f.ask(t, http.MethodGet, "/v2/secret/image/manifests/"+d.String(), u.Host(), header...); got.status != 401 {
 			t.Errorf("status %d, want 401", got.status)
 		}
 	}
@@ -236,12 +233,12 @@ func TestExpiredSecret(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
 	b := converttest.ModelPackRaw(converttest.Files(weights(1000)))
-	u.push("org/model", "v1", b)
-	u.users["org/model"] = "alice:s3cr3t-value"
+	u.Add("org/model", "v1", b)
+	u.SetUser("org/model", "alice:s3cr3t-value")
 	f := newFacade(t, remote.Options{})
 	f.get(t, u, "org/model", "v1", basic("alice:s3cr3t-value")...)
 	im := onlyImage(t, f)
-	u.setUser("org/model", "")
+	u.SetUser("org/model", "")
 	if n := len(f.h.Sources(im, registry.Names(im)...)); n != 2 {
 		t.Errorf("%d sources, want one with the secret and one without", n)
 	}
@@ -249,7 +246,7 @@ func TestExpiredSecret(t *testing.T) {
 		t.Errorf("fetch: %v", err)
 	}
 	f.get(t, u, "org/model", "v1")
-	if l := f.h.Secrets.Of(u.host() + "/org/model"); l != nil {
+	if l := f.h.Secrets.Of(u.Host() + "/org/model"); l != nil {
 		t.Error("the secret that expired is still remembered")
 	}
 	if n := len(f.h.Sources(im, registry.Names(im)...)); n != 1 {
@@ -277,18 +274,18 @@ func nodeSecret(string, string) (remote.Credentials, error) {
 func TestNodeCredentials(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
-	u.push("ops/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(5000))))
-	u.users["ops/model"] = "node:secret-of-the-node"
-	u.push("team/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(6000))))
-	u.users["team/model"] = "alice:s3cr3t-value"
-	image := u.put("ops/image", "v1", ordinary(2), mediatype.OCIManifest)
-	u.users["ops/image"] = "node:secret-of-the-node"
+	u.Add("ops/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(5000))))
+	u.SetUser("ops/model", "node:secret-of-the-node")
+	u.Add("team/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(6000))))
+	u.SetUser("team/model", "alice:s3cr3t-value")
+	image := u.Put("ops/image", "v1", ordinary(2), mediatype.OCIManifest)
+	u.SetUser("ops/image", "node:secret-of-the-node")
 	f := newFacade(t, remote.Options{Credentials: nodeSecret})
 
 	ask := func(when, path string) {
 		t.Helper()
 		for _, header := range [][]string{nil, basic("eve:guess")} {
-			got := f.ask(t, http.MethodGet, path, u.host(), header...)
+			got := f.ask(t, http.MethodGet, path, u.Host(), header...)
 			if got.status != 401 {
 				t.Errorf("%s: %s: status %d, want 401", when, path, got.status)
 			}
@@ -302,7 +299,7 @@ func TestNodeCredentials(t *testing.T) {
 	if err != nil {
 		t.Fatalf("the node converts what it can read: %v", err)
 	}
-	name := u.host() + "/ops/model"
+	name := u.Host() + "/ops/model"
 	if !slices.Equal(im.PrivateNames, []string{name}) {
 		t.Errorf("private names %v, want %s", im.PrivateNames, name)
 	}
@@ -338,10 +335,10 @@ func TestConvertAs(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
 	for _, name := range []string{"team/model", "ops/model", "open/model"} {
-		u.push(name, "v1", converttest.ModelPackRaw(converttest.Files(weights(5000+len(name)))))
+		u.Add(name, "v1", converttest.ModelPackRaw(converttest.Files(weights(5000+len(name)))))
 	}
-	u.users["team/model"] = "alice:s3cr3t-value"
-	u.users["ops/model"] = "node:secret-of-the-node"
+	u.SetUser("team/model", "alice:s3cr3t-value")
+	u.SetUser("ops/model", "node:secret-of-the-node")
 	f := newFacade(t, remote.Options{Credentials: nodeSecret})
 	ref := u.ref(t, "team/model", "v1")
 	if _, err := f.h.ConvertAs(t.Context(), ref, remote.Credentials{Username: "eve", Secret: "guess"}); !errdefs.IsUnauthorized(err) {
@@ -376,9 +373,9 @@ func TestConvertAs(t *testing.T) {
 func TestSharedCredentials(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
-	u.push("ops/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(5000))))
-	u.users["ops/model"] = "node:secret-of-the-node"
-	f := newFacade(t, remote.Options{Credentials: nodeSecret, Shared: func(host string) bool { return host == u.host() }})
+	u.Add("ops/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(5000))))
+	u.SetUser("ops/model", "node:secret-of-the-node")
+	f := newFacade(t, remote.Options{Credentials: nodeSecret, Shared: func(host string) bool { return host == u.Host() }})
 	f.get(t, u, "ops/model", "v1")
 	im := onlyImage(t, f)
 	if err := f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.Sources(im, registry.Names(im)...)}); err != nil {
@@ -396,9 +393,9 @@ func TestPrivateByName(t *testing.T) {
 	t.Parallel()
 	u, attacker := newUpstream(t), newUpstream(t)
 	b := converttest.ModelPackRaw(converttest.Files(weights(1000)))
-	u.push("secret/model", "v1", b)
-	u.users["secret/model"] = "alice:s3cr3t-value"
-	attacker.push("my/own", "v1", b)
+	u.Add("secret/model", "v1", b)
+	u.SetUser("secret/model", "alice:s3cr3t-value")
+	attacker.Add("my/own", "v1", b)
 	f := newFacade(t, remote.Options{})
 	alice := basic("alice:s3cr3t-value")
 	d := digest.FromBytes(f.get(t, u, "secret/model", "v1", alice...).body).String()
@@ -416,12 +413,12 @@ func TestPrivateByName(t *testing.T) {
 		{attacker, "my/own", nil, 200},
 		{attacker, "never/seen", nil, 404}, // it does not have the origin
 	} {
-		if got := f.ask(t, http.MethodGet, "/v2/"+tt.repository+"/manifests/"+d, tt.u.host(), tt.header...); got.status != tt.want {
+		if got := f.ask(t, http.MethodGet, "/v2/"+tt.repository+"/manifests/"+d, tt.u.Host(), tt.header...); got.status != tt.want {
 			t.Errorf("%s: status %d, want %d", tt.repository, got.status, tt.want)
 		}
 	}
-	attacker.push("also/there", "v9", b)
-	if n := f.ask(t, http.MethodGet, "/v2/also/there/manifests/"+d, attacker.host()).status; n != 200 {
+	attacker.Add("also/there", "v9", b)
+	if n := f.ask(t, http.MethodGet, "/v2/also/there/manifests/"+d, attacker.Host()).status; n != 200 {
 		t.Errorf("a name that has the origin too: status %d", n)
 	}
 }
@@ -432,27 +429,23 @@ func TestStalledRegistry(t *testing.T) {
 	t.Parallel()
 	b := converttest.ModelPackRaw(converttest.Files(weights(1000)))
 	good := newUpstream(t)
-	good.push("org/model", "v1", b)
+	good.Add("org/model", "v1", b)
 	arrived, stop := make(chan struct{}, 8), make(chan struct{})
-	stalls := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.Contains(r.URL.Path, "/manifests/") {
-			w.Write(b.Manifest)
-			return
+	stalls := newUpstream(t)
+	stalls.Put("org/model", "v1", b.Manifest, "")
+	stalls.Before(func(_ http.ResponseWriter, r *http.Request) bool {
+		if !strings.Contains(r.URL.Path, "/manifests/") {
+			arrived <- struct{}{}
+			<-stop
 		}
-		arrived <- struct{}{}
-		<-stop
-	}))
-	t.Cleanup(stalls.Close)
+		return false
+	})
 	t.Cleanup(func() { close(stop) })
 	f := newFacade(t, remote.Options{})
-	bad, err := remote.NewRef(strings.TrimPrefix(stalls.URL, "http://"), "org/model", "v1")
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		_, err := f.h.Convert(ctx, bad)
+		_, err := f.h.Convert(ctx, stalls.ref(t, "org/model", "v1"))
 		done <- err
 	}()
 	<-arrived
@@ -474,16 +467,16 @@ func TestMirrorOpensNoManifest(t *testing.T) {
 	u, mirror := newUpstream(t), newUpstream(t)
 	b, open := converttest.ModelPackRaw(converttest.Files(weights(5000))), converttest.ModelPackRaw(converttest.Files(weights(6000)))
 	for _, u := range []*upstream{u, mirror} {
-		u.push("secret/model", "v1", b)
-		u.push("open/model", "v1", open)
+		u.Add("secret/model", "v1", b)
+		u.Add("open/model", "v1", open)
 	}
-	u.users["secret/model"] = "alice:s3cr3t"
+	u.SetUser("secret/model", "alice:s3cr3t")
 	f := newFacade(t, remote.Options{HostsDir: mirrored(t, u, mirror)})
 	ask := func(path string, header ...string) reply {
 		return f.ask(t, http.MethodGet, "/v2/"+path, "registry.example", header...)
 	}
 	pulled := ask("secret/model/manifests/v1", basic("alice:s3cr3t")...)
-	if pulled.status != http.StatusOK || mirror.count("/manifests/") == 0 {
+	if pulled.status != http.StatusOK || mirror.Count("/manifests/") == 0 {
 		t.Fatalf("with a pull secret, by the mirror: status %d: %s", pulled.status, pulled.body)
 	}
 	if got := ask("open/model/manifests/v1"); got.status != http.StatusOK {
@@ -509,16 +502,16 @@ func TestMirrorOpensNoManifest(t *testing.T) {
 	want(http.StatusUnauthorized)
 
 	// Nobody says who may have it while the registry is down. What is public already stays so.
-	u.status = http.StatusServiceUnavailable
+	u.Before(failing(http.StatusServiceUnavailable))
 	want(http.StatusForbidden)
 	if got := ask("open/model/manifests/v1"); got.status != http.StatusOK {
 		t.Errorf("a model that is public, while the registry is down: status %d: %s", got.status, got.body)
 	}
-	mirror.push("new/model", "v1", b)
+	mirror.Add("new/model", "v1", b)
 	if got := ask("new/model/manifests/v1"); got.status != http.StatusForbidden || !strings.Contains(got.errorText(t), "upstream.mirror_only") {
 		t.Errorf("a new model, while the registry is down: status %d: %s", got.status, got.body)
 	}
-	mirror.put("new/image", "v1", ordinary(1), mediatype.OCIManifest)
+	mirror.Put("new/image", "v1", ordinary(1), mediatype.OCIManifest)
 	if got := ask("new/image/manifests/v1"); got.status != http.StatusOK {
 		t.Errorf("an ordinary image, while the registry is down: status %d: %s", got.status, got.body)
 	}

@@ -13,7 +13,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// ahead puts the image of a tag, as a facade makes it, into the registry u: its documents into u.blobs. It returns
+// ahead adds the documents of the image of a tag, as a facade makes it, to the repository. It returns
 // its manifest.
 func (u *upstream) ahead(t *testing.T, repository, tag string) (ocispec.Manifest, []byte) {
 	t.Helper()
@@ -25,7 +25,7 @@ func (u *upstream) ahead(t *testing.T, repository, tag string) (ocispec.Manifest
 		if err != nil {
 			t.Fatal(err)
 		}
-		u.blobs[d.Digest] = p
+		u.PutBlob(repository, p)
 	}
 	return m, answer.body
 }
@@ -38,16 +38,17 @@ func TestPreconverted(t *testing.T) {
 	key, public := newKey(t)
 	u := newUpstream(t)
 	b := converttest.ModelPackRaw(converttest.Files(weights(1000)))
-	u.push("org/model", "v1", b)
+	u.Add("org/model", "v1", b)
 	m, made := u.ahead(t, "org/model", "v1")
-	same := u.put("other/converted", "same", made, mediatype.OCIManifest)
+	same := u.Put("other/converted", "same", made, mediatype.OCIManifest)
 	m.Annotations["org.example.changed"] = "yes"
 	changed, err := json.Marshal(m)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range []string{"other/converted", "team/m"} {
-		u.put(r, "changed", changed, mediatype.OCIManifest)
+		u.Mount("org/model", r)
+		u.Put(r, "changed", changed, mediatype.OCIManifest)
 	}
 	d := digest.FromBytes(changed)
 	u.attach(t, "api", "team/m", d, mediatype.Bundle, mediatype.Bundle, bundleOf(t, key, cosign.Statement(d)))

@@ -22,7 +22,7 @@ func BenchmarkConvert(b *testing.B) {
 		if err := f.h.Store.Catalog.RemoveImage(im.Manifest); err != nil {
 			b.Fatal(err)
 		}
-		u.count("")
+		u.Count("")
 		b.StartTimer()
 	}
 }
@@ -48,8 +48,8 @@ func benchUpstream(b *testing.B) (*upstream, remote.Ref) {
 		files = append(files, converttest.File{Path: fmt.Sprintf("model-%05d-of-00256.safetensors", i+1), Data: fmt.Appendf(nil, "weights %d", i), Mode: 0o644})
 	}
 	u := newUpstream(b)
-	u.push("org/model", "v1", converttest.ModelPackRaw(files))
-	ref, err := remote.NewRef(u.host(), "org/model", "v1")
+	u.Add("org/model", "v1", converttest.ModelPackRaw(files))
+	ref, err := remote.NewRef(u.Host(), "org/model", "v1")
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -3,16 +3,15 @@ package registry_test
 import (
 	"bytes"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/format"
 	"github.com/ballast-dev/ballast/convert/registry"
+	"github.com/ballast-dev/ballast/convert/registrytest"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
@@ -24,56 +23,11 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// A web serves files over HTTP.
-type web struct {
-	*httptest.Server
-	ranges bool
-
-	mu       sync.Mutex
-	files    map[string][]byte
-	requests []string
-}
-
-func newWeb(t *testing.T, ranges bool) *web {
-	w := &web{ranges: ranges, files: map[string][]byte{}}
-	w.Server = httptest.NewServer(w)
-	t.Cleanup(w.Close)
-	return w
-}
-
-func (s *web) put(path string, p []byte) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.files[path] = p
-}
-
-// count returns the number of requests for a path, and forgets all.
-func (s *web) count(path string) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := strings.Count("\n"+strings.Join(s.requests, "\n")+"\n", path+"\n")
-	s.requests = nil
-	return n
-}
-
-func (s *web) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	s.mu.Lock()
-	s.requests = append(s.requests, r.URL.Path)
-	p, ok := s.files[r.URL.Path]
-	s.mu.Unlock()
-	if !ok {
-		http.NotFound(w, r)
-		return
-	}
-	if !s.ranges {
-		r.Header.Del("Range")
-		w.Header().Set("Accept-Ranges", "none")
-	}
-	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(p))
-}
+// noRanges is a hook of a server without ranges.
+func noRanges(_ http.ResponseWriter, r *http.Request) bool { r.Header.Del("Range"); return false }
 
 // newCartonFacade returns a facade that maps the host carton.example to a server.
-func newCartonFacade(t *testing.T, s *web, o remote.Options) *facade {
+func newCartonFacade(t *testing.T, s *registrytest.Server, o remote.Options) *facade {
 	t.Helper()
 	template := s.URL + "/{repository}/{tag}.carton"
 	o.NamedURLs = []string{template}
@@ -102,8 +56,11 @@ func TestCartonURL(t *testing.T) {
 	for name, ranges := range map[string]bool{"ranges": true, "no ranges": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newWeb(t, ranges)
-			s.put("/org/model/v1.carton", want.Bytes())
+			s := registrytest.New(t)
+			if !ranges {
+				s.Before(noRanges)
+			}
+			s.Serve("/org/model/v1.carton", want.Bytes())
 			f := newCartonFacade(t, s, remote.Options{})
 
 			tag := "/v2/org/model/manifests/v1"
@@ -141,7 +98,7 @@ func TestCartonURL(t *testing.T) {
 			if diff := cmp.Diff(files(t, f, im), wanted(want.Model())); diff != "" {
 				t.Errorf("files (-got +want):\n%s", diff)
 			}
-			if n := s.count("/org/model/v1.carton"); !ranges && n != 1 {
+			if n := s.Count("/org/model/v1.carton"); !ranges && n != 1 {
 				t.Errorf("%d requests of a server without ranges, want 1", n)
 			}
 
@@ -163,10 +120,10 @@ func TestCartonURL(t *testing.T) {
 // TestCartonURLRefused asks for what is not there.
 func TestCartonURLRefused(t *testing.T) {
 	t.Parallel()
-	s := newWeb(t, true)
+	s := registrytest.New(t)
 	good := converttest.GoodCarton(weights(1000))
-	s.put("/org/model/v1.carton", good.Bytes())
-	s.put("/org/other/v1.carton", []byte("<html>not a carton"))
+	s.Serve("/org/model/v1.carton", good.Bytes())
+	s.Serve("/org/other/v1.carton", []byte("<html>not a carton"))
 	f := newCartonFacade(t, s, remote.Options{})
 	d := digest.FromBytes(f.ask(t, http.MethodGet, "/v2/org/model/manifests/v1", "carton.example").body)
 	for path, want := range map[string]int{
@@ -192,15 +149,15 @@ func TestCartonURLRefused(t *testing.T) {
 // more, and never gets files of the new one.
 func TestCartonChanged(t *testing.T) {
 	t.Parallel()
-	s := newWeb(t, true)
+	s := registrytest.New(t)
 	first := converttest.GoodCarton(weights(1000))
-	s.put("/a/b.carton", first.Bytes())
+	s.Serve("/a/b.carton", first.Bytes())
 	f := newCartonFacade(t, s, remote.Options{})
 	im, err := f.convertURL(t, s.URL+"/a/b.carton")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.put("/a/b.carton", converttest.GoodCarton(weights(2000)).Bytes())
+	s.Serve("/a/b.carton", converttest.GoodCarton(weights(2000)).Bytes())
 	f.h.Close() // as a restart does
 	err = f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.Sources(im, registry.Names(im)...)})
 	if err == nil || !strings.Contains(err.Error(), "has changed") {
@@ -217,13 +174,13 @@ func TestCartonChanged(t *testing.T) {
 // not spoil the other.
 func TestCartonSizes(t *testing.T) {
 	t.Parallel()
-	s := newWeb(t, true)
+	s := registrytest.New(t)
 	good := converttest.GoodCarton(weights(1000))
 	manifest := good.ManifestBytes()
 	bad := good.With(converttest.CartonFile{Path: "model/weights.bin", Data: weights(900)})
 	bad.Manifest = func([]byte) []byte { return manifest }
-	s.put("/bad/x.carton", bad.Bytes())
-	s.put("/good/x.carton", good.Bytes())
+	s.Serve("/bad/x.carton", bad.Bytes())
+	s.Serve("/good/x.carton", good.Bytes())
 	f := newCartonFacade(t, s, remote.Options{})
 	if _, err := f.convertURL(t, s.URL+"/bad/x.carton"); err != nil {
 		t.Fatal(err)
@@ -243,9 +200,9 @@ func TestCartonRegistry(t *testing.T) {
 	want := converttest.GoodCarton(weights(3 << 20))
 	b := converttest.CartonArtifact(want)
 	u := newUpstream(t)
-	u.push("secret/model", "v1", b)
-	u.users["secret/model"] = "alice:s3cr3t-value"
-	f := newCartonFacade(t, newWeb(t, true), remote.Options{})
+	u.Add("secret/model", "v1", b)
+	u.SetUser("secret/model", "alice:s3cr3t-value")
+	f := newCartonFacade(t, registrytest.New(t), remote.Options{})
 	alice := basic("alice:s3cr3t-value")
 	d := digest.FromBytes(f.get(t, u, "secret/model", "v1", alice...).body)
 	im, err := f.h.Store.Catalog.Image(d)
@@ -255,20 +212,20 @@ func TestCartonRegistry(t *testing.T) {
 	if want := (filetable.Origin{Format: "carton", Digest: b.Digest(), Mapping: convert.MappingVersion}); im.Origin != want {
 		t.Errorf("origin is %+v, want %+v", im.Origin, want)
 	}
-	u.count("")
+	u.Count("")
 	once, _, err := f.h.Sources(im, registry.Names(im)...)[0].Fetch(t.Context(), digest.FromBytes(weights(3<<20)), 3<<20, 0, 10)
 	if err != nil {
 		t.Fatal(err)
 	}
 	once.Close()
-	if n := u.count(""); n != 2 { // where the file starts, and the file: the carton is still open
+	if n := u.Count(""); n != 2 { // where the file starts, and the file: the carton is still open
 		t.Errorf("%d requests for a file of a carton that was just converted", n)
 	}
 	member := "/v2/secret/model/blobs/" + digest.FromBytes(weights(3<<20)).String()
-	if got := f.ask(t, http.MethodGet, member, u.host(), alice...); got.status != 200 || !bytes.Equal(got.body, weights(3<<20)) {
+	if got := f.ask(t, http.MethodGet, member, u.Host(), alice...); got.status != 200 || !bytes.Equal(got.body, weights(3<<20)) {
 		t.Errorf("a file of the carton: status %d, %d bytes", got.status, len(got.body))
 	}
-	if n := f.ask(t, http.MethodGet, member, u.host()).status; n != 401 {
+	if n := f.ask(t, http.MethodGet, member, u.Host()).status; n != 401 {
 		t.Errorf("a file of the carton without credentials: status %d, want 401", n)
 	}
 	first := f.h.Sources(im, registry.Names(im)...)[0]
@@ -280,7 +237,7 @@ func TestCartonRegistry(t *testing.T) {
 	if diff := cmp.Diff(files(t, f, im), wanted(want.Model())); diff != "" {
 		t.Errorf("files (-got +want):\n%s", diff)
 	}
-	if n := f.ask(t, http.MethodGet, member, u.host()).status; n != 401 {
+	if n := f.ask(t, http.MethodGet, member, u.Host()).status; n != 401 {
 		t.Errorf("the object without credentials: status %d, want 401", n)
 	}
 }
@@ -288,13 +245,14 @@ func TestCartonRegistry(t *testing.T) {
 // TestCartonMany opens more cartons than are kept open, and fetches all of them.
 func TestCartonMany(t *testing.T) {
 	t.Parallel()
-	s := newWeb(t, false)
+	s := registrytest.New(t)
+	s.Before(noRanges)
 	f := newCartonFacade(t, s, remote.Options{})
 	var wg sync.WaitGroup
 	for i := range 20 {
 		c := converttest.GoodCarton(weights(1000 + i))
 		path := "/m/" + string(rune('a'+i)) + ".carton"
-		s.put(path, c.Bytes())
+		s.Serve(path, c.Bytes())
 		wg.Go(func() {
 			im, err := f.convertURL(t, s.URL+path)
 			if err != nil {
@@ -314,18 +272,16 @@ func TestCartonMany(t *testing.T) {
 func TestCartonSigned(t *testing.T) {
 	t.Parallel()
 	const signature = "sig=s3cr3t-value"
-	s := newWeb(t, true)
-	c := converttest.GoodCarton(weights(2000))
-	s.put("/x.carton", c.Bytes())
-	signed := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.RawQuery != signature {
+	signed := registrytest.New(t)
+	signed.Serve("/x.carton", converttest.GoodCarton(weights(2000)).Bytes())
+	signed.Before(func(w http.ResponseWriter, r *http.Request) bool {
+		refused := r.URL.RawQuery != signature
+		if refused {
 			w.WriteHeader(http.StatusForbidden)
-			return
 		}
-		s.ServeHTTP(w, r)
-	}))
-	t.Cleanup(signed.Close)
-	f := newCartonFacade(t, s, remote.Options{AllowHosts: []string{strings.TrimPrefix(signed.URL, "http://")}})
+		return refused
+	})
+	f := newCartonFacade(t, registrytest.New(t), remote.Options{AllowHosts: []string{signed.Host()}})
 	ref, err := remote.ParseRef("carton+" + signed.URL + "/x.carton?" + signature)
 	if err != nil {
 		t.Fatal(err)
@@ -366,15 +322,15 @@ func TestMemberOfOthers(t *testing.T) {
 	t.Parallel()
 	owner, thief := newUpstream(t), newUpstream(t)
 	secret := weights(1 << 20)
-	f := newCartonFacade(t, newWeb(t, true), remote.Options{})
-	owner.push("org/secret", "v1", converttest.CartonArtifact(converttest.GoodCarton(secret)))
-	owner.setUser("org/secret", "alice:s3cret")
+	f := newCartonFacade(t, registrytest.New(t), remote.Options{})
+	owner.Add("org/secret", "v1", converttest.CartonArtifact(converttest.GoodCarton(secret)))
+	owner.SetUser("org/secret", "alice:s3cret")
 	alice := basic("alice:s3cret")
 	im, err := f.h.Store.Catalog.Image(digest.FromBytes(f.get(t, owner, "org/secret", "v1", alice...).body))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.Sources(im, owner.host()+"/org/secret")}); err != nil {
+	if err := f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.Sources(im, owner.Host()+"/org/secret")}); err != nil {
 		t.Fatal(err)
 	}
 	zeros := make([]byte, len(secret))
@@ -382,19 +338,19 @@ func TestMemberOfOthers(t *testing.T) {
 	c.Manifest = func(p []byte) []byte {
 		return bytes.ReplaceAll(p, []byte(digest.FromBytes(zeros).Encoded()), []byte(digest.FromBytes(secret).Encoded()))
 	}
-	thief.push("x/m", "v1", converttest.CartonArtifact(c))
+	thief.Add("x/m", "v1", converttest.CartonArtifact(c))
 	f.get(t, thief, "x/m", "v1")
 
 	member := "/blobs/" + digest.FromBytes(secret).String()
 	// What the carton has there instead may be sent: whoever asks for a digest compares it.
-	if got := f.ask(t, http.MethodGet, "/v2/x/m"+member, thief.host()); bytes.Equal(got.body, secret) {
+	if got := f.ask(t, http.MethodGet, "/v2/x/m"+member, thief.Host()); bytes.Equal(got.body, secret) {
 		t.Error("the facade gives a private file to who knows its digest")
 	}
-	owner.count("")
-	if got := f.ask(t, http.MethodGet, "/v2/org/secret"+member, owner.host(), alice...); !bytes.Equal(got.body, secret) {
+	owner.Count("")
+	if got := f.ask(t, http.MethodGet, "/v2/org/secret"+member, owner.Host(), alice...); !bytes.Equal(got.body, secret) {
 		t.Errorf("the owner: status %d, %d bytes", got.status, len(got.body))
 	}
-	if n := owner.count(""); n > 3 {
+	if n := owner.Count(""); n > 3 {
 		t.Errorf("the owner's registry gets %d requests for a file that is here", n)
 	}
 }

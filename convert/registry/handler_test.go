@@ -35,13 +35,14 @@ func TestConvert(t *testing.T) {
 		t.Run(b.Name, func(t *testing.T) {
 			t.Parallel()
 			u, other := newUpstream(t), newUpstream(t)
-			isOllama := b.Format == mediatype.FormatOllama
-			u.quirks = isOllama
-			u.push("org/"+b.Name, "v1", b)
-			other.push("another/place", "v2", b)
-			f := newFacade(t, asOllama(u))
+			if b.Format == mediatype.FormatOllama {
+				u.Before(asOllama)
+			}
+			u.Add("org/"+b.Name, "v1", b)
+			other.Add("another/place", "v2", b)
+			f := newFacade(t, ollamaAt(u))
 
-			head := f.ask(t, http.MethodHead, "/v2/org/"+b.Name+"/manifests/v1", u.host())
+			head := f.ask(t, http.MethodHead, "/v2/org/"+b.Name+"/manifests/v1", u.Host())
 			got := f.get(t, u, "org/"+b.Name, "v1")
 			d := digest.FromBytes(got.body)
 			for _, k := range []string{"Docker-Content-Digest", "Content-Type", "Content-Length", "Etag"} {
@@ -55,7 +56,7 @@ func TestConvert(t *testing.T) {
 			if got, want := got.header.Get("Content-Type"), mediatype.OCIManifest; got != want {
 				t.Errorf("Content-Type is %s, want %s", got, want)
 			}
-			if n := u.count("GET /v2/org/" + b.Name + "/manifests/"); n < 1 || n > 2 {
+			if n := u.Count("GET /v2/org/" + b.Name + "/manifests/"); n < 1 || n > 2 {
 				t.Errorf("%d GETs of the manifest upstream, want one, or two without HEAD", n)
 			}
 
@@ -67,12 +68,12 @@ func TestConvert(t *testing.T) {
 			m := decode[ocispec.Manifest](t, got)
 			table := m.Layers[len(m.Layers)-1]
 			for _, desc := range []ocispec.Descriptor{m.Config, table} {
-				blob := f.ask(t, http.MethodGet, "/v2/org/"+b.Name+"/blobs/"+desc.Digest.String(), u.host())
+				blob := f.ask(t, http.MethodGet, "/v2/org/"+b.Name+"/blobs/"+desc.Digest.String(), u.Host())
 				if blob.status != 200 || digest.FromBytes(blob.body) != desc.Digest || int64(len(blob.body)) != desc.Size {
 					t.Errorf("blob %s: status %d, %d bytes", desc.MediaType, blob.status, len(blob.body))
 				}
 			}
-			if n := u.count(""); n != 0 {
+			if n := u.Count(""); n != 0 {
 				t.Errorf("%d requests upstream for what is ours", n)
 			}
 
@@ -89,7 +90,7 @@ func TestConvert(t *testing.T) {
 // hydrate fetches the model through the fetchers of the facade and compares its files.
 func hydrate(t *testing.T, f *facade, u *upstream, repository string, table digest.Digest, b *converttest.Built) {
 	t.Helper()
-	ref, err := remote.NewRef(u.host(), repository, "v1")
+	ref, err := remote.NewRef(u.Host(), repository, "v1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +131,7 @@ func TestConvertOnce(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
 	b := converttest.ModelPackTar(converttest.Files(weights(1000)))
-	u.push("org/model", "v1", b)
+	u.Add("org/model", "v1", b)
 	f := newFacade(t, remote.Options{})
 	var wg sync.WaitGroup
 	for range 8 {
@@ -138,12 +139,12 @@ func TestConvertOnce(t *testing.T) {
 	}
 	wg.Wait()
 	cfg := decode[ocispec.Manifest](t, reply{body: b.Manifest}).Config.Digest
-	if n := u.count(cfg.String()); n != 1 {
+	if n := u.Count(cfg.String()); n != 1 {
 		t.Errorf("the config was read %d times, want once", n)
 	}
-	u.push("org/model", "v2", b)
+	u.Add("org/model", "v2", b)
 	f.get(t, u, "org/model", "v2")
-	if n := u.count("/blobs/"); n != 0 {
+	if n := u.Count("/blobs/"); n != 0 {
 		t.Errorf("%d blobs read for an origin that is known", n)
 	}
 	ims := f.h.Store.Catalog.Images()
@@ -156,9 +157,9 @@ func TestConvertOnce(t *testing.T) {
 func TestConvertCancel(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
-	u.push("org/model", "v1", converttest.ModelPackTar(converttest.Files(weights(1000))))
+	u.Add("org/model", "v1", converttest.ModelPackTar(converttest.Files(weights(1000))))
 	f := newFacade(t, remote.Options{})
-	ref, err := remote.NewRef(u.host(), "org/model", "v1")
+	ref, err := remote.NewRef(u.Host(), "org/model", "v1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +178,10 @@ func TestPassThrough(t *testing.T) {
 	u := newUpstream(t)
 	f := newFacade(t, remote.Options{})
 	index := func(entries ...ocispec.Descriptor) []byte { return indexOf(entries...) }
-	for name, tt := range map[string]served{
+	for name, tt := range map[string]struct {
+		bytes     []byte
+		mediaType string
+	}{
 		"image":             {ordinary(3), mediatype.OCIManifest},
 		"docker":            {bytes.ReplaceAll(ordinary(2), []byte(mediatype.OCIManifest), []byte(mediatype.DockerManifest)), mediatype.DockerManifest},
 		"without-mediatype": {bytes.Replace(ordinary(1), []byte(`"mediaType": "`+mediatype.OCIManifest+`",`), nil, 1), mediatype.OCIManifest},
@@ -187,8 +191,8 @@ func TestPassThrough(t *testing.T) {
 		), mediatype.OCIIndex},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := u.put("org/"+name, "v1", tt.bytes, tt.mediaType)
-			u.count("")
+			d := u.Put("org/"+name, "v1", tt.bytes, tt.mediaType)
+			u.Count("")
 			for _, object := range []string{"v1", d.String()} {
 				got := f.get(t, u, "org/"+name, object)
 				if !bytes.Equal(got.body, tt.bytes) {
@@ -198,10 +202,10 @@ func TestPassThrough(t *testing.T) {
 					t.Errorf("%s: headers %v", object, got.header)
 				}
 			}
-			if n := u.count(""); n != 1 {
+			if n := u.Count(""); n != 1 {
 				t.Errorf("%d requests upstream for a pull, want 1", n)
 			}
-			ref, err := remote.NewRef(u.host(), "org/"+name, "v1")
+			ref, err := remote.NewRef(u.Host(), "org/"+name, "v1")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -221,10 +225,10 @@ func TestJoinedPasses(t *testing.T) {
 	t.Parallel()
 	u, f := newUpstream(t), newFacade(t, remote.Options{})
 	config := []byte(`{"architecture":"amd64","os":"linux"}`)
-	u.blobs[digest.FromBytes(config)] = config
+	u.PutBlob("org/empty", config)
 	m := fmt.Appendf(nil, `{"schemaVersion":2,"mediaType":%q,"config":{"mediaType":%q,"digest":%q,"size":%d},"layers":[]}`,
 		mediatype.DockerManifest, mediatype.DockerConfig, digest.FromBytes(config), len(config))
-	u.put("org/empty", "v1", m, mediatype.DockerManifest)
+	u.Put("org/empty", "v1", m, mediatype.DockerManifest)
 	const pulls = 8
 	var asked atomic.Int32
 	all := make(chan struct{})
@@ -253,7 +257,7 @@ func TestBlobs(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
 	b := converttest.ModelPackRaw(converttest.Files(weights(10_000)))
-	u.push("org/model", "v1", b)
+	u.Add("org/model", "v1", b)
 	f := newFacade(t, remote.Options{})
 	m := decode[ocispec.Manifest](t, f.get(t, u, "org/model", "v1"))
 	var weight ocispec.Descriptor
@@ -263,7 +267,7 @@ func TestBlobs(t *testing.T) {
 		}
 	}
 	table := m.Layers[len(m.Layers)-1]
-	whole := f.ask(t, http.MethodGet, "/v2/org/model/blobs/"+table.Digest.String(), u.host()).body
+	whole := f.ask(t, http.MethodGet, "/v2/org/model/blobs/"+table.Digest.String(), u.Host()).body
 	for name, tt := range map[string]struct {
 		desc    ocispec.Descriptor
 		content []byte
@@ -287,32 +291,32 @@ func TestBlobs(t *testing.T) {
 			if r.ranges != "" {
 				header = []string{"Range", r.ranges}
 			}
-			got := f.ask(t, http.MethodGet, path, u.host(), header...)
+			got := f.ask(t, http.MethodGet, path, u.Host(), header...)
 			if got.status != r.status || !bytes.Equal(got.body, r.want) || got.header.Get("Docker-Content-Digest") != tt.desc.Digest.String() {
 				t.Errorf("%s, range %q: status %d, %d bytes", name, r.ranges, got.status, len(got.body))
 			}
-			head := f.ask(t, http.MethodHead, path, u.host(), header...)
+			head := f.ask(t, http.MethodHead, path, u.Host(), header...)
 			for _, k := range []string{"Content-Length", "Content-Range", "Content-Type"} {
 				if head.header.Get(k) != got.header.Get(k) {
 					t.Errorf("%s, range %q: %s is %q for HEAD, %q for GET", name, r.ranges, k, head.header.Get(k), got.header.Get(k))
 				}
 			}
 		}
-		if got := f.ask(t, http.MethodGet, path, u.host(), "Range", fmt.Sprintf("bytes=%d-", size+5)); got.status != 416 {
+		if got := f.ask(t, http.MethodGet, path, u.Host(), "Range", fmt.Sprintf("bytes=%d-", size+5)); got.status != 416 {
 			t.Errorf("%s: range behind the end: status %d, want 416", name, got.status)
 		}
 	}
 	next := []string{registry.HeaderNext, "registry"}
 	for path, want := range map[string]int{table.Digest.String(): 200, weight.Digest.String(): 404} {
-		if got := f.ask(t, http.MethodGet, "/v2/org/model/blobs/"+path, u.host(), next...); got.status != want {
+		if got := f.ask(t, http.MethodGet, "/v2/org/model/blobs/"+path, u.Host(), next...); got.status != want {
 			t.Errorf("who can ask the registry gets status %d for %s, want %d", got.status, path, want)
 		}
 	}
 	shared := newFacade(t, remote.Options{Shared: func(string) bool { return true }})
-	if got := shared.ask(t, http.MethodGet, "/v2/org/model/blobs/"+weight.Digest.String(), u.host(), next...); got.status != 200 {
+	if got := shared.ask(t, http.MethodGet, "/v2/org/model/blobs/"+weight.Digest.String(), u.Host(), next...); got.status != 200 {
 		t.Errorf("who has no credentials of his own gets status %d", got.status)
 	}
-	got := f.ask(t, http.MethodGet, "/v2/org/model/blobs/"+digest.FromString("none").String(), u.host())
+	got := f.ask(t, http.MethodGet, "/v2/org/model/blobs/"+digest.FromString("none").String(), u.Host())
 	if got.status != 404 || !strings.HasPrefix(got.errorText(t), "BLOB_UNKNOWN") {
 		t.Errorf("a blob that is not there: status %d, %s", got.status, got.body)
 	}
@@ -322,10 +326,10 @@ func TestRoutes(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
 	b := converttest.ModelPackRaw(converttest.Files(weights(1000)))
-	u.push("org/model", "v1", b)
-	u.push("a/manifests/blobs/b", "v1", b)
+	u.Add("org/model", "v1", b)
+	u.Add("a/manifests/blobs/b", "v1", b)
 	f := newFacade(t, remote.Options{})
-	host := u.host()
+	host := u.Host()
 	d := digest.FromString("x").String()
 	for _, tt := range []struct {
 		method, path, ns string
@@ -398,18 +402,18 @@ func TestUpstreamErrors(t *testing.T) {
 			shown = 403 // the only one whose text containerd shows
 		}
 		u := newUpstream(t)
-		u.status = status
+		u.Before(failing(status))
 		f := newFacade(t, remote.Options{})
-		got := f.ask(t, http.MethodGet, "/v2/org/model/manifests/v1", u.host())
+		got := f.ask(t, http.MethodGet, "/v2/org/model/manifests/v1", u.Host())
 		if got.status != shown {
 			t.Errorf("upstream %d: status %d, want %d", status, got.status, shown)
 		}
-		if text := got.errorText(t); !strings.Contains(text, u.host()+"/org/model:v1") ||
+		if text := got.errorText(t); !strings.Contains(text, u.Host()+"/org/model:v1") ||
 			status == 404 && !strings.Contains(text, "has no such repository or tag") ||
 			status != 401 && status != 404 && !strings.Contains(text, fmt.Sprint("answered ", status)) {
 			t.Errorf("upstream %d: the text %q does not say so", status, text)
 		}
-		if n := f.ask(t, http.MethodGet, "/v2/"+u.host()+"/org/model/manifests/v1", "").status; n != want {
+		if n := f.ask(t, http.MethodGet, "/v2/"+u.Host()+"/org/model/manifests/v1", "").status; n != want {
 			t.Errorf("upstream %d, asked without hosts.toml: status %d, want %d", status, n, want)
 		}
 		if challenge := got.header.Get("WWW-Authenticate"); (challenge != "") != (want == 401) {
@@ -422,7 +426,7 @@ func TestUpstreamErrors(t *testing.T) {
 	u := newUpstream(t)
 	u.Close()
 	f := newFacade(t, remote.Options{})
-	got := f.ask(t, http.MethodGet, "/v2/org/model/manifests/v1", u.host())
+	got := f.ask(t, http.MethodGet, "/v2/org/model/manifests/v1", u.Host())
 	if got.status != 403 || !strings.HasPrefix(got.errorText(t), "UNAVAILABLE ") || !strings.Contains(got.errorText(t), "connection refused") {
 		t.Errorf("upstream down: status %d, %s", got.status, got.body)
 	}
@@ -442,9 +446,9 @@ func TestRefusedModels(t *testing.T) {
 		"sha512":          strings.Replace(string(b.Manifest), "sha256:", "sha512:"+strings.Repeat("a", 64), 1),
 		"both":            strings.Replace(string(b.Manifest), "{", `{"manifests":[],`, 1),
 	} {
-		u.push("org/model", "v1", b)
-		u.put("org/model", "bad", []byte(p), mediatype.OCIManifest)
-		got := f.ask(t, http.MethodGet, "/v2/org/model/manifests/bad", u.host())
+		u.Add("org/model", "v1", b)
+		u.Put("org/model", "bad", []byte(p), mediatype.OCIManifest)
+		got := f.ask(t, http.MethodGet, "/v2/org/model/manifests/bad", u.Host())
 		if got.status != http.StatusForbidden {
 			t.Errorf("%s: status %d, want 403: %s", name, got.status, got.body)
 			continue
@@ -461,16 +465,16 @@ func TestWrongBlob(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
 	b := converttest.ModelPackRaw(converttest.Files(weights(1000)))
-	u.push("org/model", "v1", b)
+	u.Add("org/model", "v1", b)
 	cfg := decode[ocispec.Manifest](t, reply{body: b.Manifest}).Config
-	good := u.blobs[cfg.Digest]
-	u.blobs[cfg.Digest] = bytes.Replace(good, []byte("a"), []byte("b"), 1)
+	good, path := b.Blobs[cfg.Digest], "/v2/org/model/blobs/"+cfg.Digest.String()
+	u.Serve(path, bytes.Replace(good, []byte("a"), []byte("b"), 1))
 	f := newFacade(t, remote.Options{})
-	got := f.ask(t, http.MethodGet, "/v2/org/model/manifests/v1", u.host())
+	got := f.ask(t, http.MethodGet, "/v2/org/model/manifests/v1", u.Host())
 	if got.status != http.StatusForbidden || !strings.Contains(got.errorText(t), "digest") {
 		t.Errorf("status %d: %s", got.status, got.body)
 	}
-	u.blobs[cfg.Digest] = good
+	u.Serve(path, good)
 	f.get(t, u, "org/model", "v1") // and all is well
 }
 
@@ -482,10 +486,10 @@ func TestLyingHeaders(t *testing.T) {
 	files := []converttest.File{{Path: "model.gguf", Data: weights(3000)}}
 	b := converttest.ModelPackTar(files)
 	for _, u := range []*upstream{good, evil} {
-		u.push("org/model", "v1", b)
+		u.Add("org/model", "v1", b)
 	}
 	honest := converttest.Tar(files...)
-	evil.blobs[digest.FromBytes(honest)] = converttest.Tar(converttest.File{Path: "evil.gguf", Data: weights(3000)})
+	evil.Serve("/v2/org/model/blobs/"+digest.FromBytes(honest).String(), converttest.Tar(converttest.File{Path: "evil.gguf", Data: weights(3000)}))
 	f := newFacade(t, remote.Options{})
 	lie := f.get(t, evil, "org/model", "v1")
 	first := f.get(t, good, "org/model", "v1")
@@ -496,7 +500,7 @@ func TestLyingHeaders(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.Sources(im, good.host()+"/org/model")}); err != nil {
+	if err := f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.Sources(im, good.Host()+"/org/model")}); err != nil {
 		t.Fatal(err)
 	}
 	list, err := f.h.Store.Views.Files(im.Table)
@@ -519,7 +523,7 @@ func TestLyingHeaders(t *testing.T) {
 func TestDamaged(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
-	u.push("org/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(1000))))
+	u.Add("org/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(1000))))
 	f := newFacade(t, remote.Options{})
 	first := f.get(t, u, "org/model", "v1")
 	path := filepath.Join(f.h.Store.ObjectsDir(), store.ObjectName(digest.FromBytes(first.body)))
@@ -536,19 +540,18 @@ func TestDamaged(t *testing.T) {
 func TestSources(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
-	d := digest.FromBytes([]byte("blob"))
-	u.blobs[d] = []byte("blob")
+	d := u.PutBlob("a", []byte("blob"))
 	f := newFacade(t, remote.Options{Facade: []string{"127.0.0.1:1"}})
-	im := store.Image{Manifest: d, Refs: []string{"aaa.evil/x:1", u.host() + "/b:1", u.host() + "/b:2"}}
-	l := f.h.Sources(im, u.host()+"/b", u.host()+"/a", "127.0.0.1:1/loop", "../bad", "bad")
+	im := store.Image{Manifest: d, Refs: []string{"aaa.evil/x:1", u.Host() + "/b:1", u.Host() + "/b:2"}}
+	l := f.h.Sources(im, u.Host()+"/b", u.Host()+"/a", "127.0.0.1:1/loop", "../bad", "bad")
 	var got []string
 	for _, s := range l {
 		got = append(got, s.Name)
 	}
-	if diff := cmp.Diff(got, []string{u.host() + "/b", u.host() + "/a"}); diff != "" {
+	if diff := cmp.Diff(got, []string{u.Host() + "/b", u.Host() + "/a"}); diff != "" {
 		t.Fatalf("sources (-got +want):\n%s", diff)
 	}
-	if diff := cmp.Diff(registry.Names(im), []string{"aaa.evil/x", u.host() + "/b"}); diff != "" {
+	if diff := cmp.Diff(registry.Names(im), []string{"aaa.evil/x", u.Host() + "/b"}); diff != "" {
 		t.Errorf("names (-got +want):\n%s", diff)
 	}
 	body, _, err := l[1].Fetch(t.Context(), d, 4, 0, 4)

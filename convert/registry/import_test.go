@@ -77,20 +77,20 @@ func TestImportPrivate(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
 	b := converttest.Ollama(converttest.Files(weights(5000)), converttest.OllamaConfigNew)
-	u.push("team/model", "v1", b)
-	u.users["team/model"] = "alice:s3cr3t-value"
+	u.Add("team/model", "v1", b)
+	u.SetUser("team/model", "alice:s3cr3t-value")
 	f := newFacade(t, remote.Options{})
-	ref := remote.Ref{Host: u.host(), Repository: "team/model", Tag: "v1"}
+	ref := remote.Ref{Host: u.Host(), Repository: "team/model", Tag: "v1"}
 	im, err := f.take(t, ref, newBlobs(t, contentsOf(b)...), entry(b, "", nil), registry.ImportOptions{Private: true})
 	if err != nil || !slices.Equal(im.Refs, []string{ref.String()}) {
 		t.Fatalf("got %+v, %v", im, err)
 	}
 	alice := basic("alice:s3cr3t-value")
 	byDigest := "/v2/team/model/manifests/" + im.Manifest.String()
-	if n := f.ask(t, http.MethodGet, byDigest, u.host()).status; n == 200 {
+	if n := f.ask(t, http.MethodGet, byDigest, u.Host()).status; n == 200 {
 		t.Error("a private model is given to everybody")
 	}
-	if n := f.ask(t, http.MethodGet, byDigest, u.host(), alice...).status; n != 200 {
+	if n := f.ask(t, http.MethodGet, byDigest, u.Host(), alice...).status; n != 200 {
 		t.Errorf("with credentials: status %d", n)
 	}
 	if got := f.get(t, u, "team/model", "v1", alice...); digest.FromBytes(got.body) != im.Manifest {
@@ -104,7 +104,7 @@ func TestImportPrivate(t *testing.T) {
 		if im, err = f.take(t, ref, newBlobs(t, contentsOf(own)...), entry(own, "", nil), o); err != nil {
 			t.Fatal(err)
 		}
-		if n := f.ask(t, http.MethodGet, "/v2/team/own/manifests/"+im.Manifest.String(), u.host()).status; n != 200 {
+		if n := f.ask(t, http.MethodGet, "/v2/team/own/manifests/"+im.Manifest.String(), u.Host()).status; n != 200 {
 			t.Errorf("own model by digest: status %d", n)
 		}
 		table, err := f.h.Store.Table(im.Table)
@@ -143,11 +143,11 @@ func TestImport(t *testing.T) {
 	one := converttest.ModelPackRaw(converttest.Files(weights(1000)))
 	two := converttest.ModelPackTarGzip(converttest.Files(weights(2000)))
 	index := indexOf(entry(one, mediatype.ModelPackManifest, arm), entry(two, mediatype.ModelPackManifest, amd))
-	u.push("team/online", "v1", one)
+	u.Add("team/online", "v1", one)
 	var offline atomic.Bool
 	offline.Store(true)
 	const away = "away.example"
-	f := newFacade(t, remote.Options{Offline: func(host string) bool { return host == away || host == u.host() && offline.Load() }})
+	f := newFacade(t, remote.Options{Offline: func(host string) bool { return host == away || host == u.Host() && offline.Load() }})
 	add := func(host, repository string, desc ocispec.Descriptor, b registry.Blobs, private bool) error {
 		t.Helper()
 		_, err := f.take(t, remote.Ref{Host: host, Repository: repository, Tag: "v1"}, b, desc, registry.ImportOptions{Private: private})
@@ -192,21 +192,21 @@ func TestImport(t *testing.T) {
 	}
 	// The registry wins as soon as it answers, also about what it does not have.
 	for _, repository := range []string{"team/online", "team/gone"} {
-		if err := add(u.host(), repository, entry(two, "", nil), all, false); err != nil {
+		if err := add(u.Host(), repository, entry(two, "", nil), all, false); err != nil {
 			t.Fatal(err)
 		}
 	}
-	before := f.ask(t, http.MethodGet, "/v2/team/online/manifests/v1", u.host())
+	before := f.ask(t, http.MethodGet, "/v2/team/online/manifests/v1", u.Host())
 	offline.Store(false)
-	after := f.ask(t, http.MethodGet, "/v2/team/online/manifests/v1", u.host())
+	after := f.ask(t, http.MethodGet, "/v2/team/online/manifests/v1", u.Host())
 	if before.status != 200 || after.status != 200 || bytes.Equal(before.body, after.body) {
 		t.Errorf("import and registry: %d, %d", before.status, after.status)
 	}
-	if n := f.ask(t, http.MethodGet, "/v2/team/gone/manifests/v1", u.host()).status; n != 404 {
+	if n := f.ask(t, http.MethodGet, "/v2/team/gone/manifests/v1", u.Host()).status; n != 404 {
 		t.Errorf("a model that the registry does not have: %d", n)
 	}
 	offline.Store(true) // what it gave last is not an import
-	if n := f.ask(t, http.MethodGet, "/v2/team/online/manifests/v1", u.host()).status; n == 200 {
+	if n := f.ask(t, http.MethodGet, "/v2/team/online/manifests/v1", u.Host()).status; n == 200 {
 		t.Error("an import that the registry has replaced is served")
 	}
 }

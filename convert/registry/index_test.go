@@ -44,10 +44,10 @@ func TestIndex(t *testing.T) {
 	arm := &ocispec.Platform{OS: "linux", Architecture: "arm64"}
 	riscv := &ocispec.Platform{OS: "linux", Architecture: "riscv64"}
 	for _, b := range []*converttest.Built{one, two} {
-		u.push("org/model", "", b)
+		u.Add("org/model", "", b)
 	}
 	image := ocispec.Descriptor{MediaType: mediatype.OCIManifest, Digest: digest.FromString("img"), Size: 9, Platform: riscv}
-	d := u.put("org/model", "v1", indexOf(
+	d := u.Put("org/model", "v1", indexOf(
 		entry(one, mediatype.ModelPackManifest, arm), // by artifactType
 		image,               // by platform
 		entry(two, "", nil), // must be read
@@ -58,7 +58,7 @@ func TestIndex(t *testing.T) {
 	if ct := got.header.Get("Content-Type"); ct != mediatype.OCIIndex {
 		t.Errorf("Content-Type is %s", ct)
 	}
-	if n := u.count(image.Digest.String()); n != 0 {
+	if n := u.Count(image.Digest.String()); n != 0 {
 		t.Error("the entry of an ordinary image was read")
 	}
 	idx := decode[ocispec.Index](t, got)
@@ -81,12 +81,12 @@ func TestIndex(t *testing.T) {
 	if again.header.Get("Content-Type") != mediatype.OCIIndex || string(again.body) != string(got.body) {
 		t.Error("the index by digest differs")
 	}
-	refused := f.ask(t, http.MethodGet, "/v2/org/model/manifests/"+d.String(), u.host())
+	refused := f.ask(t, http.MethodGet, "/v2/org/model/manifests/"+d.String(), u.Host())
 	if refused.status != http.StatusForbidden || !strings.Contains(refused.errorText(t), digest.FromBytes(got.body).String()) {
 		t.Errorf("the index of models by its digest upstream: status %d: %s", refused.status, refused.body)
 	}
 	for _, object := range []string{"v1", digest.FromBytes(got.body).String()} {
-		ref, err := remote.NewRef(u.host(), "org/model", object)
+		ref, err := remote.NewRef(u.Host(), "org/model", object)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -133,16 +133,16 @@ func TestIndexOfCog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	u.blobs[image.Config.Digest] = config
+	u.PutBlob("team/m", config)
 	runs := ocispec.Descriptor{
-		MediaType: mediatype.OCIManifest, Digest: u.put("team/m", "", p, mediatype.OCIManifest), Size: int64(len(p)),
+		MediaType: mediatype.OCIManifest, Digest: u.Put("team/m", "", p, mediatype.OCIManifest), Size: int64(len(p)),
 		Platform: &ocispec.Platform{OS: "linux", Architecture: runtime.GOARCH},
 	}
 	b := converttest.Cog(converttest.Files(weights(3000)))
-	u.push("team/m", "weights", b)
+	u.Add("team/m", "weights", b)
 	beside := entry(b, mediatype.CogWeight, &ocispec.Platform{OS: "unknown", Architecture: "unknown"})
 	beside.Annotations = map[string]string{"run.cog.weight.name": "a-model", "run.cog.weight.set-digest": digest.FromString("set").String()}
-	u.put("team/m", "v1", indexOf(runs, beside), mediatype.OCIIndex)
+	u.Put("team/m", "v1", indexOf(runs, beside), mediatype.OCIIndex)
 	f := newFacade(t, remote.Options{})
 
 	idx := decode[ocispec.Index](t, f.get(t, u, "team/m", "v1"))
@@ -162,7 +162,7 @@ func TestIndexOfCog(t *testing.T) {
 			t.Errorf("%s: got %s, want the converted weights of the index", name, got.body)
 		}
 	}
-	if r := f.ask(t, http.MethodGet, "/v2/team/m/manifests/"+b.Digest().String(), u.host()); r.status != http.StatusForbidden || !strings.Contains(r.errorText(t), idx.Manifests[1].Digest.String()) {
+	if r := f.ask(t, http.MethodGet, "/v2/team/m/manifests/"+b.Digest().String(), u.Host()); r.status != http.StatusForbidden || !strings.Contains(r.errorText(t), idx.Manifests[1].Digest.String()) {
 		t.Errorf("the weights by their digest upstream: status %d: %s", r.status, r.body)
 	}
 	content, err := local.NewStore(t.TempDir())
@@ -182,8 +182,8 @@ func TestIndexRefused(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
 	b := converttest.ModelPackRaw(converttest.Files(weights(1000)))
-	u.push("org/model", "", b)
-	u.put("org/model", "", ordinary(1), mediatype.OCIManifest)
+	u.Add("org/model", "", b)
+	u.Put("org/model", "", ordinary(1), mediatype.OCIManifest)
 	f := newFacade(t, remote.Options{})
 	liar := ocispec.Descriptor{MediaType: mediatype.OCIManifest, ArtifactType: mediatype.ModelPackManifest,
 		Digest: digest.FromBytes(ordinary(1)), Size: int64(len(ordinary(1)))}
@@ -201,13 +201,13 @@ func TestIndexRefused(t *testing.T) {
 		"many that say nothing":   {indexOf(many...), "more than 64"},
 		"an index without a type": {append([]byte(`{"layers":[],`), indexOf(liar)[1:]...), "both"},
 	} {
-		u.put("org/model", "v1", tt.index, mediatype.OCIIndex)
-		u.count("")
-		got := f.ask(t, http.MethodGet, "/v2/org/model/manifests/v1", u.host())
+		u.Put("org/model", "v1", tt.index, mediatype.OCIIndex)
+		u.Count("")
+		got := f.ask(t, http.MethodGet, "/v2/org/model/manifests/v1", u.Host())
 		if got.status != http.StatusForbidden || !strings.Contains(got.errorText(t), tt.want) {
 			t.Errorf("%s: status %d: %s", name, got.status, got.body)
 		}
-		if n := u.count(""); n > 70 {
+		if n := u.Count(""); n > 70 {
 			t.Errorf("%s: %d requests upstream", name, n)
 		}
 	}
@@ -219,19 +219,19 @@ func TestMirroredIndex(t *testing.T) {
 	t.Parallel()
 	u, mirror := newUpstream(t), newUpstream(t)
 	b := converttest.ModelPackRaw(converttest.Files(weights(1000)))
-	u.push("org/model", "", b)
-	u.put("org/model", "v1", indexOf(entry(b, mediatype.ModelPackManifest, nil)), mediatype.OCIIndex)
+	u.Add("org/model", "", b)
+	u.Put("org/model", "v1", indexOf(entry(b, mediatype.ModelPackManifest, nil)), mediatype.OCIIndex)
 	first := newFacade(t, remote.Options{})
 	index := first.get(t, u, "org/model", "v1")
-	mirror.put("org/copy", "v1", index.body, mediatype.OCIIndex)
+	mirror.Put("org/copy", "v1", index.body, mediatype.OCIIndex)
 	im := first.get(t, u, "org/model", decode[ocispec.Index](t, index).Manifests[0].Digest.String())
-	mirror.put("org/copy", "", im.body, mediatype.OCIManifest)
+	mirror.Put("org/copy", "", im.body, mediatype.OCIManifest)
 	m := decode[ocispec.Manifest](t, im)
 	for _, d := range append(m.Layers, m.Config) {
 		if d.MediaType == mediatype.BlobLayer {
-			mirror.blobs[d.Digest] = b.Blobs[d.Digest]
+			mirror.PutBlob("org/copy", b.Blobs[d.Digest])
 		} else {
-			mirror.blobs[d.Digest] = first.ask(t, http.MethodGet, "/v2/org/model/blobs/"+d.Digest.String(), u.host()).body
+			mirror.PutBlob("org/copy", first.ask(t, http.MethodGet, "/v2/org/model/blobs/"+d.Digest.String(), u.Host()).body)
 		}
 	}
 
@@ -259,22 +259,22 @@ func TestIndexOnce(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
 	b := converttest.ModelPackRaw(converttest.Files(weights(1000)))
-	u.push("org/model", "", b)
-	u.put("org/model", "v1", indexOf(entry(b, "", nil)), mediatype.OCIIndex)
+	u.Add("org/model", "", b)
+	u.Put("org/model", "v1", indexOf(entry(b, "", nil)), mediatype.OCIIndex)
 	f := newFacade(t, remote.Options{})
 	want := f.get(t, u, "org/model", "v1")
-	if n := u.count("/manifests/sha256:"); n != 1 {
+	if n := u.Count("/manifests/sha256:"); n != 1 {
 		t.Errorf("its one entry was read %d times", n)
 	}
 	if got := f.get(t, u, "org/model", "v1"); string(got.body) != string(want.body) {
 		t.Error("another index")
 	}
-	if n := u.count("/manifests/sha256:"); n != 0 {
+	if n := u.Count("/manifests/sha256:"); n != 0 {
 		t.Errorf("entries of an index that is known were read %d times", n)
 	}
 	// By another name the entries have to be there too.
-	u.put("evil/copy", "v1", indexOf(entry(b, "", nil)), mediatype.OCIIndex)
-	if got := f.ask(t, http.MethodGet, "/v2/evil/copy/manifests/v1", u.host()); got.status != http.StatusNotFound {
+	u.Put("evil/copy", "v1", indexOf(entry(b, "", nil)), mediatype.OCIIndex)
+	if got := f.ask(t, http.MethodGet, "/v2/evil/copy/manifests/v1", u.Host()); got.status != http.StatusNotFound {
 		t.Errorf("an index of entries that its repository does not have: status %d", got.status)
 	}
 }

@@ -44,17 +44,17 @@ func TestOllamaList(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			u := newUpstream(t)
-			u.quirks = true
-			u.push("library/model", "27b", ggml)
-			f := newFacade(t, asOllama(u))
+			u.Before(asOllama)
+			u.Add("library/model", "27b", ggml)
+			f := newFacade(t, ollamaAt(u))
 			f.h.Variant = tt.runner
 			got := f.get(t, u, "library/model", tt.tag)
-			u.count("")
+			u.Count("")
 			again := f.get(t, u, "library/model", tt.tag)
-			if !bytes.Equal(again.body, got.body) || u.count("/blobs/") != 0 {
+			if !bytes.Equal(again.body, got.body) || u.Count("/blobs/") != 0 {
 				t.Error("a list that is known was converted again, or to something else")
 			}
-			ref, err := remote.NewRef(u.host(), "library/model", tt.tag)
+			ref, err := remote.NewRef(u.Host(), "library/model", tt.tag)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -71,7 +71,7 @@ func TestOllamaList(t *testing.T) {
 			// What is asked for by digest next is there.
 			f.get(t, u, "library/model", im.Manifest.String())
 			m := decode[ocispec.Manifest](t, got)
-			if n := f.ask(t, http.MethodGet, "/v2/library/model/blobs/"+m.Config.Digest.String(), u.host()).status; n != 200 {
+			if n := f.ask(t, http.MethodGet, "/v2/library/model/blobs/"+m.Config.Digest.String(), u.Host()).status; n != 200 {
 				t.Errorf("config: status %d", n)
 			}
 		})
@@ -83,11 +83,11 @@ func TestOllamaListSuffix(t *testing.T) {
 	t.Parallel()
 	ggml, _ := lists()
 	u := newUpstream(t)
-	u.push("library/model", "x", ggml)
-	u.push("library/model", "x-mlx", converttest.ModelPackRaw(converttest.Files(weights(100))))
-	u.push("library/model", "y", converttest.ModelPackRaw(converttest.Files(weights(100))))
+	u.Add("library/model", "x", ggml)
+	u.Add("library/model", "x-mlx", converttest.ModelPackRaw(converttest.Files(weights(100))))
+	u.Add("library/model", "y", converttest.ModelPackRaw(converttest.Files(weights(100))))
 	f := newFacade(t, remote.Options{})
-	ref, err := remote.NewRef(u.host(), "library/model", "x-mlx")
+	ref, err := remote.NewRef(u.Host(), "library/model", "x-mlx")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,12 +95,12 @@ func TestOllamaListSuffix(t *testing.T) {
 		t.Errorf("a tag that is there: %+v, %v", im, err)
 	}
 	for _, tag := range []string{"y-mlx", "z-mlx", "x-llamacpp", "x-cuda", "-mlx"} {
-		if n := f.ask(t, http.MethodGet, "/v2/library/model/manifests/"+tag, u.host()).status; n == 200 {
+		if n := f.ask(t, http.MethodGet, "/v2/library/model/manifests/"+tag, u.Host()).status; n == 200 {
 			t.Errorf("tag %s: status 200", tag)
 		}
 	}
 	// The digest of a list names no image.
-	got := f.ask(t, http.MethodGet, "/v2/library/model/manifests/"+ggml.Digest().String(), u.host())
+	got := f.ask(t, http.MethodGet, "/v2/library/model/manifests/"+ggml.Digest().String(), u.Host())
 	converted := digest.FromBytes(f.get(t, u, "library/model", "x").body)
 	if got.status != 403 || !strings.Contains(got.errorText(t), converted.String()) {
 		t.Errorf("by digest: status %d %s, want 403 that names %s", got.status, got.body, converted)
@@ -112,15 +112,17 @@ func TestOllamaListPrivate(t *testing.T) {
 	t.Parallel()
 	ggml, _ := lists()
 	u := newUpstream(t)
-	u.quirks = true // by tag only
-	u.push("secret/model", "x", ggml)
-	u.users["secret/model"] = "alice:s3cr3t-value"
-	f := newFacade(t, asOllama(u))
+	u.Before(func(w http.ResponseWriter, r *http.Request) bool {
+		return r.Header.Get("Authorization") != "" && asOllama(w, r) // to nobody it says 401 to all
+	})
+	u.Add("secret/model", "x", ggml)
+	u.SetUser("secret/model", "alice:s3cr3t-value")
+	f := newFacade(t, ollamaAt(u))
 	alice := basic("alice:s3cr3t-value")
 	for _, tag := range []string{"x-mlx", "x"} {
 		d := digest.FromBytes(f.get(t, u, "secret/model", tag, alice...).body)
 		f.get(t, u, "secret/model", d.String(), alice...)
-		if n := f.ask(t, http.MethodGet, "/v2/secret/model/manifests/"+d.String(), u.host()).status; n != 401 {
+		if n := f.ask(t, http.MethodGet, "/v2/secret/model/manifests/"+d.String(), u.Host()).status; n != 401 {
 			t.Errorf("%s by digest without credentials: status %d, want 401", tag, n)
 		}
 	}
@@ -153,8 +155,22 @@ func wanted(files map[string]converttest.File) map[string]digest.Digest {
 	return want
 }
 
-// asOllama are options for an upstream that behaves as the registry of Ollama.
-func asOllama(u *upstream) remote.Options {
+// asOllama makes an upstream behave as the registry of Ollama, which gives manifests by tags only.
+func asOllama(w http.ResponseWriter, r *http.Request) bool {
+	_, object, ok := strings.Cut(r.URL.Path, "/manifests/")
+	if !ok {
+		return false
+	}
+	if r.Method != http.MethodGet || strings.Contains(object, ":") {
+		w.WriteHeader(http.StatusMethodNotAllowed)
+		return true
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	return false
+}
+
+// ollamaAt are options for an upstream that behaves as the registry of Ollama.
+func ollamaAt(u *upstream) remote.Options {
 	hosts, _ := ollama.Format.Hosts(format.Settings{}) // it reads no environment
-	return remote.Options{Manners: map[string]remote.Manner{u.host(): hosts.Manner}}
+	return remote.Options{Manners: map[string]remote.Manner{u.Host(): hosts.Manner}}
 }

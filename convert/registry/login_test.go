@@ -22,17 +22,18 @@ import (
 func TestLogin(t *testing.T) {
 	u, other := newUpstream(t), newUpstream(t)
 	for _, u := range []*upstream{u, other} {
-		u.push("org/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(1007))))
-		u.push("org/two", "v1", converttest.ModelPackRaw(converttest.Files(weights(1008))))
-		u.users["org/two"] = "bob:b0b"
+		u.Add("org/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(1007))))
+		u.Add("org/two", "v1", converttest.ModelPackRaw(converttest.Files(weights(1008))))
+		u.SetUser("org/two", "bob:b0b")
 	}
-	u.users["org/model"], other.users["org/model"] = "alice:s3cret", "alice:an0ther"
+	u.SetUser("org/model", "alice:s3cret")
+	other.SetUser("org/model", "alice:an0ther")
 	f := newFacade(t, remote.Options{})
 	const path, two = "/v2/org/model/manifests/v1", "/v2/org/two/manifests/v1"
 	for _, u := range []*upstream{u, other} {
-		f.askOnce(t, http.MethodGet, path, u.host())
+		f.askOnce(t, http.MethodGet, path, u.Host())
 	}
-	names := []string{other.host() + "/org/model", u.host() + "/org/model"}
+	names := []string{other.Host() + "/org/model", u.Host() + "/org/model"}
 	if got := f.h.Asked(); !slices.Equal(got, names) {
 		t.Errorf("asked for %q, want %q", got, names)
 	}
@@ -58,17 +59,17 @@ func TestLogin(t *testing.T) {
 		return append(replies, f.askOnce(t, http.MethodGet, path, host, "Authorization", r.Header.Get("Authorization")))
 	}
 	for _, u := range []*upstream{u, other} {
-		for i, got := range ways(f, path, u.host(), password) {
+		for i, got := range ways(f, path, u.Host(), password) {
 			if got.status != http.StatusOK {
 				t.Errorf("way %d: status %d: %s", i, got.status, got.body)
 			}
 		}
-		for i, got := range ways(f, two, u.host(), password) {
+		for i, got := range ways(f, two, u.Host(), password) {
 			if got.status != http.StatusUnauthorized {
 				t.Errorf("way %d: another repository: status %d", i, got.status)
 			}
 		}
-		if l := f.h.Secrets.Of(u.host() + "/org/model"); len(l) != 1 || strings.HasPrefix(l[0].Secret, "ballast") {
+		if l := f.h.Secrets.Of(u.Host() + "/org/model"); len(l) != 1 || strings.HasPrefix(l[0].Secret, "ballast") {
 			t.Errorf("kept: %d secrets", len(l))
 		}
 	}
@@ -82,7 +83,7 @@ func TestLogin(t *testing.T) {
 	}{
 		"expired": {f, expired}, "changed": {f, password[:len(password)-4] + "AAAA"}, "invented": {f, "ballast-login.x"}, "of another process": {stranger, password},
 	} {
-		for i, got := range ways(tt.f, path, u.host(), tt.password) {
+		for i, got := range ways(tt.f, path, u.Host(), tt.password) {
 			if got.status != http.StatusUnauthorized || !strings.Contains(string(got.body), "not valid any more") {
 				t.Errorf("%s, way %d: status %d: %s", name, i, got.status, got.body)
 			}
@@ -97,8 +98,8 @@ func TestLogin(t *testing.T) {
 // address of the facade, and another one when that has expired.
 func TestLoginOfResolver(t *testing.T) {
 	u := newUpstream(t)
-	u.push("org/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(1007))))
-	u.users["org/model"] = "alice:s3cret"
+	u.Add("org/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(1007))))
+	u.SetUser("org/model", "alice:s3cret")
 	f := newFacade(t, remote.Options{})
 	var calls atomic.Int32
 	r := docker.NewResolver(docker.ResolverOptions{Hosts: func(string) ([]docker.RegistryHost, error) {
@@ -117,7 +118,7 @@ func TestLoginOfResolver(t *testing.T) {
 	}})
 	const life = time.Second
 	undo := registry.SetTokenTime(life)
-	name, d, err := r.Resolve(t.Context(), u.host()+"/org/model:v1")
+	name, d, err := r.Resolve(t.Context(), u.Host()+"/org/model:v1")
 	undo()
 	if err != nil {
 		t.Fatal(err)

@@ -16,19 +16,19 @@ import (
 func TestTagMoves(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
-	u.push("org/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(1000))))
+	u.Add("org/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(1000))))
 	f := newFacade(t, remote.Options{})
-	head := f.ask(t, http.MethodHead, "/v2/org/model/manifests/v1", u.host())
+	head := f.ask(t, http.MethodHead, "/v2/org/model/manifests/v1", u.Host())
 	resolved := head.header.Get("Docker-Content-Digest")
 	if head.status != http.StatusOK || resolved == "" {
 		t.Fatalf("HEAD: status %d, digest %q", head.status, resolved)
 	}
-	u.push("org/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(2000))))
-	got := f.ask(t, http.MethodGet, "/v2/org/model/manifests/"+resolved, u.host())
+	u.Add("org/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(2000))))
+	got := f.ask(t, http.MethodGet, "/v2/org/model/manifests/"+resolved, u.Host())
 	if got.status != http.StatusOK || digest.FromBytes(got.body).String() != resolved {
 		t.Errorf("GET by digest: status %d, digest %s, want %s", got.status, digest.FromBytes(got.body), resolved)
 	}
-	moved := f.ask(t, http.MethodGet, "/v2/org/model/manifests/v1", u.host())
+	moved := f.ask(t, http.MethodGet, "/v2/org/model/manifests/v1", u.Host())
 	if d := digest.FromBytes(moved.body).String(); moved.status != http.StatusOK || d == resolved || moved.header.Get("Docker-Content-Digest") != d {
 		t.Errorf("GET by tag: status %d, digest %s, header %s; the tag has moved from %s", moved.status, d, moved.header.Get("Docker-Content-Digest"), resolved)
 	}
@@ -40,7 +40,7 @@ func TestOtherMapping(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
 	b := converttest.ModelPackRaw(converttest.Files(weights(1000)))
-	u.push("org/model", "v1", b)
+	u.Add("org/model", "v1", b)
 	f := newFacade(t, remote.Options{})
 	f.get(t, u, "org/model", "v1")
 	want := filetable.Origin{Format: string(b.Format), Digest: b.Digest(), Mapping: convert.MappingVersion}

@@ -3,7 +3,6 @@ package registry_test
 import (
 	"encoding/json"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -13,56 +12,39 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// A tokenGate is a registry with a token server, which refuses callers without credentials as the large
-// registries do. alice:s3cret may read everything.
+// tokenGate gives the registry a token server, and makes it refuse callers without credentials as the large registries
+// do. alice:s3cret may read everything; for others, the token server has a status and a code, or, if the status is 0, a
+// token that opens nothing.
 // https://distribution.github.io/distribution/spec/auth/token/
-type tokenGate struct {
-	*httptest.Server
-	registry http.Handler
-	refuse   int    // status of the token server for others; 0: they get a token that opens nothing
-	code     string // of that refusal
-}
-
-func newTokenGate(t *testing.T, registry http.Handler, refuse int, code string) *tokenGate {
-	g := &tokenGate{registry: registry, refuse: refuse, code: code}
-	g.Server = httptest.NewServer(g)
-	t.Cleanup(g.Close)
-	return g
-}
-
-// ServeHTTP implements http.Handler.
-func (g *tokenGate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	fail := func(status int, code string) {
-		w.WriteHeader(status)
-		_ = json.NewEncoder(w).Encode(map[string]any{"errors": []any{map[string]string{"code": code, "message": "no access"}}})
-	}
-	if r.URL.Path == "/token" && r.Method != http.MethodGet {
-		fail(http.StatusMethodNotAllowed, "UNSUPPORTED") // OAuth 2 is optional; clients ask again with GET
-		return
-	}
-	if r.URL.Path == "/token" {
+func (u *upstream) tokenGate(refuse int, code string) {
+	u.Before(func(w http.ResponseWriter, r *http.Request) bool {
+		fail := func(status int, code string) {
+			w.WriteHeader(status)
+			_ = json.NewEncoder(w).Encode(map[string]any{"errors": []any{map[string]string{"code": code, "message": "no access"}}})
+		}
 		user, secret, _ := r.BasicAuth()
+		token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
 		switch {
+		case r.URL.Path != "/token" && token == "alice":
+			return false
+		case r.URL.Path != "/token":
+			challenge := `Bearer realm="` + u.URL + `/token",service="test",scope="repository:org/model:pull"`
+			if token != "" {
+				challenge += `,error="insufficient_scope"`
+			}
+			w.Header().Set("WWW-Authenticate", challenge)
+			fail(http.StatusUnauthorized, "UNAUTHORIZED")
+		case r.Method != http.MethodGet:
+			fail(http.StatusMethodNotAllowed, "UNSUPPORTED") // OAuth 2 is optional; clients ask again with GET
 		case user == "alice" && secret == "s3cret":
 			_ = json.NewEncoder(w).Encode(map[string]string{"token": "alice"})
-		case g.refuse != 0:
-			fail(g.refuse, g.code)
+		case refuse != 0:
+			fail(refuse, code)
 		default:
 			_ = json.NewEncoder(w).Encode(map[string]string{"token": "nobody"})
 		}
-		return
-	}
-	token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if token == "alice" {
-		g.registry.ServeHTTP(w, r)
-		return
-	}
-	challenge := `Bearer realm="` + g.URL + `/token",service="test",scope="repository:org/model:pull"`
-	if token != "" {
-		challenge += `,error="insufficient_scope"`
-	}
-	w.Header().Set("WWW-Authenticate", challenge)
-	fail(http.StatusUnauthorized, "UNAUTHORIZED")
+		return true
+	})
 }
 
 // TestPrivateRegistries: however a registry refuses callers without credentials, a model that a pull with
@@ -82,9 +64,9 @@ func TestPrivateRegistries(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			u := newUpstream(t)
-			origin := u.push("org/model", "v1", b)
-			g := newTokenGate(t, u, tt.refuse, tt.code)
-			host := strings.TrimPrefix(g.URL, "http://")
+			u.Add("org/model", "v1", b)
+			u.tokenGate(tt.refuse, tt.code)
+			host := u.Host()
 			f := newFacade(t, remote.Options{})
 			f.h.Origins = true
 			ask := func(object string, header ...string) reply {
@@ -98,7 +80,7 @@ func TestPrivateRegistries(t *testing.T) {
 				t.Fatalf("status %d: %s", got.status, got.body)
 			}
 			d := digest.FromBytes(got.body)
-			for _, object := range []string{"v1", d.String(), origin.String()} {
+			for _, object := range []string{"v1", d.String(), b.Digest().String()} {
 				if got := ask(object); got.status != http.StatusUnauthorized {
 					t.Errorf("%s, without credentials: status %d", object, got.status)
 				}

@@ -58,14 +58,14 @@ func TestAmbiguousManifests(t *testing.T) {
 	t.Parallel()
 	f, u := newFacade(t, remote.Options{}), newUpstream(t)
 	_, files := f.signedFiles(t, signature.TypeOMS)
-	u.push("team/m", "v1", converttest.ModelPackRaw(files))
+	u.Add("team/m", "v1", converttest.ModelPackRaw(files))
 	_, body := u.ahead(t, "team/m", "v1")
 	layer := `[{"mediaType":"application/vnd.oci.image.layer.v1.tar","digest":"` + digest.FromString("layer").String() + `","size":10240}]`
 	for _, more := range []string{
 		`"Layers":` + layer, `"LAYERS":` + layer, `"layerſ":` + layer, `"layerſ":` + layer, `"Config":{}`, `"Manifests":[]`, `"mediatype":"x"`, `"\u004cayers":` + layer,
 	} {
 		evil := append(bytes.TrimSuffix(bytes.Clone(body), []byte("}")), ","+more+"}"...)
-		d := u.put("team/m", "evil", evil, mediatype.OCIManifest)
+		d := u.Put("team/m", "evil", evil, mediatype.OCIManifest)
 		for _, object := range []string{"evil", d.String()} {
 			if r := f.team(t, u, object); r.status != http.StatusForbidden || !strings.Contains(r.errorText(t), "which some readers take for") {
 				t.Errorf("%s, %s: status %d: %.200s", more, object, r.status, r.body)
@@ -83,21 +83,21 @@ func TestPlatformSpellings(t *testing.T) {
 		f, u := newFacade(t, remote.Options{}), newUpstream(t)
 		key, files := f.signedFiles(t, kind)
 		b := converttest.ModelPackRaw(files)
-		u.push("team/m", "", b)
+		u.Add("team/m", "", b)
 		u.cosign(t, key, b.Digest())
-		image := ocispec.Descriptor{MediaType: mediatype.OCIManifest, Digest: u.put("team/m", "", ordinary(1), mediatype.OCIManifest), Size: int64(len(ordinary(1)))}
+		image := ocispec.Descriptor{MediaType: mediatype.OCIManifest, Digest: u.Put("team/m", "", ordinary(1), mediatype.OCIManifest), Size: int64(len(ordinary(1)))}
 		for _, p := range []*ocispec.Platform{
 			{OS: "linux", Architecture: runtime.GOARCH}, {OS: "Linux", Architecture: runtime.GOARCH}, {OS: "LINUX", Architecture: strings.ToUpper(runtime.GOARCH)},
 			{OS: "linux", Architecture: alias}, {OS: "Linux", Architecture: "386"}, {OS: "", Architecture: runtime.GOARCH}, {OS: "linux", Architecture: "riscv64"}, {},
 		} {
 			image.Platform = p
-			u.put("team/m", "v1", indexOf(image, entry(b, mediatype.ModelPackManifest, nil)), mediatype.OCIIndex)
+			u.Put("team/m", "v1", indexOf(image, entry(b, mediatype.ModelPackManifest, nil)), mediatype.OCIIndex)
 			if r := f.team(t, u, "v1"); r.status != http.StatusForbidden {
 				t.Errorf("%s, an image for %+v: status %d: %s", kind, *p, r.status, r.body)
 			}
 		}
 		image.Platform = &ocispec.Platform{OS: "Windows", Architecture: runtime.GOARCH}
-		u.put("team/m", "v1", indexOf(image, entry(b, mediatype.ModelPackManifest, nil)), mediatype.OCIIndex)
+		u.Put("team/m", "v1", indexOf(image, entry(b, mediatype.ModelPackManifest, nil)), mediatype.OCIIndex)
 		if r := f.team(t, u, "v1"); r.status != http.StatusOK {
 			t.Errorf("%s, an image for another system: status %d: %s", kind, r.status, r.body)
 		}
@@ -110,16 +110,16 @@ func TestEntryForHere(t *testing.T) {
 	t.Parallel()
 	f, u := newFacade(t, remote.Options{}), newUpstream(t)
 	one, two := converttest.ModelPackRaw(converttest.Files(weights(1000))), converttest.ModelPackRaw(converttest.Files(weights(2000)))
-	u.push("org/m", "", one)
-	u.push("org/m", "", two)
+	u.Add("org/m", "", one)
+	u.Add("org/m", "", two)
 	here := &ocispec.Platform{OS: "linux", Architecture: runtime.GOARCH}
 	spelt := &ocispec.Platform{OS: "Linux", Architecture: map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]}
-	u.put("org/m", "v1", indexOf(entry(one, mediatype.ModelPackManifest, spelt), entry(two, mediatype.ModelPackManifest, here)), mediatype.OCIIndex)
+	u.Put("org/m", "v1", indexOf(entry(one, mediatype.ModelPackManifest, spelt), entry(two, mediatype.ModelPackManifest, here)), mediatype.OCIIndex)
 	if im, err := f.h.Convert(t.Context(), u.ref(t, "org/m", "v1")); err != nil || im.Origin.Digest != one.Digest() {
 		t.Errorf("got %+v, %v, want the first", im, err)
 	}
-	image := ocispec.Descriptor{MediaType: mediatype.OCIManifest, Digest: u.put("org/m", "", ordinary(1), mediatype.OCIManifest), Size: int64(len(ordinary(1))), Platform: spelt}
-	u.put("org/m", "v2", indexOf(image, entry(two, mediatype.ModelPackManifest, here)), mediatype.OCIIndex)
+	image := ocispec.Descriptor{MediaType: mediatype.OCIManifest, Digest: u.Put("org/m", "", ordinary(1), mediatype.OCIManifest), Size: int64(len(ordinary(1))), Platform: spelt}
+	u.Put("org/m", "v2", indexOf(image, entry(two, mediatype.ModelPackManifest, here)), mediatype.OCIIndex)
 	if im, err := f.h.Convert(t.Context(), u.ref(t, "org/m", "v2")); err == nil {
 		t.Errorf("an index of which containerd takes an image: got %+v", im)
 	}
@@ -131,8 +131,9 @@ func TestPreconvertedConfig(t *testing.T) {
 	t.Parallel()
 	f, u := newFacade(t, remote.Options{}), newUpstream(t)
 	_, files := f.signedFiles(t, signature.TypeOMS)
-	u.push("team/m", "v1", converttest.ModelPackRaw(files))
+	u.Add("team/m", "v1", converttest.ModelPackRaw(files))
 	m, _ := u.ahead(t, "team/m", "v1")
+	u.Mount("team/m", "free/m")
 	others := []string{digest.FromString("evil").String(), digest.FromString("more").String()}
 	for _, tt := range []struct {
 		name string
@@ -163,7 +164,7 @@ func TestPreconvertedConfig(t *testing.T) {
 		for _, repository := range []string{"team/m", "free/m"} { // with a rule and without
 			d := u.withConfig(t, repository, "evil", m, tt.edit)
 			for _, object := range []string{"evil", d.String()} {
-				r := f.ask(t, http.MethodGet, "/v2/"+repository+"/manifests/"+object, u.host())
+				r := f.ask(t, http.MethodGet, "/v2/"+repository+"/manifests/"+object, u.Host())
 				if r.status != http.StatusForbidden || !strings.Contains(r.errorText(t), tt.want) {
 					t.Errorf("%s, %s@%s: status %d: %.300s, want %s", tt.name, repository, object, r.status, r.body, tt.want)
 				}
@@ -178,14 +179,14 @@ func TestChangedImage(t *testing.T) {
 	t.Parallel()
 	f, u := newFacade(t, remote.Options{}), newUpstream(t)
 	_, files := f.signedFiles(t, signature.TypeOMS)
-	u.push("team/m", "v1", converttest.ModelPackRaw(files))
+	u.Add("team/m", "v1", converttest.ModelPackRaw(files))
 	m, built := u.ahead(t, "team/m", "v1")
 	m.Annotations["org.example.changed"] = "yes"
 	p, err := json.Marshal(m)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := u.put("team/m", "changed", p, mediatype.OCIManifest)
+	d := u.Put("team/m", "changed", p, mediatype.OCIManifest)
 	if r := f.team(t, u, "changed"); !bytes.Equal(r.body, built) {
 		t.Errorf("by tag: status %d: %s", r.status, r.body)
 	}
@@ -200,8 +201,9 @@ func TestImageOfModel(t *testing.T) {
 	t.Parallel()
 	f, u := newFacade(t, remote.Options{}), newUpstream(t)
 	key, files := f.signedFiles(t, signature.TypeOMS, signature.TypeCosign)
-	u.push("team/m", "v1", converttest.ModelPackRaw(files))
+	u.Add("team/m", "v1", converttest.ModelPackRaw(files))
 	m, _ := u.ahead(t, "team/m", "v1")
+	u.Mount("team/m", "free/m")
 	m.Layers = append(m.Layers, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer, Digest: digest.FromString("layer"), Size: 5})
 	var d digest.Digest
 	for _, repository := range []string{"team/m", "free/m"} {
@@ -211,7 +213,7 @@ func TestImageOfModel(t *testing.T) {
 			c["config"].(map[string]any)["Env"] = []string{"A=b"}
 		})
 	}
-	if r := f.ask(t, http.MethodGet, "/v2/free/m/manifests/app", u.host()); digest.FromBytes(r.body) != d {
+	if r := f.ask(t, http.MethodGet, "/v2/free/m/manifests/app", u.Host()); digest.FromBytes(r.body) != d {
 		t.Errorf("without a rule: status %d: %s", r.status, r.body)
 	}
 	if r := f.team(t, u, "app"); r.status != http.StatusForbidden {
@@ -230,7 +232,7 @@ func TestLayeredSigned(t *testing.T) {
 	f, u := newFacade(t, remote.Options{}), newUpstream(t)
 	key, files := f.signedFiles(t, signature.TypeOMS, signature.TypeCosign)
 	b := converttest.CNAIEarly(files, converttest.EarlyConfigFull)
-	u.push("team/m", "v1", b)
+	u.Add("team/m", "v1", b)
 	if r := f.team(t, u, "v1"); r.status != http.StatusOK {
 		t.Fatalf("converted: status %d: %s", r.status, r.body)
 	}
@@ -252,7 +254,7 @@ func (f *facade) containerd(ctx context.Context, store content.Store, u *upstrea
 			Client: f.Client(), Host: strings.TrimPrefix(f.URL, "http://"), Scheme: "http", Path: "/v2", Capabilities: docker.HostCapabilityPull | docker.HostCapabilityResolve,
 		}}, nil
 	}})
-	name := u.host() + "/team/m" + map[bool]string{true: "@", false: ":"}[strings.HasPrefix(object, "sha256:")] + object
+	name := u.Host() + "/team/m" + map[bool]string{true: "@", false: ":"}[strings.HasPrefix(object, "sha256:")] + object
 	name, target, err := resolver.Resolve(ctx, name)
 	if err != nil {
 		return manifest, config, err
@@ -307,16 +309,16 @@ func TestWhatWasJudged(t *testing.T) {
 	f, u := newFacade(t, remote.Options{}), newUpstream(t)
 	key, files := f.signedFiles(t, signature.TypeOMS, signature.TypeCosign)
 	b := converttest.ModelPackRaw(files)
-	u.push("team/m", "v1", b)
+	u.Add("team/m", "v1", b)
 	u.cosign(t, key, b.Digest())
 	m, ahead := u.ahead(t, "team/m", "v1")
 	digests := map[string]digest.Digest{}
 	for _, f := range files {
 		digests[f.Path] = digest.FromBytes(f.Data)
 	}
-	config := u.blobs[m.Config.Digest]
+	config := u.Blob("team/m", m.Config.Digest)
 	put := func(object string, p []byte, mediaType string) digest.Digest {
-		return u.put("team/m", object, p, mediaType)
+		return u.Put("team/m", object, p, mediaType)
 	}
 	of := func(p []byte, artifactType, system string) ocispec.Descriptor {
 		d := ocispec.Descriptor{MediaType: mediatype.OCIManifest, ArtifactType: artifactType, Digest: put("", p, mediatype.OCIManifest), Size: int64(len(p))}
@@ -346,8 +348,7 @@ func TestWhatWasJudged(t *testing.T) {
 			p = mutate(ahead)
 		case 2:
 			c := mutate(config)
-			m.Config.Digest, m.Config.Size = digest.FromBytes(c), int64(len(c))
-			u.blobs[m.Config.Digest] = c
+			m.Config.Digest, m.Config.Size = u.PutBlob("team/m", c), int64(len(c))
 			p, _ = json.Marshal(m)
 		case 3:
 			p = mutate(indexOf(image, of(b.Manifest, mediatype.ModelPackManifest, "linux")))

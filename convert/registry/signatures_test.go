@@ -16,6 +16,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -94,7 +95,8 @@ func bundleOf(t *testing.T, key crypto.Signer, s dsse.Statement) []byte {
 func (u *upstream) attach(t *testing.T, where, repository string, of digest.Digest, artifactType, mediaType string, p []byte) {
 	t.Helper()
 	config := []byte("{}")
-	u.blobs[digest.FromBytes(p)], u.blobs[digest.FromBytes(config)] = p, config
+	u.PutBlob(repository, p)
+	u.PutBlob(repository, config)
 	m, err := json.Marshal(ocispec.Manifest{
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: mediatype.OCIManifest, ArtifactType: artifactType,
 		Config:  ocispec.Descriptor{MediaType: mediatype.OCIEmpty, Digest: digest.FromBytes(config), Size: 2},
@@ -104,15 +106,13 @@ func (u *upstream) attach(t *testing.T, where, repository string, of digest.Dige
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := u.put(repository, "", m, mediatype.OCIManifest)
+	d := u.Put(repository, "", m, mediatype.OCIManifest)
 	list := fmt.Appendf(nil, `{"schemaVersion":2,"mediaType":%q,"manifests":[{"mediaType":%q,"digest":%q,"size":%d,"artifactType":%q}]}`, mediatype.OCIIndex, mediatype.OCIManifest, d, len(m), artifactType)
 	if where == "tag" {
-		u.put(repository, remote.ReferrersTag(of), list, mediatype.OCIIndex)
+		u.Put(repository, remote.ReferrersTag(of), list, mediatype.OCIIndex)
 		return
 	}
-	u.mu.Lock()
-	u.referrers[repository+"@"+of.String()] = list
-	u.mu.Unlock()
+	u.Serve("/v2/"+repository+"/referrers/"+of.String(), list)
 }
 
 // legacy attaches a signature of cosign from before the bundles.
@@ -125,7 +125,8 @@ func (u *upstream) legacy(t *testing.T, key crypto.Signer, repository string, of
 		t.Fatal(err)
 	}
 	config := []byte(`{"architecture":"","os":""}`)
-	u.blobs[digest.FromBytes(payload)], u.blobs[digest.FromBytes(config)] = payload, config
+	u.PutBlob(repository, payload)
+	u.PutBlob(repository, config)
 	m, err := json.Marshal(ocispec.Manifest{
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: mediatype.OCIManifest,
 		Config: ocispec.Descriptor{MediaType: ocispec.MediaTypeImageConfig, Digest: digest.FromBytes(config), Size: int64(len(config))},
@@ -137,13 +138,13 @@ func (u *upstream) legacy(t *testing.T, key crypto.Signer, repository string, of
 	if err != nil {
 		t.Fatal(err)
 	}
-	u.put(repository, remote.ReferrersTag(of)+".sig", m, mediatype.OCIManifest)
+	u.Put(repository, remote.ReferrersTag(of)+".sig", m, mediatype.OCIManifest)
 }
 
 // ask for a tag of team/m.
 func (f *facade) team(t *testing.T, u *upstream, tag string) reply {
 	t.Helper()
-	return f.ask(t, http.MethodGet, "/v2/team/m/manifests/"+tag, u.host())
+	return f.ask(t, http.MethodGet, "/v2/team/m/manifests/"+tag, u.Host())
 }
 
 // TestSigned answers tags of models that are signed, wherever the signature is, and refuses others.
@@ -188,7 +189,7 @@ func TestSigned(t *testing.T) {
 		{"cosign, legacy", signature.TypeCosign, model, func(t *testing.T, u *upstream) { u.legacy(t, key, "team/m", model.Digest()) }, ""},
 		{"cosign, legacy, where lists are not understood", signature.TypeCosign, model, func(t *testing.T, u *upstream) {
 			u.legacy(t, key, "team/m", model.Digest())
-			u.referrers["team/m@"+model.Digest().String()] = []byte("<html>")
+			u.Serve("/v2/team/m/referrers/"+model.Digest().String(), []byte("<html>"))
 		}, ""},
 		{"cosign, legacy of a stranger", signature.TypeCosign, model, func(t *testing.T, u *upstream) { u.legacy(t, stranger, "team/m", model.Digest()) }, "not signed by a trusted key"},
 		{"cosign, a bundle for another", signature.TypeCosign, model, func(t *testing.T, u *upstream) {
@@ -205,8 +206,8 @@ func TestSigned(t *testing.T) {
 			t.Parallel()
 			u, f := newUpstream(t), newFacade(t, remote.Options{})
 			f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: []signature.SignerOptions{{Type: tt.kind, Key: public}}})
-			u.push("team/m", "v1", tt.model)
-			u.push("free/m", "v1", tt.model)
+			u.Add("team/m", "v1", tt.model)
+			u.Add("free/m", "v1", tt.model)
 			if tt.put != nil {
 				tt.put(t, u)
 			}
@@ -240,7 +241,7 @@ func (f *facade) kept(t *testing.T, u *upstream, b *converttest.Built, pending b
 	if err != nil {
 		t.Fatal(err)
 	}
-	name := u.host() + "/team/m"
+	name := u.Host() + "/team/m"
 	if pending {
 		if again, err := f.h.Admit(t.Context(), registry.Candidate{Table: im.Table, Names: []string{name}}); err != nil || !again {
 			t.Errorf("before it is complete: pending %v, %v", again, err)
@@ -261,7 +262,7 @@ func (f *facade) kept(t *testing.T, u *upstream, b *converttest.Built, pending b
 		t.Errorf("offline: pending %v, %v", again, err)
 	}
 	f2 := newUpstream(t) // for free/m
-	f2.push("free/m", "v1", b)
+	f2.Add("free/m", "v1", b)
 	u.Server = f2.Server
 }
 
@@ -292,7 +293,7 @@ func TestSignedChunks(t *testing.T) {
 				any = append(any, signature.SignerOptions{Type: kind, Key: public})
 			}
 			f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: any})
-			u.push("team/m", "v1", tt.model)
+			u.Add("team/m", "v1", tt.model)
 			u.attach(t, "api", "team/m", tt.model.Digest(), mediatype.Bundle, mediatype.Bundle, sign(t, key, files))
 			u.legacy(t, key, "team/m", tt.model.Digest())
 			im, err := f.h.Convert(t.Context(), u.ref(t, "team/m", "v1"))
@@ -312,7 +313,7 @@ func TestSignedChunks(t *testing.T) {
 			}
 			for _, online := range []bool{true, false} { // then the stored result is used
 				for _, complete := range []bool{false, true} {
-					pending, err := f.h.Admit(t.Context(), registry.Candidate{Table: im.Table, Names: []string{u.host() + "/team/m"}, Complete: complete})
+					pending, err := f.h.Admit(t.Context(), registry.Candidate{Table: im.Table, Names: []string{u.Host() + "/team/m"}, Complete: complete})
 					if want := tt.pending && !complete; err != nil || pending != want {
 						t.Errorf("online %v, complete %v: pending %v, %v, want %v", online, complete, pending, err, want)
 					}
@@ -334,7 +335,7 @@ func TestPendingRefused(t *testing.T) {
 	bad := append([]converttest.File{{Path: "a.json", Data: []byte("{}"), Mode: 0o644}, {Path: oms.SignatureFile, Data: sign(t, key, files), Mode: 0o644}}, files...)
 	u, f := newUpstream(t), newFacade(t, remote.Options{})
 	f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: []signature.SignerOptions{{Type: signature.TypeOMS, Key: public}}})
-	u.push("team/m", "v1", converttest.ModelPackTarZstd(bad))
+	u.Add("team/m", "v1", converttest.ModelPackTarZstd(bad))
 	im, err := f.h.Convert(t.Context(), u.ref(t, "team/m", "v1"))
 	if err != nil {
 		t.Fatal(err)
@@ -343,7 +344,7 @@ func TestPendingRefused(t *testing.T) {
 	if r := f.team(t, u, "v1"); r.status != http.StatusForbidden || !strings.Contains(string(r.body), "in use under another name") {
 		t.Errorf("shown by another name, which nobody asks about again: status %d: %s", r.status, r.body)
 	}
-	name := u.host() + "/team/m"
+	name := u.Host() + "/team/m"
 	if err := f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.Sources(im, name)}); err != nil {
 		t.Fatal(err)
 	}
@@ -363,11 +364,11 @@ func TestPreconvertedSigned(t *testing.T) {
 	u, f := newUpstream(t), newFacade(t, remote.Options{})
 	f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: []signature.SignerOptions{{Type: signature.TypeCosign, Key: public}}})
 	model := converttest.ModelPackRaw(files)
-	u.push("team/m", "v1", model)
+	u.Add("team/m", "v1", model)
 	u.attach(t, "api", "team/m", model.Digest(), mediatype.Bundle, mediatype.Bundle, bundleOf(t, key, cosign.Statement(model.Digest())))
 
 	m, body := u.ahead(t, "team/m", "v1")
-	ahead := u.put("team/m", "ahead", body, mediatype.OCIManifest)
+	ahead := u.Put("team/m", "ahead", body, mediatype.OCIManifest)
 	if r := f.team(t, u, "ahead"); r.status != http.StatusForbidden {
 		t.Errorf("converted ahead, its origin signed: status %d: %s", r.status, r.body)
 	}
@@ -375,7 +376,7 @@ func TestPreconvertedSigned(t *testing.T) {
 		t.Errorf("the same by digest: status %d: %s", r.status, r.body)
 	}
 	table := m.Layers[len(m.Layers)-1].Digest
-	if _, err := f.h.Admit(t.Context(), registry.Candidate{Table: table, Names: []string{u.host() + "/team/m"}, Complete: true}); !errdefs.IsFailedPrecondition(err) {
+	if _, err := f.h.Admit(t.Context(), registry.Candidate{Table: table, Names: []string{u.Host() + "/team/m"}, Complete: true}); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("when it is applied: %v", err)
 	}
 	u.attach(t, "api", "team/m", ahead, mediatype.Bundle, mediatype.Bundle, bundleOf(t, key, cosign.Statement(ahead)))
@@ -390,7 +391,7 @@ func TestPreconvertedSigned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	more := u.put("team/m", "more", p, mediatype.OCIManifest)
+	more := u.Put("team/m", "more", p, mediatype.OCIManifest)
 	for _, object := range []string{"more", more.String()} { // it is known by its digest then
 		if r := f.team(t, u, object); r.status != http.StatusForbidden {
 			t.Errorf("the model, signed, with a layer more, %s: status %d: %s", object, r.status, r.body)
@@ -428,7 +429,7 @@ func TestModes(t *testing.T) {
 			t.Parallel()
 			u, f := newUpstream(t), newFacade(t, remote.Options{})
 			f.rule(t, tt.rule)
-			u.push("team/m", "v1", tt.model)
+			u.Add("team/m", "v1", tt.model)
 			r := f.team(t, u, "v1")
 			if r.status != tt.status || !strings.Contains(string(r.body)+f.logs.String(), tt.want) {
 				t.Errorf("status %d: %.300s, want %d and %q", r.status, r.body, tt.status, tt.want)
@@ -439,8 +440,8 @@ func TestModes(t *testing.T) {
 		t.Parallel()
 		u, f := newUpstream(t), newFacade(t, remote.Options{})
 		f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: any})
-		u.push("team/m", "v1", converttest.ModelPackRaw(files))
-		u.referrers["team/m@"+converttest.ModelPackRaw(files).Digest().String()] = []byte("<html>")
+		u.Add("team/m", "v1", converttest.ModelPackRaw(files))
+		u.Serve("/v2/team/m/referrers/"+converttest.ModelPackRaw(files).Digest().String(), []byte("<html>"))
 		if r := f.team(t, u, "v1"); r.status != http.StatusForbidden {
 			t.Errorf("status %d: %s", r.status, r.body)
 		}
@@ -449,7 +450,7 @@ func TestModes(t *testing.T) {
 		t.Parallel()
 		u, f := newUpstream(t), newFacade(t, remote.Options{})
 		f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: any})
-		u.put("team/m", "v1", ordinary(1), mediatype.OCIManifest)
+		u.Put("team/m", "v1", ordinary(1), mediatype.OCIManifest)
 		if r := f.team(t, u, "v1"); r.status != http.StatusForbidden {
 			t.Errorf("status %d: %s", r.status, r.body)
 		}
@@ -464,27 +465,25 @@ func TestFailedChecks(t *testing.T) {
 	t.Parallel()
 	_, public := newKey(t)
 	u, f := newUpstream(t), newFacade(t, remote.Options{})
-	var down atomic.Bool
-	u.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if down.Load() && !strings.HasSuffix(r.URL.Path, "/manifests/v1") {
-			w.WriteHeader(http.StatusServiceUnavailable)
-			return
-		}
-		u.ServeHTTP(w, r)
-	})
-	u.push("team/m", "v1", converttest.ModelPackRaw(converttest.Files(weights(1000))))
+	u.Add("team/m", "v1", converttest.ModelPackRaw(converttest.Files(weights(1000))))
 	im, err := f.h.Convert(t.Context(), u.ref(t, "team/m", "v1"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: []signature.SignerOptions{{Type: signature.TypeCosign, Key: public}}})
-	down.Store(true)
+	u.Before(func(w http.ResponseWriter, r *http.Request) bool {
+		down := !strings.HasSuffix(r.URL.Path, "/manifests/v1")
+		if down {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		return down
+	})
 	if r := f.team(t, u, "v1"); r.status == http.StatusOK {
 		t.Errorf("a tag, while no signature can be looked for: status %d", r.status)
 	}
 	u.Close()
 	for _, complete := range []bool{false, true} {
-		_, err := f.h.Admit(t.Context(), registry.Candidate{Table: im.Table, Names: []string{u.host() + "/team/m"}, Complete: complete})
+		_, err := f.h.Admit(t.Context(), registry.Candidate{Table: im.Table, Names: []string{u.Host() + "/team/m"}, Complete: complete})
 		if !errdefs.IsUnavailable(err) || errdefs.IsFailedPrecondition(err) {
 			t.Errorf("complete %v, while the registry is down: %v", complete, err)
 		}
@@ -498,7 +497,7 @@ func TestSignaturesTogether(t *testing.T) {
 	u, f := newUpstream(t), newFacade(t, remote.Options{})
 	f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: []signature.SignerOptions{{Type: signature.TypeCosign, Key: public}}})
 	model := converttest.ModelPackRaw(converttest.Files(weights(1000)))
-	u.push("team/m", "v1", model)
+	u.Add("team/m", "v1", model)
 	m := ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: mediatype.OCIManifest, Config: ocispec.Descriptor{MediaType: mediatype.OCIEmpty, Digest: digest.FromString("{}"), Size: 2}}
 	for i := range 20 {
 		m.Layers = append(m.Layers, ocispec.Descriptor{MediaType: mediatype.Bundle, Digest: digest.FromString(fmt.Sprint(i)), Size: dsse.MaxSize})
@@ -507,16 +506,15 @@ func TestSignaturesTogether(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	u.put("team/m", remote.ReferrersTag(model.Digest())+".sig", p, mediatype.OCIManifest)
-	if r := f.askOnce(t, http.MethodGet, "/v2/team/m/manifests/v1", u.host()); r.status == http.StatusOK {
+	u.Put("team/m", remote.ReferrersTag(model.Digest())+".sig", p, mediatype.OCIManifest)
+	if r := f.askOnce(t, http.MethodGet, "/v2/team/m/manifests/v1", u.Host()); r.status == http.StatusOK {
 		t.Error("the model is accepted")
 	}
-	u.mu.Lock()
-	requests := strings.Join(u.requests, "\n")
-	u.mu.Unlock()
 	n := 0
-	for _, l := range m.Layers {
-		n += strings.Count(requests, l.Digest.String())
+	for _, r := range u.Requests() {
+		if slices.ContainsFunc(m.Layers, func(l ocispec.Descriptor) bool { return strings.HasSuffix(r.URL.Path, l.Digest.String()) }) {
+			n++
+		}
 	}
 	if n == 0 || n > 4 {
 		t.Errorf("%d signatures of 8 MiB are asked for, want 4", n)
@@ -530,7 +528,7 @@ func TestHungChecks(t *testing.T) {
 	u, f := newUpstream(t), newFacade(t, remote.Options{})
 	f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: []signature.SignerOptions{{Type: signature.TypeCosign, Key: public}}})
 	model := converttest.ModelPackRaw(converttest.Files(weights(1000)))
-	u.push("team/m", "v1", model)
+	u.Add("team/m", "v1", model)
 	u.attach(t, "api", "team/m", model.Digest(), mediatype.Bundle, mediatype.Bundle, bundleOf(t, key, cosign.Statement(model.Digest())))
 	var hung atomic.Int32
 	began, end := make(chan struct{}, 100), make(chan struct{})
@@ -538,9 +536,9 @@ func TestHungChecks(t *testing.T) {
 	for i := range 2 {
 		e := newUpstream(t)
 		for j := range 2 {
-			e.push("team/m", fmt.Sprint(j), converttest.ModelPackRaw(converttest.Files(weights(2000+10*i+j))))
+			e.Add("team/m", fmt.Sprint(j), converttest.ModelPackRaw(converttest.Files(weights(2000+10*i+j))))
 		}
-		e.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		e.Before(func(_ http.ResponseWriter, r *http.Request) bool {
 			if strings.Contains(r.URL.Path, "/referrers/") || strings.Contains(r.URL.Path, "/manifests/sha256-") {
 				hung.Add(1)
 				began <- struct{}{}
@@ -550,7 +548,7 @@ func TestHungChecks(t *testing.T) {
 				}
 				hung.Add(-1)
 			}
-			e.ServeHTTP(w, r)
+			return false
 		})
 		for j := range 2 {
 			wait.Go(func() { f.team(t, e, fmt.Sprint(j)) })
@@ -588,8 +586,8 @@ func TestEachName(t *testing.T) {
 	}
 	f.h.Signatures = &signature.Checker{Rules: rules, Store: f.h.Store}
 	model := converttest.ModelPackRaw(converttest.Files(weights(1000)))
-	u.push("team/m", "v1", model)
-	u.push("free/m", "v1", model)
+	u.Add("team/m", "v1", model)
+	u.Add("free/m", "v1", model)
 	u.legacy(t, key, "team/m", model.Digest())
 	im, err := f.h.Convert(t.Context(), u.ref(t, "free/m", "v1"))
 	if err != nil {
@@ -601,7 +599,7 @@ func TestEachName(t *testing.T) {
 	if im, err = f.h.Convert(t.Context(), u.ref(t, "team/m", "v1")); err != nil {
 		t.Fatal(err)
 	}
-	team, free, others := u.host()+"/team/m", u.host()+"/free/m", u.host()+"/other/m"
+	team, free, others := u.Host()+"/team/m", u.Host()+"/free/m", u.Host()+"/other/m"
 	for _, tt := range []struct {
 		names []string
 		ok    bool
@@ -647,13 +645,13 @@ func TestPrivateSigned(t *testing.T) {
 	u, f := newUpstream(t), newFacade(t, remote.Options{})
 	f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: []signature.SignerOptions{{Type: signature.TypeCosign, Key: public}}})
 	b := converttest.ModelPackRaw(converttest.Files(weights(1000)))
-	u.push("team/m", "v1", b)
+	u.Add("team/m", "v1", b)
 	u.attach(t, "api", "team/m", b.Digest(), mediatype.Bundle, mediatype.Bundle, bundleOf(t, key, cosign.Statement(b.Digest())))
-	u.users["team/m"] = "joe:secret"
+	u.SetUser("team/m", "joe:secret")
 	if r := f.team(t, u, "v1"); r.status != http.StatusUnauthorized {
 		t.Errorf("without credentials: status %d: %s", r.status, r.body)
 	}
-	if r := f.ask(t, http.MethodGet, "/v2/team/m/manifests/v1", u.host(), basic("joe:secret")...); r.status != http.StatusOK {
+	if r := f.ask(t, http.MethodGet, "/v2/team/m/manifests/v1", u.Host(), basic("joe:secret")...); r.status != http.StatusOK {
 		t.Errorf("with credentials: status %d: %s", r.status, r.body)
 	}
 }
@@ -665,13 +663,13 @@ func TestSignedWithoutRule(t *testing.T) {
 	u, f := newUpstream(t), newFacade(t, remote.Options{})
 	files := converttest.Files(weights(1000))
 	b, plain := converttest.ModelPackRaw(files), converttest.ModelPackRaw(converttest.Files(weights(999)))
-	u.push("team/m", "v1", b)
-	u.push("team/m", "plain", plain)
+	u.Add("team/m", "v1", b)
+	u.Add("team/m", "plain", plain)
 	u.attach(t, "api", "team/m", b.Digest(), mediatype.Bundle, mediatype.Bundle, sign(t, key, files))
 	u.legacy(t, key, "team/m", b.Digest())
 	checked := func(tag string) []string {
 		t.Helper()
-		ref, err := remote.ParseRef(u.host() + "/team/m:" + tag)
+		ref, err := remote.ParseRef(u.Host() + "/team/m:" + tag)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -700,16 +698,16 @@ func TestIndexSigned(t *testing.T) {
 			u, f := newUpstream(t), newFacade(t, remote.Options{})
 			f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: []signature.SignerOptions{{Type: signature.TypeCosign, Key: public}}})
 			b := converttest.ModelPackRaw(converttest.Files(weights(1000)))
-			u.push("team/m", "", b)
+			u.Add("team/m", "", b)
 			index := fmt.Appendf(nil, `{"schemaVersion":2,"mediaType":%q,"manifests":[{"mediaType":%q,"artifactType":%q,"digest":%q,"size":%d}]}`,
 				mediatype.OCIIndex, mediatype.OCIManifest, mediatype.ModelPackManifest, b.Digest(), len(b.Manifest))
 			if strings.HasSuffix(of, "image") {
-				image := u.put("team/m", "", ordinary(1), mediatype.OCIManifest)
+				image := u.Put("team/m", "", ordinary(1), mediatype.OCIManifest)
 				index = indexOf(entry(b, mediatype.ModelPackManifest, nil), ocispec.Descriptor{
 					MediaType: mediatype.OCIManifest, Digest: image, Size: int64(len(ordinary(1))), Platform: &ocispec.Platform{OS: "linux", Architecture: runtime.GOARCH},
 				})
 			}
-			d := u.put("team/m", "v1", index, mediatype.OCIIndex)
+			d := u.Put("team/m", "v1", index, mediatype.OCIIndex)
 			status := http.StatusOK
 			switch of {
 			case "model beside an image": // which containerd may take
@@ -764,12 +762,12 @@ func TestVectorsSigned(t *testing.T) {
 			}
 			u, f := newUpstream(t), newFacade(t, remote.Options{})
 			f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: []signature.SignerOptions{signer}})
-			u.push("team/m", "v1", converttest.ModelPackRaw(files))
+			u.Add("team/m", "v1", converttest.ModelPackRaw(files))
 			if r := f.team(t, u, "v1"); r.status != http.StatusOK {
 				t.Errorf("status %d: %s", r.status, r.body)
 			}
 			files[len(files)-1].Data = append(files[len(files)-1].Data, 0)
-			u.push("team/m", "v1", converttest.ModelPackRaw(files))
+			u.Add("team/m", "v1", converttest.ModelPackRaw(files))
 			if r := f.team(t, u, "v1"); r.status != http.StatusForbidden {
 				t.Errorf("changed: status %d: %s", r.status, r.body)
 			}

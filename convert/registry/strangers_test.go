@@ -20,7 +20,7 @@ import (
 func (u *upstream) withConfig(t *testing.T, repository, tag string, m ocispec.Manifest, edit func(map[string]any)) digest.Digest {
 	t.Helper()
 	var config map[string]any
-	if err := json.Unmarshal(u.blobs[m.Config.Digest], &config); err != nil {
+	if err := json.Unmarshal(u.Blob(repository, m.Config.Digest), &config); err != nil {
 		t.Fatal(err)
 	}
 	edit(config)
@@ -28,13 +28,12 @@ func (u *upstream) withConfig(t *testing.T, repository, tag string, m ocispec.Ma
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.Config.Digest, m.Config.Size = digest.FromBytes(p), int64(len(p))
-	u.blobs[m.Config.Digest] = p
+	m.Config.Digest, m.Config.Size = u.PutBlob(repository, p), int64(len(p))
 	manifest, err := json.Marshal(m)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return u.put(repository, tag, manifest, mediatype.OCIManifest)
+	return u.Put(repository, tag, manifest, mediatype.OCIManifest)
 }
 
 // licence sets the licence in a config.
@@ -49,20 +48,20 @@ func TestManifestOnly(t *testing.T) {
 	for _, ahead := range []bool{false, true} {
 		f, u, evil := newFacade(t, remote.Options{}), newUpstream(t), newUpstream(t)
 		b := converttest.Ollama(converttest.Files(weights(1000)), converttest.OllamaConfigNew)
-		u.push("org/model", "v1", b)
+		u.Add("org/model", "v1", b)
 		m, made := u.ahead(t, "org/model", "v1")
-		u.setUser("org/model", "alice:s3cret")
+		u.SetUser("org/model", "alice:s3cret")
 		f.get(t, u, "org/model", "v1", basic("alice:s3cret")...)
 		p, typ := b.Manifest, b.MediaType
 		if ahead {
 			p, typ = made, mediatype.OCIManifest
 		}
-		evil.put("x/y", "v1", p, typ)
-		if r := f.ask(t, http.MethodGet, "/v2/x/y/manifests/v1", evil.host()); r.status == http.StatusOK {
+		evil.Put("x/y", "v1", p, typ)
+		if r := f.ask(t, http.MethodGet, "/v2/x/y/manifests/v1", evil.Host()); r.status == http.StatusOK {
 			t.Errorf("converted ahead %v: %s", ahead, r.body)
 		}
 		for _, d := range []ocispec.Descriptor{m.Config, m.Layers[len(m.Layers)-1]} {
-			if r := f.ask(t, http.MethodGet, "/v2/x/y/blobs/"+d.Digest.String(), evil.host()); r.status == http.StatusOK {
+			if r := f.ask(t, http.MethodGet, "/v2/x/y/blobs/"+d.Digest.String(), evil.Host()); r.status == http.StatusOK {
 				t.Errorf("converted ahead %v: a stranger reads %s: %s", ahead, d.MediaType, r.body)
 			}
 		}
@@ -75,9 +74,9 @@ func TestRecordOfOthers(t *testing.T) {
 	t.Parallel()
 	f, u := newFacade(t, remote.Options{}), newUpstream(t)
 	b := converttest.ModelPackRaw(converttest.Files(weights(1000)))
-	u.push("org/model", "v1", b)
+	u.Add("org/model", "v1", b)
 	m, made := u.ahead(t, "org/model", "v1")
-	u.setUser("org/model", "alice:s3cret")
+	u.SetUser("org/model", "alice:s3cret")
 	f.get(t, u, "org/model", "v1", basic("alice:s3cret")...)
 	d := digest.FromBytes(made)
 	before, err := f.h.Store.Catalog.Image(d)
@@ -89,7 +88,8 @@ func TestRecordOfOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	u.put("evil/x", "v1", changed, mediatype.OCIManifest)
+	u.Mount("org/model", "evil/x")
+	u.Put("evil/x", "v1", changed, mediatype.OCIManifest)
 	f.get(t, u, "evil/x", "v1")
 	after, err := f.h.Store.Catalog.Image(d)
 	if err != nil || before.Ahead != after.Ahead || before.Origin != after.Origin {
@@ -99,7 +99,7 @@ func TestRecordOfOthers(t *testing.T) {
 		t.Errorf("the image of the origin is %+v, %v", of, err)
 	}
 	for _, what := range []string{"manifests/" + d.String(), "blobs/" + m.Config.Digest.String()} {
-		if r := f.ask(t, http.MethodGet, "/v2/org/model/"+what, u.host(), basic("alice:s3cret")...); r.status != http.StatusOK {
+		if r := f.ask(t, http.MethodGet, "/v2/org/model/"+what, u.Host(), basic("alice:s3cret")...); r.status != http.StatusOK {
 			t.Errorf("%s: status %d: %s", what, r.status, r.body)
 		}
 	}
@@ -113,8 +113,10 @@ func TestImagesOfStrangers(t *testing.T) {
 		for _, repository := range []string{"aaa/m", "zzz/m"} {
 			f, u := newFacade(t, remote.Options{}), newUpstream(t)
 			f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Licenses: []string{"mit"}})
-			u.push("org/m", "v1", converttest.ModelPackRaw(converttest.Files(weights(1000))))
+			u.Add("org/m", "v1", converttest.ModelPackRaw(converttest.Files(weights(1000))))
 			m, _ := u.ahead(t, "org/m", "v1")
+			u.Mount("org/m", "team/m")
+			u.Mount("org/m", repository)
 			u.withConfig(t, "team/m", "v1", m, licence(tt.team))
 			for i := range 5 {
 				tag := fmt.Sprint("v", i)
@@ -125,7 +127,7 @@ func TestImagesOfStrangers(t *testing.T) {
 				f.get(t, u, repository, tag)
 			}
 			f.team(t, u, "v1")
-			_, err := f.h.Admit(t.Context(), registry.Candidate{Table: m.Layers[len(m.Layers)-1].Digest, Names: []string{u.host() + "/team/m"}})
+			_, err := f.h.Admit(t.Context(), registry.Candidate{Table: m.Layers[len(m.Layers)-1].Digest, Names: []string{u.Host() + "/team/m"}})
 			if (err == nil) != (tt.team == "mit") {
 				t.Errorf("%s of the team, %s of %s: %v", tt.team, tt.strangers, repository, err)
 			}
@@ -140,7 +142,7 @@ func TestConfigOfSigned(t *testing.T) {
 	f, u := newFacade(t, remote.Options{}), newUpstream(t)
 	key, files := f.signedFiles(t, signature.TypeCosign)
 	b := converttest.ModelPackRaw(files)
-	u.push("team/m", "v1", b)
+	u.Add("team/m", "v1", b)
 	u.cosign(t, key, b.Digest())
 	m, _ := u.ahead(t, "team/m", "v1")
 	u.withConfig(t, "team/m", "evil", m, func(c map[string]any) { c["descriptor"].(map[string]any)["title"] = "not signed" })
@@ -159,8 +161,8 @@ func TestBareConfig(t *testing.T) {
 	f, u := newFacade(t, remote.Options{}), newUpstream(t)
 	f.h.Origins = true
 	b := converttest.ModelPackRaw(converttest.Files(weights(1000)))
-	u.push("org/m", "v1", b)
-	if r := f.ask(t, http.MethodGet, "/v2/org/m/manifests/"+b.Digest().String(), u.host()); r.status != http.StatusOK {
+	u.Add("org/m", "v1", b)
+	if r := f.ask(t, http.MethodGet, "/v2/org/m/manifests/"+b.Digest().String(), u.Host()); r.status != http.StatusOK {
 		t.Fatalf("status %d: %s", r.status, r.body)
 	}
 	var m ocispec.Manifest
@@ -172,7 +174,7 @@ func TestBareConfig(t *testing.T) {
 			m := m
 			m.Config.MediaType = typ
 			d := u.withConfig(t, "org/m", "", m, func(c map[string]any) { c["config"].(map[string]any)[key] = []string{"x"} })
-			if r := f.ask(t, http.MethodGet, "/v2/org/m/manifests/"+d.String(), u.host()); r.status == http.StatusOK || !strings.Contains(strings.ToLower(string(r.body)), strings.ToLower(key)) {
+			if r := f.ask(t, http.MethodGet, "/v2/org/m/manifests/"+d.String(), u.Host()); r.status == http.StatusOK || !strings.Contains(strings.ToLower(string(r.body)), strings.ToLower(key)) {
 				t.Errorf("%s, %s: status %d: %s", key, typ, r.status, r.body)
 			}
 		}

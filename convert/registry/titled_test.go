@@ -25,15 +25,15 @@ func pushed(data string) *converttest.Built {
 func TestTitledArtifactsOnRequest(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
-	u.push("org/files", "v1", pushed("some weights"))
+	u.Add("org/files", "v1", pushed("some weights"))
 	b := pushed("other weights")
-	u.push("models/files", "v1", b)
+	u.Add("models/files", "v1", b)
 	image := converttest.Make(converttest.Spec{ConfigType: mediatype.OCIConfig, Config: "{}",
 		Layers: []converttest.Layer{{MediaType: mediatype.OCILayer, Data: "x", Annotations: map[string]string{mediatype.AnnotationTitle: "x"}}}})
-	u.push("models/image", "v1", image)
+	u.Add("models/image", "v1", image)
 	f := newFacade(t, remote.Options{})
 	f.h.Titled = func(repository string) bool {
-		return repository == u.host()+"/models/files" || repository == u.host()+"/models/image"
+		return repository == u.Host()+"/models/files" || repository == u.Host()+"/models/image"
 	}
 
 	converted := func(r reply) bool {
@@ -52,11 +52,11 @@ func TestTitledArtifactsOnRequest(t *testing.T) {
 	}
 	table := decode[ocispec.Manifest](t, got).Layers[1]
 	hydrate(t, f, u, "models/files", table.Digest, b)
-	if r := f.ask(t, http.MethodGet, "/v2/models/files/manifests/"+b.Digest().String(), u.host()); r.status < 400 {
+	if r := f.ask(t, http.MethodGet, "/v2/models/files/manifests/"+b.Digest().String(), u.Host()); r.status < 400 {
 		t.Errorf("the digest of the origin: status %d, %s", r.status, r.body)
 	}
 
-	ref, err := remote.NewRef(u.host(), "org/files", "v1")
+	ref, err := remote.NewRef(u.Host(), "org/files", "v1")
 	if err != nil {
 		t.Fatal(err)
 	}

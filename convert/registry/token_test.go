@@ -5,11 +5,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,60 +19,43 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// A hider is a registry with a token server that gives everybody a token, and refuses or hides manifests from those who
-// have no account.
-type hider struct {
-	*httptest.Server
-	status int // for nobody
-
-	mu    sync.Mutex
-	asked []string // guarded by mu: who asked for manifests
-}
-
 const hiderText = "no such thing for you"
 
-func newHider(t *testing.T, u *upstream, status int) *hider {
-	t.Helper()
-	g := &hider{status: status}
-	g.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/token" {
+// hide gives the registry a token server that gives everybody a token, and refuses or hides everything from those who
+// have no account.
+func (u *upstream) hide(status int) {
+	u.Before(func(w http.ResponseWriter, r *http.Request) bool {
+		token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+		switch {
+		case r.URL.Path == "/token":
 			who := "nobody"
 			password := r.PostFormValue("grant_type") == "password" && r.PostFormValue("username") == "alice" && r.PostFormValue("password") == "s3cret"
 			if password || r.PostFormValue("grant_type") == "refresh_token" && r.PostFormValue("refresh_token") == "identity" {
 				who = "account"
 			}
 			_ = json.NewEncoder(w).Encode(map[string]string{"token": who, "access_token": who})
-			return
-		}
-		token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
-		if token == "" {
-			w.Header().Set("WWW-Authenticate", `Bearer realm="`+g.URL+`/token",service="test"`)
+		case token == "":
+			w.Header().Set("WWW-Authenticate", `Bearer realm="`+u.URL+`/token",service="test"`)
 			w.WriteHeader(http.StatusUnauthorized)
-			return
-		}
-		if strings.Contains(r.URL.Path, "/manifests/") {
-			g.mu.Lock()
-			g.asked = append(g.asked, token)
-			g.mu.Unlock()
-		}
-		if token != "account" {
-			w.WriteHeader(g.status)
+		case token != "account":
+			w.WriteHeader(status)
 			fmt.Fprintf(w, `{"errors":[{"code":"DENIED","message":%q}]}`, hiderText)
-			return
+		default:
+			return false
 		}
-		u.ServeHTTP(w, r)
-	}))
-	t.Cleanup(g.Close)
-	return g
+		return true
+	})
 }
 
-// requests returns who asked for manifests, and forgets them.
-func (g *hider) requests() []string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	l := g.asked
-	g.asked = nil
-	return l
+// asked returns the tokens that manifests were asked for with, and forgets all requests.
+func (u *upstream) asked() (tokens []string) {
+	for _, r := range u.Requests() {
+		if token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "); token != "" && strings.Contains(r.URL.Path, "/manifests/") {
+			tokens = append(tokens, token)
+		}
+	}
+	u.Count("")
+	return tokens
 }
 
 // TestCallersSecret: with whatever status a registry refuses a stranger, it is asked with the credentials of the
@@ -89,10 +70,10 @@ func TestCallersSecret(t *testing.T) {
 			t.Run(fmt.Sprint(status, " ", kind), func(t *testing.T) {
 				t.Parallel()
 				u := newUpstream(t)
-				u.push("org/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(1007))))
-				u.put("org/image", "v1", ordinary(2), mediatype.OCIManifest)
-				g := newHider(t, u, status)
-				host := strings.TrimPrefix(g.URL, "http://")
+				u.Add("org/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(1007))))
+				u.Put("org/image", "v1", ordinary(2), mediatype.OCIManifest)
+				u.hide(status)
+				host := u.Host()
 				f := newFacade(t, remote.Options{})
 				for i, repository := range []string{"org/model", "org/image"} {
 					path := "/v2/" + repository + "/manifests/v1"
@@ -101,7 +82,7 @@ func TestCallersSecret(t *testing.T) {
 						t.Fatalf("%s without credentials: status %d, challenge %q", path, first.status, first.header.Get("WWW-Authenticate"))
 					}
 					// The registry is known to ask for a token after the first time.
-					if l, want := g.requests(), []string{"nobody"}[i:]; !slices.Equal(l, want) {
+					if l, want := u.asked(), []string{"nobody"}[i:]; !slices.Equal(l, want) {
 						t.Errorf("%s without credentials: asked as %q, want %q", path, l, want)
 					}
 					bearer := []string{"Authorization", "Bearer " + f.token(t, first, form)}
@@ -109,7 +90,7 @@ func TestCallersSecret(t *testing.T) {
 						t.Fatalf("%s with credentials: status %d: %s", path, got.status, got.body)
 					}
 					// Without credentials it is only asked whether everybody may have it, by HEAD.
-					if l := g.requests(); !slices.Equal(l, []string{"account", "nobody"}) {
+					if l := u.asked(); !slices.Equal(l, []string{"account", "nobody"}) {
 						t.Errorf("%s with credentials: asked as %q", path, l)
 					}
 					stranger := f.ask(t, http.MethodGet, path, host)
@@ -117,7 +98,7 @@ func TestCallersSecret(t *testing.T) {
 					if text := string(stranger.body); stranger.status != want || status != 401 && status != 404 && !strings.Contains(text, hiderText) {
 						t.Errorf("%s for a stranger after that: status %d: %s", path, stranger.status, text)
 					}
-					g.requests()
+					u.asked()
 				}
 				if im := onlyImage(t, f); !slices.Equal(im.PrivateNames, []string{host + "/org/model"}) || !slices.Equal(registry.Names(im), im.PrivateNames) {
 					t.Errorf("private names %q", im.PrivateNames)
@@ -134,36 +115,36 @@ func TestCallersSecret(t *testing.T) {
 func TestTokens(t *testing.T) {
 	u, other := newUpstream(t), newUpstream(t)
 	for _, u := range []*upstream{u, other} {
-		u.push("org/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(1007))))
-		u.users["org/model"] = "alice:s3cret"
+		u.Add("org/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(1007))))
+		u.SetUser("org/model", "alice:s3cret")
 	}
 	f := newFacade(t, remote.Options{})
 	const path = "/v2/org/model/manifests/v1"
 	form := url.Values{"grant_type": {"password"}, "username": {"alice"}, "password": {"s3cret"}}
-	token := f.token(t, f.askOnce(t, http.MethodGet, path, u.host()), form)
-	if strings.Contains(token, "s3cret") || strings.Contains(token, "alice") || token == f.token(t, f.askOnce(t, http.MethodGet, path, u.host()), form) {
+	token := f.token(t, f.askOnce(t, http.MethodGet, path, u.Host()), form)
+	if strings.Contains(token, "s3cret") || strings.Contains(token, "alice") || token == f.token(t, f.askOnce(t, http.MethodGet, path, u.Host()), form) {
 		t.Errorf("token %q", token)
 	}
 	ask := func(host, token string) reply {
 		return f.askOnce(t, http.MethodGet, path, host, "Authorization", "Bearer "+token)
 	}
-	if got := ask(u.host(), token); got.status != http.StatusOK {
+	if got := ask(u.Host(), token); got.status != http.StatusOK {
 		t.Fatalf("status %d: %s", got.status, got.body)
 	}
-	other.count("")
+	other.Count("")
 	for name, got := range map[string]reply{
-		"another registry": ask(other.host(), token), "changed": ask(u.host(), token[:len(token)-4]+"AAAA"), "invented": ask(u.host(), "x"),
-		"of another process": newFacade(t, remote.Options{}).askOnce(t, http.MethodGet, path, u.host(), "Authorization", "Bearer "+token),
+		"another registry": ask(other.Host(), token), "changed": ask(u.Host(), token[:len(token)-4]+"AAAA"), "invented": ask(u.Host(), "x"),
+		"of another process": newFacade(t, remote.Options{}).askOnce(t, http.MethodGet, path, u.Host(), "Authorization", "Bearer "+token),
 	} {
 		if got.status != http.StatusUnauthorized || !strings.Contains(got.header.Get("WWW-Authenticate"), "error=") {
 			t.Errorf("%s: status %d, challenge %q", name, got.status, got.header.Get("WWW-Authenticate"))
 		}
 	}
-	if n := other.count(""); n != 0 {
+	if n := other.Count(""); n != 0 {
 		t.Errorf("%d requests to a registry that the token is not for", n)
 	}
 	defer registry.SetTokenTime(-time.Second)()
-	resp, err := f.Client().PostForm(f.URL+"/token", url.Values{"grant_type": {"password"}, "username": {"alice"}, "password": {"s3cret"}, "service": {u.host()}})
+	resp, err := f.Client().PostForm(f.URL+"/token", url.Values{"grant_type": {"password"}, "username": {"alice"}, "password": {"s3cret"}, "service": {u.Host()}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +153,7 @@ func TestTokens(t *testing.T) {
 	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
 		t.Fatal(err)
 	}
-	if got := ask(u.host(), answer.Token); got.status != http.StatusUnauthorized {
+	if got := ask(u.Host(), answer.Token); got.status != http.StatusUnauthorized {
 		t.Errorf("an expired token: status %d", got.status)
 	}
 	for _, form := range []url.Values{nil, {"grant_type": {"client_credentials"}}, {"grant_type": {"password"}, "password": {strings.Repeat("x", 64<<10)}}} {
@@ -197,9 +178,9 @@ func TestResolver(t *testing.T) {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			t.Parallel()
 			u := newUpstream(t)
-			u.push("org/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(1007))))
-			g := newHider(t, u, status)
-			host, f := strings.TrimPrefix(g.URL, "http://"), newFacade(t, remote.Options{})
+			u.Add("org/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(1007))))
+			u.hide(status)
+			host, f := u.Host(), newFacade(t, remote.Options{})
 			for _, tt := range []struct{ user, secret, want string }{
 				{"", "", map[int]string{401: "imagePullSecrets", 403: hiderText, 404: "not found", 429: hiderText}[status]},
 				{"alice", "wrong", map[int]string{401: "use other credentials", 403: hiderText, 404: "not found", 429: hiderText}[status]},
@@ -209,7 +190,7 @@ func TestResolver(t *testing.T) {
 				if status == 429 && tt.secret == "wrong" {
 					continue // not a stranger: the registry is asked again, for ten seconds
 				}
-				g.requests()
+				u.asked()
 				r := docker.NewResolver(docker.ResolverOptions{Hosts: func(string) ([]docker.RegistryHost, error) {
 					creds := docker.WithAuthCreds(func(string) (string, string, error) { return tt.user, tt.secret, nil })
 					return []docker.RegistryHost{{
@@ -218,7 +199,7 @@ func TestResolver(t *testing.T) {
 					}}, nil
 				}})
 				name, d, err := r.Resolve(t.Context(), host+"/org/model:v1")
-				if l := g.requests(); status == 429 && len(l) > 3 {
+				if l := u.asked(); status == 429 && len(l) > 3 {
 					t.Errorf("%q %q: %d requests: %q", tt.user, tt.secret, len(l), l)
 				}
 				if tt.want != "" {

@@ -41,8 +41,9 @@ func TestDigestOfModel(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			u := newUpstream(t)
-			d := u.push("org/model", "v1", tt.b)
-			u.setUser("org/model", tt.user)
+			u.Add("org/model", "v1", tt.b)
+			d := tt.b.Digest()
+			u.SetUser("org/model", tt.user)
 			f := newFacade(t, remote.Options{})
 			f.h.Origins = !tt.off
 			var header []string
@@ -51,7 +52,7 @@ func TestDigestOfModel(t *testing.T) {
 			}
 			path := "/v2/org/model/manifests/" + d.String()
 			for range 2 { // the second time from what is remembered
-				head, got := f.ask(t, http.MethodHead, path, u.host(), header...), f.ask(t, http.MethodGet, path, u.host(), header...)
+				head, got := f.ask(t, http.MethodHead, path, u.Host(), header...), f.ask(t, http.MethodGet, path, u.Host(), header...)
 				if tt.refused == "" {
 					if got.status != http.StatusOK || !bytes.Equal(got.body, tt.b.Manifest) || head.header.Get("Docker-Content-Digest") != d.String() {
 						t.Errorf("got %d %s, HEAD %v", got.status, got.body, head.header)
@@ -80,14 +81,14 @@ func TestOrigin(t *testing.T) {
 	u, other := newUpstream(t), newUpstream(t)
 	b := converttest.ModelPackRaw(converttest.Files(weights(1001)))
 	for _, r := range []string{"org/open", "org/closed", "org/known"} {
-		u.push(r, "v1", b)
+		u.Add(r, "v1", b)
 	}
-	u.setUser("org/closed", "alice:s3cret")
-	other.push("org/image", "v1", converttest.ModelPackRaw(converttest.Files(weights(1002))))
+	u.SetUser("org/closed", "alice:s3cret")
+	other.Add("org/image", "v1", converttest.ModelPackRaw(converttest.Files(weights(1002))))
 	f := newFacade(t, remote.Options{})
 	f.get(t, u, "org/known", "v1")
 	f.get(t, u, "org/closed", "v1", basic("alice:s3cret")...)
-	names := []string{u.host() + "/org/closed", u.host() + "/org/open", other.host() + "/org/image", u.host() + "/org/known"}
+	names := []string{u.Host() + "/org/closed", u.Host() + "/org/open", other.Host() + "/org/image", u.Host() + "/org/known"}
 	made, err := f.h.Made(b.Digest())
 	if err != nil {
 		t.Fatal(err)
@@ -102,8 +103,8 @@ func TestOrigin(t *testing.T) {
 	if _, public, err := f.h.Origin(t.Context(), b.Digest(), made, names, false); err != nil || len(public) != 2 {
 		t.Errorf("of what is recorded: got %v, %v", public, err)
 	}
-	u.count("")
-	if _, public, err := f.h.Origin(t.Context(), b.Digest(), made, append(names, other.host()+"/org/hangs"), false); err != nil || len(public) != 2 || u.count("")+other.count("org/hangs") > 0 {
+	u.Count("")
+	if _, public, err := f.h.Origin(t.Context(), b.Digest(), made, append(names, other.Host()+"/org/hangs"), false); err != nil || len(public) != 2 || u.Count("")+other.Count("org/hangs") > 0 {
 		t.Errorf("registries are asked although a name is known: got %v, %v", public, err)
 	}
 	for _, s := range f.h.PublicSources(im, names...) {
@@ -138,19 +139,19 @@ func TestDigestOfIndex(t *testing.T) {
 			t.Parallel()
 			u := newUpstream(t)
 			for _, b := range []*converttest.Built{one, two, docker} {
-				u.push("org/model", "", b)
+				u.Add("org/model", "", b)
 			}
 			index := indexOf(tt.entries...)
-			d := u.put("org/model", "v1", index, mediatype.OCIIndex)
-			u.setUser("org/model", "alice:s3cret")
+			d := u.Put("org/model", "v1", index, mediatype.OCIIndex)
+			u.SetUser("org/model", "alice:s3cret")
 			f := newFacade(t, remote.Options{})
 			f.h.Origins = true
 			path := "/v2/org/model/manifests/" + d.String()
-			if got := f.ask(t, http.MethodGet, path, u.host()); got.status != http.StatusUnauthorized {
+			if got := f.ask(t, http.MethodGet, path, u.Host()); got.status != http.StatusUnauthorized {
 				t.Errorf("without credentials: status %d", got.status)
 			}
 			for range 2 {
-				got := f.ask(t, http.MethodGet, path, u.host(), basic("alice:s3cret")...)
+				got := f.ask(t, http.MethodGet, path, u.Host(), basic("alice:s3cret")...)
 				if tt.refused != "" {
 					if text := got.errorText(t); got.status != http.StatusForbidden || !strings.Contains(text, tt.refused) || !strings.Contains(text, "pin the converted image") {
 						t.Errorf("got %d %q", got.status, text)
@@ -162,7 +163,7 @@ func TestDigestOfIndex(t *testing.T) {
 				}
 			}
 			made, err := f.h.Made(d)
-			if err != nil || made.Origin.Digest != d || made.Read[u.host()+"/org/model"].IsZero() {
+			if err != nil || made.Origin.Digest != d || made.Read[u.Host()+"/org/model"].IsZero() {
 				t.Errorf("made %+v, %v", made, err)
 			}
 		})
@@ -176,15 +177,15 @@ func TestRead(t *testing.T) {
 	u := newUpstream(t)
 	b := converttest.ModelPackRaw(converttest.Files(weights(1006)))
 	for _, r := range []string{"org/open", "org/closed", "org/nodes"} {
-		u.push(r, "v1", b)
+		u.Add(r, "v1", b)
 	}
-	u.setUser("org/closed", "alice:s3cret")
-	u.setUser("org/nodes", "alice:s3cret")
+	u.SetUser("org/closed", "alice:s3cret")
+	u.SetUser("org/nodes", "alice:s3cret")
 	f := newFacade(t, remote.Options{Credentials: func(string, string) (remote.Credentials, error) {
 		return remote.Credentials{Username: "alice", Secret: "s3cret"}, nil
 	}})
 	f.h.Origins = true
-	if _, err := f.h.Convert(t.Context(), remote.Ref{Host: u.host(), Repository: "org/nodes", Tag: "v1"}); err != nil {
+	if _, err := f.h.Convert(t.Context(), remote.Ref{Host: u.Host(), Repository: "org/nodes", Tag: "v1"}); err != nil {
 		t.Fatal(err)
 	}
 	read := func() []string {
@@ -197,7 +198,7 @@ func TestRead(t *testing.T) {
 	}
 	ask := func(repository string) {
 		t.Helper()
-		if got := f.ask(t, http.MethodGet, "/v2/"+repository+"/manifests/"+b.Digest().String(), u.host(), basic("alice:s3cret")...); got.status != http.StatusOK {
+		if got := f.ask(t, http.MethodGet, "/v2/"+repository+"/manifests/"+b.Digest().String(), u.Host(), basic("alice:s3cret")...); got.status != http.StatusOK {
 			t.Fatalf("%s: status %d", repository, got.status)
 		}
 	}
@@ -206,10 +207,10 @@ func TestRead(t *testing.T) {
 		t.Errorf("with credentials of the node, and without: %q", got)
 	}
 	ask("org/closed")
-	if diff := cmp.Diff([]string{u.host() + "/org/closed"}, read()); diff != "" {
+	if diff := cmp.Diff([]string{u.Host() + "/org/closed"}, read()); diff != "" {
 		t.Errorf("names (-want +got):\n%s", diff)
 	}
-	u.setUser("org/closed", "")
+	u.SetUser("org/closed", "")
 	f.get(t, u, "org/closed", "v1")
 	if got := read(); len(got) > 0 {
 		t.Errorf("of a repository that became public: %q", got)

@@ -1,7 +1,6 @@
 package registry_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -13,12 +12,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
-	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/pullsecret"
 	"github.com/ballast-dev/ballast/convert/registry"
+	"github.com/ballast-dev/ballast/convert/registrytest"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
@@ -27,145 +25,26 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// An upstream is a registry over real HTTP.
-type upstream struct {
-	*httptest.Server
+// An upstream is a registry.
+type upstream struct{ *registrytest.Server }
 
-	// quirks makes it behave like the registry of Ollama.
-	quirks bool
-
-	mu        sync.Mutex
-	manifests map[string]served // "repository@digest" and "repository:tag"
-	blobs     map[digest.Digest][]byte
-	users     map[string]string // by repository: "user:password" that is needed
-	referrers map[string][]byte // lists, by "repository@digest"
-	tags      []string          // listed of every repository; nil: there is no such list
-	status    int               // if not 0, of every answer
-	requests  []string
-}
-
-type served struct {
-	bytes     []byte
-	mediaType string
-}
-
-func newUpstream(t testing.TB) *upstream {
-	u := &upstream{manifests: map[string]served{}, blobs: map[digest.Digest][]byte{}, users: map[string]string{}, referrers: map[string][]byte{}}
-	u.Server = httptest.NewServer(u)
-	t.Cleanup(u.Close)
-	return u
-}
-
-func (u *upstream) host() string { return strings.TrimPrefix(u.URL, "http://") }
+func newUpstream(t testing.TB) *upstream { return &upstream{registrytest.New(t)} }
 
 func (u *upstream) ref(t testing.TB, repository, tag string) remote.Ref {
 	t.Helper()
-	ref, err := remote.NewRef(u.host(), repository, tag)
+	ref, err := remote.NewRef(u.Host(), repository, tag)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return ref
 }
 
-// push puts an artifact under a tag.
-func (u *upstream) push(repository, tag string, b *converttest.Built) digest.Digest {
-	for d, p := range b.Blobs {
-		u.blobs[d] = p
-	}
-	return u.put(repository, tag, b.Manifest, b.MediaType)
-}
-
-// setUser sets the credentials ("user:password") that a repository requires; none if user is empty.
-func (u *upstream) setUser(repository, user string) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.users[repository] = user
-}
-
-func (u *upstream) put(repository, tag string, p []byte, mediaType string) digest.Digest {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	d := digest.FromBytes(p)
-	u.manifests[repository+"@"+d.String()] = served{p, mediaType}
-	if tag != "" {
-		u.manifests[repository+":"+tag] = served{p, mediaType}
-	}
-	return d
-}
-
-// count returns the requests whose path has s in it, and forgets all.
-func (u *upstream) count(s string) int {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	n := 0
-	for _, r := range u.requests {
-		if strings.Contains(r, s) {
-			n++
-		}
-	}
-	u.requests = nil
-	return n
-}
-
-func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.requests = append(u.requests, r.Method+" "+r.URL.Path)
-	path, rest := r.URL.Path[:strings.LastIndex(r.URL.Path, "/")], r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
-	repository, ok := strings.CutSuffix(strings.TrimPrefix(path, "/v2/"), "/manifests")
-	sep := ":"
-	if !ok {
-		repository = strings.TrimSuffix(repository, "/blobs")
-	}
-	if u.status != 0 {
+// failing is a hook that answers all requests with a status.
+func failing(status int) registrytest.Hook {
+	return func(w http.ResponseWriter, _ *http.Request) bool {
 		w.Header().Set("Retry-After", "17")
-		w.WriteHeader(u.status)
-		return
-	}
-	if want := u.users[repository]; want != "" {
-		if user, pw, _ := r.BasicAuth(); user+":"+pw != want {
-			w.Header().Set("WWW-Authenticate", `Basic realm="upstream"`)
-			w.WriteHeader(http.StatusUnauthorized)
-			return
-		}
-	}
-	if u.tags != nil && strings.HasSuffix(repository, "/tags") {
-		json.NewEncoder(w).Encode(map[string]any{"tags": u.tags})
-		return
-	}
-	if of, isList := strings.CutSuffix(repository, "/referrers"); isList {
-		if u.referrers[of+"@"+rest] == nil {
-			http.NotFound(w, r)
-			return
-		}
-		w.Write(u.referrers[of+"@"+rest])
-		return
-	}
-	if !ok {
-		p, found := u.blobs[digest.Digest(rest)]
-		if !found {
-			http.NotFound(w, r)
-			return
-		}
-		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(p))
-		return
-	}
-	if strings.Contains(rest, ":") {
-		sep = "@"
-	}
-	m, found := u.manifests[repository+sep+rest]
-	switch {
-	case u.quirks && (r.Method != http.MethodGet || sep == "@"):
-		w.WriteHeader(http.StatusMethodNotAllowed)
-	case !found:
-		http.NotFound(w, r)
-	case u.quirks:
-		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		w.Write(m.bytes)
-	default:
-		w.Header().Set("Content-Type", m.mediaType)
-		w.Header().Set("Docker-Content-Digest", digest.FromBytes(m.bytes).String())
-		w.Write(m.bytes)
+		w.WriteHeader(status)
+		return true
 	}
 }
 
@@ -307,7 +186,7 @@ func (f *facade) askOnce(t testing.TB, method, path, ns string, header ...string
 // get asks for a manifest and fails the test if the answer is not 200.
 func (f *facade) get(t testing.TB, u *upstream, repository, object string, header ...string) reply {
 	t.Helper()
-	r := f.ask(t, http.MethodGet, "/v2/"+repository+"/manifests/"+object, u.host(), header...)
+	r := f.ask(t, http.MethodGet, "/v2/"+repository+"/manifests/"+object, u.Host(), header...)
 	if r.status != http.StatusOK {
 		t.Fatalf("%s %s: status %d: %s", repository, object, r.status, r.body)
 	}

@@ -24,15 +24,15 @@ func TestReadBlob(t *testing.T) {
 	content := random(1000)
 	d := u.putBlob(content)
 	wrong := digest.FromString("wrong")
-	u.blobs[wrong.String()] = content
+	u.Serve("/v2/org/model/blobs/"+wrong.String(), content)
 	var fail atomic.Int64
-	u.before = func(w http.ResponseWriter, r *http.Request) bool {
+	u.Before(func(w http.ResponseWriter, r *http.Request) bool {
 		if fail.Add(-1) >= 0 {
 			w.WriteHeader(503)
 			return true
 		}
 		return false
-	}
+	})
 	a := u.repository(t, remote.Options{}, nil).Artifact(remote.Manifest{Bytes: []byte("{}")})
 	if diff := cmp.Diff(a.Manifest(), []byte("{}")); diff != "" {
 		t.Errorf("Manifest (-got +want):\n%s", diff)
@@ -100,11 +100,11 @@ func TestBlobAt(t *testing.T) {
 			u := newUpstream(t)
 			d := u.putBlob(tt.blob)
 			if !tt.ranges {
-				u.before = func(w http.ResponseWriter, r *http.Request) bool {
+				u.Before(func(w http.ResponseWriter, r *http.Request) bool {
 					w.Header().Set("Content-Length", fmt.Sprint(len(tt.blob)))
 					w.Write(tt.blob)
 					return true
-				}
+				})
 			}
 			a := u.repository(t, remote.Options{}, nil).Artifact(remote.Manifest{})
 			r, err := a.BlobAt(t.Context(), ocispec.Descriptor{Digest: d, Size: int64(len(tt.blob))})
@@ -119,7 +119,7 @@ func TestBlobAt(t *testing.T) {
 			if len(members) != tt.members {
 				t.Errorf("%d members, want %d", len(members), tt.members)
 			}
-			if n := len(u.requests()); n > tt.most {
+			if n := len(u.Requests()); n > tt.most {
 				t.Errorf("%d requests, want at most %d", n, tt.most)
 			}
 		})
@@ -161,10 +161,10 @@ func TestBlobAtWithoutRanges(t *testing.T) {
 	u := newUpstream(t)
 	content := random(3 << 20)
 	d := digest.FromBytes(content)
-	u.before = func(w http.ResponseWriter, r *http.Request) bool {
+	u.Before(func(w http.ResponseWriter, r *http.Request) bool {
 		w.Write(content)
 		return true
-	}
+	})
 	a := u.repository(t, remote.Options{}, nil).Artifact(remote.Manifest{})
 	r, err := a.BlobAt(t.Context(), ocispec.Descriptor{Digest: d, Size: int64(len(content))})
 	if err != nil {
@@ -176,7 +176,7 @@ func TestBlobAtWithoutRanges(t *testing.T) {
 			t.Errorf("ReadAt(%d): %v", off, err)
 		}
 	}
-	if n := len(u.requests()); n != 2 {
+	if n := len(u.Requests()); n != 2 {
 		t.Errorf("%d requests, want 2", n)
 	}
 	if _, err := r.ReadAt(p, 500_000); !errdefs.IsNotImplemented(err) {
@@ -188,11 +188,11 @@ func TestBlobAtTruncated(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
 	content := random(1 << 20)
-	u.before = func(w http.ResponseWriter, r *http.Request) bool {
+	u.Before(func(w http.ResponseWriter, r *http.Request) bool {
 		w.Header().Set("Content-Length", fmt.Sprint(len(content)))
 		w.Write(content[:200_000])
 		return true
-	}
+	})
 	a := u.repository(t, remote.Options{}, nil).Artifact(remote.Manifest{})
 	r, err := a.BlobAt(t.Context(), ocispec.Descriptor{Digest: digest.FromBytes(content), Size: int64(len(content))})
 	if err != nil {

@@ -19,8 +19,8 @@ const secret = "s3cr3t-value"
 func TestBasicAuth(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
-	u.manifests["latest"] = manifestBytes("x")
-	u.before = func(w http.ResponseWriter, r *http.Request) bool {
+	u.putManifest("latest", manifestBytes("x"))
+	u.Before(func(w http.ResponseWriter, r *http.Request) bool {
 		if user, pw, _ := r.BasicAuth(); user == "alice" && pw == secret {
 			return false
 		}
@@ -29,13 +29,13 @@ func TestBasicAuth(t *testing.T) {
 		// A registry whose error repeats the credentials that it received.
 		fmt.Fprintf(w, `{"errors":[{"code":"UNAUTHORIZED","message":"not %s"}]}`, r.Header.Get("Authorization"))
 		return true
-	}
+	})
 	good := &remote.Credentials{Username: "alice", Secret: secret}
 	if _, err := u.repository(t, remote.Options{}, good).Manifest(t.Context(), "latest"); err != nil {
 		t.Errorf("with credentials of the caller: %v", err)
 	}
 	o := remote.Options{Credentials: func(host, _ string) (remote.Credentials, error) {
-		if host == u.host() {
+		if host == u.Host() {
 			return *good, nil
 		}
 		return remote.Credentials{}, nil
@@ -51,7 +51,7 @@ func TestBasicAuth(t *testing.T) {
 	// A caller without credentials does not get those of the node, unless they are shared.
 	_, err = repositoryOf(t, c, u.ref(t, "latest"), nil).Manifest(t.Context(), "latest")
 	mustRefuse(t, err, errdefs.IsUnauthorized, "imagePullSecrets")
-	o.Shared = func(host string) bool { return host == u.host() }
+	o.Shared = func(host string) bool { return host == u.Host() }
 	if _, err := u.repository(t, o, nil).Manifest(t.Context(), "latest"); err != nil {
 		t.Errorf("with shared credentials: %v", err)
 	}
@@ -68,7 +68,7 @@ func (u *upstream) bearer(realm string, check func(r *http.Request) bool) (token
 	tokens = new(atomic.Int64)
 	var mu sync.Mutex
 	valid := map[string]bool{}
-	u.before = func(w http.ResponseWriter, r *http.Request) bool {
+	u.Before(func(w http.ResponseWriter, r *http.Request) bool {
 		if r.URL.Path == "/token" {
 			if err := r.ParseForm(); err != nil || !check(r) {
 				w.WriteHeader(401)
@@ -90,7 +90,7 @@ func (u *upstream) bearer(realm string, check func(r *http.Request) bool) (token
 		w.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer realm=%q,service="svc",scope="repository:org/model:pull"`, realm))
 		w.WriteHeader(401)
 		return true
-	}
+	})
 	return tokens
 }
 
@@ -119,7 +119,7 @@ func TestBearerAuth(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			u := newUpstream(t)
-			u.manifests["latest"] = manifestBytes("x")
+			u.putManifest("latest", manifestBytes("x"))
 			tokens := u.bearer(u.URL+"/token", tt.check)
 			r := u.repository(t, remote.Options{}, tt.creds)
 			for range 3 {
@@ -147,7 +147,7 @@ func TestBearerRefused(t *testing.T) {
 	u := newUpstream(t)
 	u.bearer(u.URL+"/token", func(*http.Request) bool { return false })
 	_, err := u.repository(t, remote.Options{}, &remote.Credentials{Username: "alice", Secret: secret}).Manifest(t.Context(), "latest")
-	mustRefuse(t, err, errdefs.IsUnauthorized, "the token server of "+u.host()+" answered 401; use other credentials")
+	mustRefuse(t, err, errdefs.IsUnauthorized, "the token server of "+u.Host()+" answered 401; use other credentials")
 	if strings.Contains(err.Error(), secret) {
 		t.Errorf("the error contains the secret: %v", err)
 	}
@@ -159,7 +159,7 @@ func TestEchoedSecrets(t *testing.T) {
 	const header = "of-hosts-toml"
 	for _, status := range []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests, http.StatusInternalServerError} {
 		u := newUpstream(t)
-		u.before = func(w http.ResponseWriter, r *http.Request) bool {
+		u.Before(func(w http.ResponseWriter, r *http.Request) bool {
 			user, password, ok := r.BasicAuth()
 			if !ok {
 				w.Header().Set("WWW-Authenticate", `Basic realm="x"`)
@@ -169,8 +169,8 @@ func TestEchoedSecrets(t *testing.T) {
 			w.WriteHeader(status)
 			fmt.Fprintf(w, `{"errors":[{"code":"X","message":"got %s, %s, %s, %s"}]}`, r.Header.Get("Authorization"), user, password, r.Header.Get("X-Key"))
 			return true
-		}
-		dir := hostsDir(t, u.host(), "server = \""+u.URL+"\"\n[header]\nX-Key = \""+header+"\"\n")
+		})
+		dir := hostsDir(t, u.Host(), "server = \""+u.URL+"\"\n[header]\nX-Key = \""+header+"\"\n")
 		_, err := u.repository(t, remote.Options{HostsDir: dir}, &remote.Credentials{Username: "alice", Secret: secret}).Manifest(t.Context(), "latest")
 		if err == nil || !strings.Contains(err.Error(), "got") {
 			t.Fatalf("%d: %v", status, err)
@@ -192,8 +192,8 @@ func TestTokenSize(t *testing.T) {
 		good bool
 	}{{1000, true}, {2 << 20, false}} {
 		u := newUpstream(t)
-		u.manifests["latest"] = manifestBytes("x")
-		u.before = func(w http.ResponseWriter, r *http.Request) bool {
+		u.putManifest("latest", manifestBytes("x"))
+		u.Before(func(w http.ResponseWriter, r *http.Request) bool {
 			switch {
 			case r.URL.Path == "/token":
 				fmt.Fprintf(w, `{"pad":%q,"token":"t"}`, strings.Repeat("x", tt.size))
@@ -204,7 +204,7 @@ func TestTokenSize(t *testing.T) {
 				return false
 			}
 			return true
-		}
+		})
 		if _, err := u.repository(t, remote.Options{}, nil).Manifest(t.Context(), "latest"); (err == nil) != tt.good {
 			t.Errorf("an answer of %d bytes: %v", tt.size, err)
 		}
@@ -216,12 +216,12 @@ func TestRealmRefused(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int64
 	other := newUpstream(t)
-	other.before = func(w http.ResponseWriter, r *http.Request) bool {
+	other.Before(func(w http.ResponseWriter, r *http.Request) bool {
 		asked.Add(1)
 		fmt.Fprint(w, `{"token":"x"}`)
 		return true
-	}
-	_, port, _ := strings.Cut(other.host(), ":")
+	})
+	_, port, _ := strings.Cut(other.Host(), ":")
 	for _, tt := range []struct{ name, realm, want string }{
 		{"metadata", "https://169.254.169.254/token", "not public"},
 		{"private", "https://10.0.0.1/token", "not public"},
@@ -231,7 +231,7 @@ func TestRealmRefused(t *testing.T) {
 		{"localhost by name", "https://localhost:" + port + "/token", "internal"},
 		{"cluster service", "https://auth.kube-system.svc/token", "internal"},
 		{"other loopback", "https://127.0.0.2:" + port + "/token", "not public"},
-		{"user name", "http://u:" + secret + "@" + other.host() + "/token", "user name"},
+		{"user name", "http://u:" + secret + "@" + other.Host() + "/token", "user name"},
 		{"file", "file:///etc/passwd", "not a URL"},
 		{"ftp", "ftp://auth.example.com/token", "scheme"},
 		{"relative", "/token", "not a URL"},
@@ -261,7 +261,7 @@ func TestRealmDowngradeRefused(t *testing.T) {
 	u.bearer(plain.URL+"/token", nil)
 	_, err := u.repository(t, remote.Options{}, &remote.Credentials{Username: "alice", Secret: secret}).Manifest(t.Context(), "latest")
 	mustRefuse(t, err, errdefs.IsPermissionDenied, "not https")
-	if n := len(plain.requests()); n != 0 {
+	if n := len(plain.Requests()); n != 0 {
 		t.Errorf("the token server got %d requests", n)
 	}
 }
@@ -291,16 +291,16 @@ func TestRealmHostile(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			u := newUpstream(t)
-			u.manifests["latest"] = manifestBytes("x")
+			u.putManifest("latest", manifestBytes("x"))
 			u.bearer(u.URL+"/token", nil)
-			challenge := u.before
-			u.before = func(w http.ResponseWriter, r *http.Request) bool {
+			challenge := u.Before(nil)
+			u.Before(func(w http.ResponseWriter, r *http.Request) bool {
 				if r.URL.Path == "/token" {
 					tt.answer(w)
 					return true
 				}
 				return challenge(w, r)
-			}
+			})
 			if _, err := u.repository(t, remote.Options{}, &remote.Credentials{Username: "a", Secret: secret}).Manifest(t.Context(), "latest"); err == nil {
 				t.Error("no error")
 			} else if strings.Contains(err.Error(), secret) || strings.Contains(err.Error(), "aaaaaaaaaa") {
@@ -308,7 +308,7 @@ func TestRealmHostile(t *testing.T) {
 			}
 		})
 	}
-	if n := len(thief.requests()); n != 0 {
+	if n := len(thief.Requests()); n != 0 {
 		t.Errorf("the redirect of a token server was followed %d times", n)
 	}
 }

@@ -52,8 +52,8 @@ func TestFetch(t *testing.T) {
 	if _, _, err := r.Fetch(t.Context(), digest.FromString("none"), 10, 0, 5); !errdefs.IsNotFound(err) {
 		t.Errorf("a missing blob: %v", err)
 	}
-	for _, s := range u.requests() {
-		if got := s.header.Get("Accept-Encoding"); got != "identity" {
+	for _, s := range u.Requests() {
+		if got := s.Header.Get("Accept-Encoding"); got != "identity" {
 			t.Errorf("Accept-Encoding is %q", got)
 		}
 	}
@@ -103,13 +103,13 @@ func TestFetchResponses(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			u := newUpstream(t)
-			u.before = func(w http.ResponseWriter, r *http.Request) bool {
+			u.Before(func(w http.ResponseWriter, r *http.Request) bool {
 				if got := r.Header.Get("Range"); got != "bytes=10-19" {
 					t.Errorf("Range is %q", got)
 				}
 				tt.answer(w)
 				return true
-			}
+			})
 			got, start, err := fetch(t.Context(), u.repository(t, remote.Options{}, nil), d, 100, 10, 10)
 			if tt.want == nil {
 				if err == nil {
@@ -136,7 +136,7 @@ func TestFetchStall(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			u := newUpstream(t)
-			u.before = func(w http.ResponseWriter, r *http.Request) bool {
+			u.Before(func(w http.ResponseWriter, r *http.Request) bool {
 				w.Header().Set("Content-Length", "100000")
 				w.Write(random(5000))
 				for w.(http.Flusher).Flush(); r.Context().Err() == nil; time.Sleep(20 * time.Millisecond) {
@@ -146,7 +146,7 @@ func TestFetchStall(t *testing.T) {
 					}
 				}
 				return true
-			}
+			})
 			r := u.repository(t, remote.Options{Stall: stall}, nil)
 			start := time.Now()
 			got, _, err := fetch(t.Context(), r, digest.FromString("x"), 100_000, 0, 100_000)
@@ -184,7 +184,7 @@ func TestSlowReaderDoesNotStall(t *testing.T) {
 func TestFetchCancel(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
-	u.before = func(w http.ResponseWriter, r *http.Request) bool { <-r.Context().Done(); return true }
+	u.Before(func(w http.ResponseWriter, r *http.Request) bool { <-r.Context().Done(); return true })
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	_, _, err := u.repository(t, remote.Options{}, nil).Fetch(ctx, digest.FromString("x"), 10, 0, 5)
@@ -195,14 +195,14 @@ func TestFetchCancel(t *testing.T) {
 
 // redirecting makes u redirect blobs to target plus the path.
 func redirecting(u *upstream, status int, target string) {
-	u.before = func(w http.ResponseWriter, r *http.Request) bool {
+	u.Before(func(w http.ResponseWriter, r *http.Request) bool {
 		if !strings.Contains(r.URL.Path, "/blobs/") {
 			return false
 		}
 		w.Header().Set("Location", target+r.URL.Path+"?X-Signature="+secret)
 		w.WriteHeader(status)
 		return true
-	}
+	})
 }
 
 // TestRedirectWithoutCredentials checks that credentials are not sent to the target of a redirect, and that the
@@ -216,17 +216,17 @@ func TestRedirectWithoutCredentials(t *testing.T) {
 			content := random(1000)
 			d := cdn.putBlob(content)
 			redirecting(u, status, cdn.URL)
-			follow := u.before
-			u.before = func(w http.ResponseWriter, r *http.Request) bool {
+			follow := u.Before(nil)
+			u.Before(func(w http.ResponseWriter, r *http.Request) bool {
 				if r.Header.Get("Authorization") == "" {
 					w.Header().Set("WWW-Authenticate", "Basic")
 					w.WriteHeader(401)
 					return true
 				}
 				return follow(w, r)
-			}
+			})
 			dir := hostsDir(t, "registry.example", "server = \""+u.URL+"\"\n[header]\nX-Api-Key = \""+secret+"\"\nCookie = \"c="+secret+"\"\n")
-			c := newClient(t, remote.Options{HostsDir: dir, AllowHosts: []string{cdn.host()}})
+			c := newClient(t, remote.Options{HostsDir: dir, AllowHosts: []string{cdn.Host()}})
 			ref, err := remote.NewRef("registry.example", "org/model", "latest")
 			if err != nil {
 				t.Fatal(err)
@@ -238,14 +238,14 @@ func TestRedirectWithoutCredentials(t *testing.T) {
 					t.Fatalf("got %d bytes, %v", len(got), err)
 				}
 			}
-			if n := len(u.requests()); n != 2 { // 401 and redirect
+			if n := len(u.Requests()); n != 2 { // 401 and redirect
 				t.Errorf("%d requests to the registry, want 2", n)
 			}
-			if got := u.requests()[1].header.Get("X-Api-Key"); got != secret {
+			if got := u.Requests()[1].Header.Get("X-Api-Key"); got != secret {
 				t.Errorf("the registry got X-Api-Key %q", got)
 			}
-			for _, s := range cdn.requests() {
-				for k, v := range s.header {
+			for _, s := range cdn.Requests() {
+				for k, v := range s.Header {
 					if k != "Range" && k != "User-Agent" && k != "Accept-Encoding" {
 						t.Errorf("the CDN got %s: %s", k, v)
 					}
@@ -260,7 +260,7 @@ func TestRedirectSameOrigin(t *testing.T) {
 	u := newUpstream(t)
 	content := random(1000)
 	d := u.putBlob(content)
-	u.before = func(w http.ResponseWriter, r *http.Request) bool {
+	u.Before(func(w http.ResponseWriter, r *http.Request) bool {
 		if r.Header.Get("Authorization") == "" {
 			w.Header().Set("WWW-Authenticate", "Basic")
 			w.WriteHeader(401)
@@ -271,7 +271,7 @@ func TestRedirectSameOrigin(t *testing.T) {
 			return true
 		}
 		return false
-	}
+	})
 	r := u.repository(t, remote.Options{}, &remote.Credentials{Username: "alice", Secret: secret})
 	if got, _, err := fetch(t.Context(), r, d, 1000, 0, 1000); err != nil || !bytes.Equal(got, content) {
 		t.Errorf("got %d bytes, %v", len(got), err)
@@ -288,19 +288,19 @@ func TestRedirectExpires(t *testing.T) {
 			content := random(1000)
 			d := cdn.putBlob(content)
 			var issued, valid atomic.Int64
-			u.before = func(w http.ResponseWriter, r *http.Request) bool {
+			u.Before(func(w http.ResponseWriter, r *http.Request) bool {
 				http.Redirect(w, r, fmt.Sprintf("%s%s?sig=%d", cdn.URL, r.URL.Path, issued.Add(1)), http.StatusTemporaryRedirect)
 				valid.Store(issued.Load())
 				return true
-			}
-			cdn.before = func(w http.ResponseWriter, r *http.Request) bool {
+			})
+			cdn.Before(func(w http.ResponseWriter, r *http.Request) bool {
 				if r.URL.Query().Get("sig") == strconv.FormatInt(valid.Load(), 10) {
 					return false
 				}
 				w.WriteHeader(status)
 				return true
-			}
-			r := u.repository(t, remote.Options{AllowHosts: []string{cdn.host()}}, nil)
+			})
+			r := u.repository(t, remote.Options{AllowHosts: []string{cdn.Host()}}, nil)
 			for range 3 {
 				for range 2 {
 					if _, _, err := fetch(t.Context(), r, d, 1000, 0, 10); err != nil {
@@ -319,7 +319,7 @@ func TestRedirectExpires(t *testing.T) {
 func TestRedirectRefused(t *testing.T) {
 	t.Parallel()
 	victim := newUpstream(t)
-	_, port, _ := strings.Cut(victim.host(), ":")
+	_, port, _ := strings.Cut(victim.Host(), ":")
 	for _, tt := range []struct{ name, location, want string }{
 		{"other port of loopback", victim.URL, "not public"},
 		{"other loopback", "http://127.0.0.2:" + port, "not public"},
@@ -338,7 +338,7 @@ func TestRedirectRefused(t *testing.T) {
 		{"service", "http://vault.default.svc/", "internal"},
 		{"docker", "http://host.docker.internal/", "internal"},
 		{"short name", "http://printer/", "internal"},
-		{"user name", "http://u:" + secret + "@" + victim.host(), "user name"},
+		{"user name", "http://u:" + secret + "@" + victim.Host(), "user name"},
 		{"scheme", "file:///etc/passwd", "scheme"},
 		{"gopher", "gopher://x/", "scheme"},
 		{"no host", "http:///x", "no host"},
@@ -347,11 +347,11 @@ func TestRedirectRefused(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			u := newUpstream(t)
-			u.before = func(w http.ResponseWriter, r *http.Request) bool {
+			u.Before(func(w http.ResponseWriter, r *http.Request) bool {
 				w.Header().Set("Location", tt.location)
 				w.WriteHeader(307)
 				return true
-			}
+			})
 			r := u.repository(t, remote.Options{}, nil)
 			_, _, err := r.Fetch(t.Context(), digest.FromString("x"), 10, 0, 5)
 			mustRefuse(t, err, errdefs.IsPermissionDenied, tt.want)
@@ -360,7 +360,7 @@ func TestRedirectRefused(t *testing.T) {
 			}
 		})
 	}
-	if n := len(victim.requests()); n != 0 {
+	if n := len(victim.Requests()); n != 0 {
 		t.Errorf("the target got %d requests, want 0", n)
 	}
 }
@@ -372,17 +372,17 @@ func TestRedirectLoop(t *testing.T) {
 		http.Redirect(w, r, r.URL.Path, http.StatusTemporaryRedirect)
 		return true
 	}
-	u.before = loop
+	u.Before(loop)
 	_, _, err := u.repository(t, remote.Options{}, nil).Fetch(t.Context(), digest.FromString("x"), 10, 0, 5)
 	mustRefuse(t, err, errdefs.IsFailedPrecondition, "redirects")
-	if n := len(u.requests()); n != 11 {
+	if n := len(u.Requests()); n != 11 {
 		t.Errorf("%d requests, want 11", n)
 	}
 	redirecting(u, 307, other.URL)
-	other.before = loop
+	other.Before(loop)
 	_, _, err = u.repository(t, remote.Options{AllowHosts: []string{"127.0.0.1"}}, nil).Fetch(t.Context(), digest.FromString("x"), 10, 0, 5)
 	mustRefuse(t, err, errdefs.IsFailedPrecondition, "redirects")
-	if n := len(other.requests()); n != 10 {
+	if n := len(other.Requests()); n != 10 {
 		t.Errorf("%d requests, want 10", n)
 	}
 }
@@ -394,7 +394,7 @@ func TestRedirectDowngradeRefused(t *testing.T) {
 	redirecting(u, 307, plain.URL)
 	_, _, err := u.repository(t, remote.Options{AllowHosts: []string{"127.0.0.1"}}, nil).Fetch(t.Context(), digest.FromString("x"), 10, 0, 5)
 	mustRefuse(t, err, errdefs.IsPermissionDenied, "from https to http")
-	if n := len(plain.requests()); n != 0 {
+	if n := len(plain.Requests()); n != 0 {
 		t.Errorf("%d requests over http", n)
 	}
 }
@@ -407,7 +407,7 @@ func TestRedirectBack(t *testing.T) {
 	d := u.putBlob(content)
 	redirecting(other, 307, u.URL)
 	var back atomic.Bool
-	u.before = func(w http.ResponseWriter, r *http.Request) bool {
+	u.Before(func(w http.ResponseWriter, r *http.Request) bool {
 		switch {
 		case r.URL.RawQuery != "":
 			back.Store(true)
@@ -422,8 +422,8 @@ func TestRedirectBack(t *testing.T) {
 			http.Redirect(w, r, other.URL+r.URL.Path, http.StatusTemporaryRedirect)
 		}
 		return true
-	}
-	r := u.repository(t, remote.Options{AllowHosts: []string{other.host()}}, &remote.Credentials{Username: "a", Secret: secret})
+	})
+	r := u.repository(t, remote.Options{AllowHosts: []string{other.Host()}}, &remote.Credentials{Username: "a", Secret: secret})
 	if _, _, err := fetch(t.Context(), r, d, 100, 0, 100); err != nil || !back.Load() {
 		t.Errorf("error %v, came back: %t", err, back.Load())
 	}
@@ -435,10 +435,10 @@ func TestErrorsHideSignedURLs(t *testing.T) {
 	dead := newUpstream(t)
 	dead.Close()
 	broken := newUpstream(t)
-	broken.before = func(w http.ResponseWriter, r *http.Request) bool {
+	broken.Before(func(w http.ResponseWriter, r *http.Request) bool {
 		http.Error(w, r.URL.String(), 500)
 		return true
-	}
+	})
 	for _, target := range []string{dead.URL, broken.URL, "http://192.168.0.1"} {
 		u := newUpstream(t)
 		redirecting(u, 307, target)
@@ -561,19 +561,19 @@ func (elsewhere) Remind(string, []byte) {}
 func TestOutsideWithoutCredentials(t *testing.T) {
 	t.Parallel()
 	u, cdn := newUpstream(t), newUpstream(t)
-	cdn.before = func(w http.ResponseWriter, _ *http.Request) bool {
+	cdn.Before(func(w http.ResponseWriter, _ *http.Request) bool {
 		w.Header().Set("WWW-Authenticate", "Basic")
 		w.WriteHeader(401)
 		return true
-	}
+	})
 	var credentials atomic.Bool
-	o := remote.Options{AllowHosts: []string{cdn.host()}, Dialects: map[string]remote.Dialect{u.host(): elsewhere{cdn.host(), &credentials}}}
+	o := remote.Options{AllowHosts: []string{cdn.Host()}, Dialects: map[string]remote.Dialect{u.Host(): elsewhere{cdn.Host(), &credentials}}}
 	r := u.repository(t, o, &remote.Credentials{Username: "alice", Secret: secret})
 	if _, err := r.Manifest(t.Context(), "latest"); !errdefs.IsUnauthorized(err) || !credentials.Load() {
 		t.Errorf("got %v, want unauthorized; the host got credentials: %v", err, credentials.Load())
 	}
-	for _, s := range cdn.requests() {
-		if s.header.Get("Authorization") != "" {
+	for _, s := range cdn.Requests() {
+		if s.Header.Get("Authorization") != "" {
 			t.Error("the target got credentials")
 		}
 	}

@@ -47,7 +47,7 @@ func newCertified(t *testing.T) (u *upstream, host string, pems map[string][]byt
 	u.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert, Certificates: []tls.Certificate{{Certificate: [][]byte{certificate}, PrivateKey: key}}}
 	u.StartTLS()
 	t.Cleanup(u.Close)
-	_, port, _ := strings.Cut(u.host(), ":")
+	_, port, _ := strings.Cut(u.Host(), ":")
 	return u, "0.0.0.0:" + port, map[string][]byte{
 		"ca.crt": public, "client.cert": public, "client.key": pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: private}),
 	}
@@ -58,7 +58,7 @@ func newCertified(t *testing.T) (u *upstream, host string, pems map[string][]byt
 func TestCertificatesOfContainerd(t *testing.T) {
 	t.Parallel()
 	u, host, pems := newCertified(t)
-	u.manifests["latest"] = manifestBytes("x")
+	u.putManifest("latest", manifestBytes("x"))
 	ref, err := remote.NewRef(host, "org/model", "latest")
 	if err != nil {
 		t.Fatal(err)
@@ -91,7 +91,7 @@ func TestCertificatesOfContainerd(t *testing.T) {
 func TestCertificatesOfBallastCount(t *testing.T) {
 	t.Parallel()
 	u, host, pems := newCertified(t)
-	u.manifests["latest"] = manifestBytes("x")
+	u.putManifest("latest", manifestBytes("x"))
 	root := t.TempDir()
 	for _, name := range []string{host, "mirrored.example"} {
 		dir := filepath.Join(root, name)

@@ -109,7 +109,7 @@ func TestDockerCredentialsOfAliases(t *testing.T) {
 func TestCredentialsByPath(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
-	u.before = func(w http.ResponseWriter, r *http.Request) bool {
+	u.Before(func(w http.ResponseWriter, r *http.Request) bool {
 		if _, _, ok := r.BasicAuth(); ok {
 			w.Write(manifestBytes("x"))
 			return true
@@ -117,17 +117,17 @@ func TestCredentialsByPath(t *testing.T) {
 		w.Header().Set("WWW-Authenticate", `Basic realm="x"`)
 		w.WriteHeader(http.StatusUnauthorized)
 		return true
-	}
+	})
 	path := filepath.Join(t.TempDir(), "config.json")
 	config := `{"auths":{"HOST/team-a":{"username":"a","password":"p"},"HOST/team-b":{"username":"b","password":"p"},
 		"HOST/team-b/empty":{},"HOST/team-c/m":{"auth":"!!!"},"HOST/v2/team-d":{"identitytoken":""}}}`
-	if err := os.WriteFile(path, []byte(strings.ReplaceAll(config, "HOST", u.host())), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte(strings.ReplaceAll(config, "HOST", u.Host())), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for repository, want := range map[string]string{"team-a/m": "a", "team-b/m": "b", "team-b/empty/m": "b", "team-c/other": "", "team-d/m": "", "team/m": "", "team-a2/m": ""} {
 		c := newClient(t, remote.Options{Credentials: remote.DockerCredentials(path)})
 		for range 20 { // the entries of a file have no order
-			n := len(u.requests())
+			n := len(u.Requests())
 			ref := u.ref(t, "latest")
 			ref.Repository = repository
 			r, err := c.NodeRepository(ref)
@@ -137,14 +137,14 @@ func TestCredentialsByPath(t *testing.T) {
 			if _, err := r.Manifest(t.Context(), "latest"); (err == nil) != (want != "") {
 				t.Errorf("%s: %v", repository, err)
 			}
-			for _, s := range u.requests()[n:] {
-				if user, _, ok := (&http.Request{Header: s.header}).BasicAuth(); ok && user != want {
+			for _, s := range u.Requests()[n:] {
+				if user, _, ok := (&http.Request{Header: s.Header}).BasicAuth(); ok && user != want {
 					t.Fatalf("%s: the registry got the secret of %s", repository, user)
 				}
 			}
 		}
 	}
-	if _, err := remote.DockerCredentials(path)(u.host(), "team-c/m"); !errdefs.IsInvalidArgument(err) {
+	if _, err := remote.DockerCredentials(path)(u.Host(), "team-c/m"); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("an entry that cannot be read: %v", err)
 	}
 }
@@ -154,7 +154,7 @@ func TestCredentialsOfMirror(t *testing.T) {
 	t.Parallel()
 	mirror := newUpstream(t)
 	var users []string
-	mirror.before = func(w http.ResponseWriter, r *http.Request) bool {
+	mirror.Before(func(w http.ResponseWriter, r *http.Request) bool {
 		user, _, ok := r.BasicAuth()
 		users = append(users, user)
 		if w.Header().Set("WWW-Authenticate", `Basic realm="x"`); !ok {
@@ -163,10 +163,10 @@ func TestCredentialsOfMirror(t *testing.T) {
 		}
 		w.WriteHeader(http.StatusNotFound)
 		return true
-	}
+	})
 	path := filepath.Join(t.TempDir(), "config.json")
 	config := `{"auths":{"HOST/library":{"username":"wrong","password":"p"},"HOST/proxy/hub":{"username":"right","password":"p"}}}`
-	if err := os.WriteFile(path, []byte(strings.ReplaceAll(config, "HOST", mirror.host())), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte(strings.ReplaceAll(config, "HOST", mirror.Host())), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	dir := hostsDir(t, "registry.example", "server = \"http://127.0.0.1:1\"\n[host.\""+mirror.URL+"/v2/proxy/hub\"]\n  override_path = true\n")

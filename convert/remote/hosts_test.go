@@ -41,8 +41,8 @@ func manifestVia(t testing.TB, o remote.Options, object string) (remote.Manifest
 
 func paths(u *upstream) []string {
 	var l []string
-	for _, s := range u.requests() {
-		l = append(l, s.path+"?"+s.query)
+	for _, s := range u.Requests() {
+		l = append(l, s.URL.Path+"?"+s.URL.RawQuery)
 	}
 	return l
 }
@@ -53,8 +53,8 @@ func TestMirrors(t *testing.T) {
 	dead.Close()
 	p := manifestBytes("x")
 	d := digest.FromBytes(p)
-	mirror.before = func(w http.ResponseWriter, r *http.Request) bool { w.Write(p); return true }
-	server.manifests["latest"], server.manifests[d.String()] = p, p
+	mirror.Before(func(w http.ResponseWriter, r *http.Request) bool { w.Write(p); return true })
+	server.putManifest("latest", p)
 	dir := hostsDir(t, "registry.example", `server = "`+server.URL+`"
 [host."`+dead.URL+`"]
 [host."`+empty.URL+`"]
@@ -78,7 +78,7 @@ func TestMirrors(t *testing.T) {
 	if diff := cmp.Diff(paths(mirror), []string{"/some/path/org/model/manifests/" + d.String() + "?ns=registry.example"}); diff != "" {
 		t.Errorf("second mirror (-got +want):\n%s", diff)
 	}
-	if got := mirror.requests()[0].header.Get("X-Key"); got != "value" {
+	if got := mirror.Requests()[0].Header.Get("X-Key"); got != "value" {
 		t.Errorf("X-Key is %q", got)
 	}
 	confirmed := "/v2/org/model/manifests/" + d.String() + "?ns=registry.example"
@@ -92,7 +92,8 @@ func TestMirrors(t *testing.T) {
 func TestDirectoryOfSpellings(t *testing.T) {
 	t.Parallel()
 	own, all := newUpstream(t), newUpstream(t)
-	own.manifests["latest"], all.manifests["latest"] = manifestBytes("x"), manifestBytes("x")
+	own.putManifest("latest", manifestBytes("x"))
+	all.putManifest("latest", manifestBytes("x"))
 	for _, tt := range []struct {
 		dir, host string
 		mine      bool
@@ -120,11 +121,11 @@ func TestDirectoryOfSpellings(t *testing.T) {
 		if err := os.Rename(hostsDir(t, "_default", "server = \""+all.URL+"\"\n")+"/_default", dir+"/_default"); err != nil {
 			t.Fatal(err)
 		}
-		before := len(own.requests())
+		before := len(own.Requests())
 		if _, err := repositoryOf(t, newClient(t, remote.Options{HostsDir: dir}), ref, nil).Manifest(t.Context(), "latest"); err != nil {
 			t.Errorf("directories %s and _default: %s: %v", tt.dir, tt.host, err)
 		}
-		if asked := len(own.requests()) > before; asked != tt.mine {
+		if asked := len(own.Requests()) > before; asked != tt.mine {
 			t.Errorf("directories %s and _default: %s asks the first: %t", tt.dir, tt.host, asked)
 		}
 	}
@@ -134,8 +135,8 @@ func TestDirectoryOfSpellings(t *testing.T) {
 func TestTaggedAsksNoMirror(t *testing.T) {
 	t.Parallel()
 	mirror, server := newUpstream(t), newUpstream(t)
-	mirror.before = func(w http.ResponseWriter, r *http.Request) bool { w.Write([]byte(`{"mirror":1}`)); return true }
-	server.before = func(w http.ResponseWriter, r *http.Request) bool { w.Write([]byte(`{"server":1}`)); return true }
+	mirror.Before(func(w http.ResponseWriter, r *http.Request) bool { w.Write([]byte(`{"mirror":1}`)); return true })
+	server.Before(func(w http.ResponseWriter, r *http.Request) bool { w.Write([]byte(`{"server":1}`)); return true })
 	dir := hostsDir(t, "registry.example", "server = \""+server.URL+"\"\n[host.\""+mirror.URL+"\"]\n")
 	r := repositoryOf(t, newClient(t, remote.Options{HostsDir: dir}), exampleRef(t, "x"), nil)
 	if m, err := r.Tagged(t.Context(), "v1"); err != nil || string(m.Bytes) != `{"server":1}` {
@@ -148,16 +149,16 @@ func TestMirrorsGetNoCredentials(t *testing.T) {
 	t.Parallel()
 	mirror, server := newUpstream(t), newUpstream(t)
 	p := manifestBytes("x")
-	server.manifests["latest"] = p
+	server.putManifest("latest", p)
 	want := func(u *upstream, user string) {
-		u.before = func(w http.ResponseWriter, r *http.Request) bool {
+		u.Before(func(w http.ResponseWriter, r *http.Request) bool {
 			if got, _, _ := r.BasicAuth(); got == user {
 				return false
 			}
 			w.Header().Set("WWW-Authenticate", "Basic")
 			w.WriteHeader(401)
 			return true
-		}
+		})
 	}
 	want(mirror, "nobody")
 	want(server, "alice")
@@ -169,8 +170,8 @@ func TestMirrorsGetNoCredentials(t *testing.T) {
 	if _, err := r.Manifest(t.Context(), "latest"); err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range mirror.requests() {
-		if s.header.Get("Authorization") != "" {
+	for _, s := range mirror.Requests() {
+		if s.Header.Get("Authorization") != "" {
 			t.Error("the mirror got credentials")
 		}
 	}
@@ -180,10 +181,10 @@ func TestMirrorsGetNoCredentials(t *testing.T) {
 func TestMirrorErrors(t *testing.T) {
 	t.Parallel()
 	mirror, server := newUpstream(t), newUpstream(t)
-	mirror.before = func(w http.ResponseWriter, r *http.Request) bool { w.WriteHeader(401); return true }
+	mirror.Before(func(w http.ResponseWriter, r *http.Request) bool { w.WriteHeader(401); return true })
 	dir := hostsDir(t, "registry.example", "server = \""+server.URL+"\"\n[host.\""+mirror.URL+"\"]\n")
 	_, err := manifestVia(t, remote.Options{HostsDir: dir}, "latest")
-	mustRefuse(t, err, errdefs.IsNotFound, mirror.host())
+	mustRefuse(t, err, errdefs.IsNotFound, mirror.Host())
 	if errdefs.IsUnauthorized(err) {
 		t.Errorf("the error of the mirror is returned: %v", err)
 	}
@@ -193,23 +194,23 @@ func TestMirrorErrors(t *testing.T) {
 func TestFacadeSkipped(t *testing.T) {
 	t.Parallel()
 	facade, server := newUpstream(t), newUpstream(t)
-	server.manifests["latest"] = manifestBytes("x")
-	_, port, _ := strings.Cut(facade.host(), ":")
+	server.putManifest("latest", manifestBytes("x"))
+	_, port, _ := strings.Cut(facade.Host(), ":")
 	dir := hostsDir(t, "registry.example", "server = \""+server.URL+"\"\n[host.\"http://localhost:"+port+"\"]\n")
-	o := remote.Options{HostsDir: dir, Facade: []string{facade.host()}}
+	o := remote.Options{HostsDir: dir, Facade: []string{facade.Host()}}
 	if _, err := manifestVia(t, o, "latest"); err != nil {
 		t.Fatal(err)
 	}
 	// If hosts.toml has only the facade, the registry itself is asked.
-	dir = hostsDir(t, strings.Replace(server.host(), ":", "_", 1)+"_", "server = \""+facade.URL+"\"\n")
-	c := newClient(t, remote.Options{HostsDir: dir, Facade: []string{facade.host()}})
+	dir = hostsDir(t, strings.Replace(server.Host(), ":", "_", 1)+"_", "server = \""+facade.URL+"\"\n")
+	c := newClient(t, remote.Options{HostsDir: dir, Facade: []string{facade.Host()}})
 	if _, err := repositoryOf(t, c, server.ref(t, "x"), nil).Manifest(t.Context(), "latest"); err != nil {
 		t.Error(err)
 	}
 	if _, err := c.Repository(facade.ref(t, "x"), nil); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("the facade as a registry: %v", err)
 	}
-	if n := len(facade.requests()); n != 0 {
+	if n := len(facade.Requests()); n != 0 {
 		t.Errorf("the facade got %d requests", n)
 	}
 }
@@ -251,7 +252,7 @@ func TestUnknownKeys(t *testing.T) {
 func TestHostsChange(t *testing.T) {
 	t.Parallel()
 	first, second := newUpstream(t), newUpstream(t)
-	second.manifests["latest"] = manifestBytes("x")
+	second.putManifest("latest", manifestBytes("x"))
 	dir := hostsDir(t, "registry.example", "server = \""+first.URL+"\"\n")
 	c := newClient(t, remote.Options{HostsDir: dir})
 	if _, err := repositoryOf(t, c, exampleRef(t, "x"), nil).Manifest(t.Context(), "latest"); !errdefs.IsNotFound(err) {
@@ -268,7 +269,7 @@ func TestHostsChange(t *testing.T) {
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	u := newTLSUpstream(t)
-	u.manifests["latest"] = manifestBytes("x")
+	u.putManifest("latest", manifestBytes("x"))
 	ca := filepath.Join(t.TempDir(), "ca.pem")
 	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: u.Certificate().Raw}), 0o644); err != nil {
 		t.Fatal(err)
@@ -310,8 +311,8 @@ func TestAllowHosts(t *testing.T) {
 	d := cdn.putBlob(random(10))
 	redirecting(u, 307, cdn.URL)
 	for entry, good := range map[string]bool{
-		cdn.host(): true, "127.0.0.1": true, "127.0.0.0/8": true,
-		u.host(): false, "10.0.0.0/8": false, "example.com": false,
+		cdn.Host(): true, "127.0.0.1": true, "127.0.0.0/8": true,
+		u.Host(): false, "10.0.0.0/8": false, "example.com": false,
 	} {
 		_, _, err := fetch(t.Context(), u.repository(t, remote.Options{AllowHosts: []string{entry}}, nil), d, 10, 0, 10)
 		if (err == nil) != good {
@@ -325,7 +326,7 @@ func TestAllowHosts(t *testing.T) {
 func TestSkipVerifyIsNotForRealms(t *testing.T) {
 	t.Parallel()
 	u, tokens := newTLSUpstream(t), newTLSUpstream(t)
-	_, port, _ := strings.Cut(tokens.host(), ":")
+	_, port, _ := strings.Cut(tokens.Host(), ":")
 	u.bearer("https://localhost:"+port+"/token", nil)
 	dir := hostsDir(t, "registry.example", "server = \""+u.URL+"\"\nskip_verify = true\n")
 	c := newClient(t, remote.Options{HostsDir: dir, AllowHosts: []string{"localhost"}})
@@ -334,7 +335,7 @@ func TestSkipVerifyIsNotForRealms(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("error %v, want one about the certificate", err)
 	}
-	if n := len(tokens.requests()); n != 0 {
+	if n := len(tokens.Requests()); n != 0 {
 		t.Errorf("the token server got %d requests", n)
 	}
 }
@@ -377,7 +378,7 @@ func TestClientCertificates(t *testing.T) {
 	d := servers[1].putBlob(random(10))
 	redirecting(servers[0], http.StatusTemporaryRedirect, servers[1].URL)
 	dir := hostsDir(t, "registry.example", fmt.Sprintf("server = %q\nskip_verify = true\nclient = [[%q, %q]]\n", servers[0].URL, files+"cert", files+"key"))
-	c := newClient(t, remote.Options{HostsDir: dir, AllowHosts: []string{servers[1].host()}})
+	c := newClient(t, remote.Options{HostsDir: dir, AllowHosts: []string{servers[1].Host()}})
 	if _, _, err := fetch(t.Context(), repositoryOf(t, c, exampleRef(t, "x"), nil), d, 10, 0, 10); err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ func TestManifest(t *testing.T) {
 	u := newUpstream(t)
 	p := manifestBytes("x")
 	d := digest.FromBytes(p)
-	u.manifests["latest"], u.manifests[d.String()] = p, p
+	u.putManifest("latest", p)
 	r := u.repository(t, remote.Options{}, nil)
 	want := remote.Manifest{Bytes: p, Digest: d, ContentType: "text/plain"}
 	for _, object := range []string{"latest", d.String()} {
@@ -37,18 +37,18 @@ func TestManifest(t *testing.T) {
 			t.Errorf("Manifest(%s) (-got +want):\n%s", object, diff)
 		}
 	}
-	for _, s := range u.requests() {
-		if s.method != http.MethodGet || !strings.HasPrefix(s.path, "/v2/org/model/manifests/") {
-			t.Errorf("got request %s %s", s.method, s.path)
+	for _, s := range u.Requests() {
+		if s.Method != http.MethodGet || !strings.HasPrefix(s.URL.Path, "/v2/org/model/manifests/") {
+			t.Errorf("got request %s %s", s.Method, s.URL.Path)
 		}
-		if got, want := s.header.Get("Via"), remote.Via; got != want {
+		if got, want := s.Header.Get("Via"), remote.Via; got != want {
 			t.Errorf("Via is %q, want %q", got, want)
 		}
-		if got := s.header.Get("User-Agent"); got != "ballast" {
+		if got := s.Header.Get("User-Agent"); got != "ballast" {
 			t.Errorf("User-Agent is %q", got)
 		}
 	}
-	if n := len(u.requests()); n != 2 {
+	if n := len(u.Requests()); n != 2 {
 		t.Errorf("%d requests for two manifests", n)
 	}
 	if _, err := r.Manifest(t.Context(), "none"); !errdefs.IsNotFound(err) {
@@ -64,7 +64,7 @@ func TestManifestEncoded(t *testing.T) {
 	t.Parallel()
 	p := manifestBytes(strings.Repeat("x", 1<<20))
 	u := newUpstream(t)
-	u.before = func(w http.ResponseWriter, r *http.Request) bool {
+	u.Before(func(w http.ResponseWriter, r *http.Request) bool {
 		if got := r.Header.Get("Accept-Encoding"); got != "identity" {
 			t.Errorf("Accept-Encoding is %q", got)
 		}
@@ -73,7 +73,7 @@ func TestManifestEncoded(t *testing.T) {
 		z.Write(p)
 		z.Close()
 		return true
-	}
+	})
 	for _, object := range []string{"latest", digest.FromBytes(p).String()} {
 		got, err := u.repository(t, remote.Options{}, nil).Manifest(t.Context(), object)
 		if err != nil || !bytes.Equal(got.Bytes, p) {
@@ -102,16 +102,16 @@ func TestUnchanged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			u := newUpstream(t)
-			u.manifests["latest"] = a
-			u.before = func(w http.ResponseWriter, r *http.Request) bool {
-				p := u.manifests["latest"]
+			u.putManifest("latest", a)
+			u.Before(func(w http.ResponseWriter, r *http.Request) bool {
+				p := u.Manifest("org/model", "latest")
 				if r.Method == http.MethodHead && c.head != nil {
 					c.head(w, p)
 					return true
 				}
 				setDigest(w, p)
 				return false
-			}
+			})
 			r := u.repository(t, remote.Options{}, nil)
 			asked := 0
 			read := func(want []byte) string {
@@ -121,8 +121,8 @@ func TestUnchanged(t *testing.T) {
 					t.Fatalf("got %+v, %v", m, err)
 				}
 				var methods []string
-				for _, s := range u.requests()[asked:] {
-					methods = append(methods, s.method)
+				for _, s := range u.Requests()[asked:] {
+					methods = append(methods, s.Method)
 				}
 				asked += len(methods)
 				return strings.Join(methods, " ")
@@ -131,7 +131,7 @@ func TestUnchanged(t *testing.T) {
 				t.Errorf("first: %s", got)
 			}
 			got := [4]string{0: read(a), 1: read(a)}
-			u.manifests["latest"] = b
+			u.putManifest("latest", b)
 			got[2], got[3] = read(b), read(b)
 			if diff := cmp.Diff(c.want, got); diff != "" {
 				t.Errorf("requests (-want +got):\n%s", diff)
@@ -150,8 +150,8 @@ func TestUnchangedIsForEach(t *testing.T) {
 	u := newUpstream(t)
 	p := manifestBytes("a")
 	d := digest.FromBytes(p)
-	u.manifests["latest"], u.manifests[d.String()] = p, p
-	u.before = func(w http.ResponseWriter, r *http.Request) bool {
+	u.putManifest("latest", p)
+	u.Before(func(w http.ResponseWriter, r *http.Request) bool {
 		if user, _, _ := r.BasicAuth(); user != "alice" {
 			w.Header().Set("WWW-Authenticate", `Basic realm="x"`)
 			w.WriteHeader(http.StatusUnauthorized)
@@ -159,7 +159,7 @@ func TestUnchangedIsForEach(t *testing.T) {
 		}
 		setDigest(w, p)
 		return false
-	}
+	})
 	c := newClient(t, remote.Options{})
 	for _, object := range []string{"latest", d.String()} {
 		ref := u.ref(t, object)
@@ -170,8 +170,8 @@ func TestUnchangedIsForEach(t *testing.T) {
 			}
 		}
 	}
-	for _, s := range u.requests()[2:] {
-		if s.method == http.MethodGet && strings.HasPrefix(s.header.Get("Authorization"), "Basic YWxpY2U6") && s.path == "/v2/org/model/manifests/latest" {
+	for _, s := range u.Requests()[2:] {
+		if s.Method == http.MethodGet && strings.HasPrefix(s.Header.Get("Authorization"), "Basic YWxpY2U6") && s.URL.Path == "/v2/org/model/manifests/latest" {
 			t.Errorf("GET by the caller that has read it")
 		}
 	}
@@ -183,8 +183,8 @@ func TestManifestOllama(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
 	p := manifestBytes("x")
-	u.manifests["2b"] = p
-	u.before = func(w http.ResponseWriter, r *http.Request) bool {
+	u.putManifest("2b", p)
+	u.Before(func(w http.ResponseWriter, r *http.Request) bool {
 		switch {
 		case r.Method != http.MethodGet:
 			w.WriteHeader(http.StatusMethodNotAllowed)
@@ -197,8 +197,8 @@ func TestManifestOllama(t *testing.T) {
 			return false
 		}
 		return true
-	}
-	r := u.repository(t, remote.Options{Manners: map[string]remote.Manner{u.host(): {UserAgent: "ollama/0.40.0", Accept: mediatype.OllamaManifestList + ", " + mediatype.DockerManifest}}}, nil)
+	})
+	r := u.repository(t, remote.Options{Manners: map[string]remote.Manner{u.Host(): {UserAgent: "ollama/0.40.0", Accept: mediatype.OllamaManifestList + ", " + mediatype.DockerManifest}}}, nil)
 
 	ref := u.ref(t, "2b")
 	ref.Digest = digest.FromBytes(p)
@@ -217,14 +217,14 @@ func TestManifestOllama(t *testing.T) {
 	_, err = r.Manifest(t.Context(), "new")
 	mustRefuse(t, err, errdefs.IsFailedPrecondition, "requires a newer version of Ollama")
 
-	for _, s := range u.requests() {
-		if got := s.header.Get("User-Agent"); !strings.HasPrefix(got, "ollama/") {
+	for _, s := range u.Requests() {
+		if got := s.Header.Get("User-Agent"); !strings.HasPrefix(got, "ollama/") {
 			t.Errorf("User-Agent is %q", got)
 		}
-		if got := s.header.Get("Accept"); got != mediatype.OllamaManifestList+", "+mediatype.DockerManifest {
+		if got := s.Header.Get("Accept"); got != mediatype.OllamaManifestList+", "+mediatype.DockerManifest {
 			t.Errorf("Accept is %q", got)
 		}
-		if s.path == "/v2/" {
+		if s.URL.Path == "/v2/" {
 			t.Error("the registry was pinged")
 		}
 	}
@@ -279,7 +279,7 @@ func TestManifestHostile(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			u := newUpstream(t)
-			u.before = func(w http.ResponseWriter, r *http.Request) bool { tt.answer(w); return true }
+			u.Before(func(w http.ResponseWriter, r *http.Request) bool { tt.answer(w); return true })
 			_, err := u.repository(t, remote.Options{}, nil).Manifest(t.Context(), tt.object)
 			mustRefuse(t, err, tt.is, tt.want)
 			if len(err.Error()) > 1000 {
@@ -309,7 +309,7 @@ func TestRetryAfter(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			u := newUpstream(t)
-			u.before = func(w http.ResponseWriter, r *http.Request) bool {
+			u.Before(func(w http.ResponseWriter, r *http.Request) bool {
 				header := tt.header
 				if tt.name == "date" {
 					header = time.Now().Add(40 * time.Second).UTC().Format(http.TimeFormat)
@@ -317,7 +317,7 @@ func TestRetryAfter(t *testing.T) {
 				w.Header().Set("Retry-After", header)
 				w.WriteHeader(tt.status)
 				return true
-			}
+			})
 			_, _, err := u.repository(t, remote.Options{}, nil).Fetch(t.Context(), digest.FromString("x"), 10, 0, 5)
 			if !errdefs.IsUnavailable(err) {
 				t.Errorf("category of %v", err)

@@ -30,13 +30,13 @@ func mirroredHost(t *testing.T, server, mirror *upstream, o remote.Options) *rem
 func flipping(u *upstream, content []byte) {
 	bad := bytes.Clone(content)
 	bad[len(bad)/2] ^= 1
-	u.before = func(w http.ResponseWriter, r *http.Request) bool {
+	u.Before(func(w http.ResponseWriter, r *http.Request) bool {
 		if !strings.Contains(r.URL.Path, "/blobs/") {
 			return false
 		}
 		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(bad))
 		return true
-	}
+	})
 }
 
 // TestMirrorLies checks that a pull gets the right bytes from the registry if a mirror sends wrong ones, and that
@@ -76,7 +76,7 @@ func TestMirrorLies(t *testing.T) {
 			if m := c.Mirrors(); len(m) != 1 || m[0].Counts.Wrong.Load() != 1 || time.Until(m[0].For["registry.example"].AvoidedUntil()) < 59*time.Minute {
 				t.Fatalf("mirrors: %+v", m)
 			}
-			asked := len(mirror.requests())
+			asked := len(mirror.Requests())
 			if asked == 0 {
 				t.Error("the mirror was not asked first")
 			}
@@ -86,7 +86,7 @@ func TestMirrorLies(t *testing.T) {
 			if _, _, err := fetch(t.Context(), repositoryOf(t, c, exampleRef(t, "x"), nil), d, 10<<20, 0, 10); err != nil {
 				t.Error(err)
 			}
-			if n := len(mirror.requests()); n != asked {
+			if n := len(mirror.Requests()); n != asked {
 				t.Errorf("the mirror got %d requests after its wrong bytes", n-asked)
 			}
 		})
@@ -124,20 +124,20 @@ func TestMirrorForgivesAMiss(t *testing.T) {
 	content := random(10_000)
 	d := server.putBlob(content)
 	mirror.putBlob(content)
-	mirror.before = func(w http.ResponseWriter, r *http.Request) bool {
+	mirror.Before(func(w http.ResponseWriter, r *http.Request) bool {
 		if r.Header.Get("Range") == "bytes=200-299" {
 			w.WriteHeader(404)
 			return true
 		}
 		return false
-	}
+	})
 	r := repositoryOf(t, mirroredHost(t, server, mirror, remote.Options{}), exampleRef(t, "x"), nil)
 	for i := range int64(20) {
 		if got, _, err := fetch(t.Context(), r, d, int64(len(content)), i*100, 100); err != nil || !bytes.Equal(got, content[i*100:][:100]) {
 			t.Fatalf("range %d: %d bytes, %v", i, len(got), err)
 		}
 	}
-	if n, o := len(mirror.requests()), len(server.requests()); n != 20 || o != 1 {
+	if n, o := len(mirror.Requests()), len(server.Requests()); n != 20 || o != 1 {
 		t.Errorf("the mirror got %d requests and the registry %d, want 20 and 1", n, o)
 	}
 }
@@ -147,7 +147,7 @@ func TestMirrorPrivacy(t *testing.T) {
 	t.Parallel()
 	alice := &remote.Credentials{Username: "alice", Secret: secret}
 	for name, tt := range map[string]struct {
-		registry func(*upstream)
+		registry func(*upstream, digest.Digest)
 		creds    *remote.Credentials
 		only     bool // upstream.mirror_only
 		private  bool
@@ -155,11 +155,11 @@ func TestMirrorPrivacy(t *testing.T) {
 	}{
 		"open registry":                        {asked: 1},
 		"open registry, with a password":       {creds: alice, asked: 1},
-		"password":                             {registry: func(u *upstream) { u.before = basicAuth }, creds: alice, private: true, asked: 2},
-		"password that the caller lacks":       {registry: func(u *upstream) { u.before = basicAuth }, private: true, asked: 1},
-		"registry that does not have the blob": {registry: func(u *upstream) { clear(u.blobs) }, private: true, asked: 1},
-		"registry that says that it has it":    {registry: func(u *upstream) { lie(u) }, private: true, asked: 1},
-		"registry that is down":                {registry: func(u *upstream) { u.Close() }, private: true},
+		"password":                             {registry: func(u *upstream, _ digest.Digest) { u.Before(basicAuth) }, creds: alice, private: true, asked: 2},
+		"password that the caller lacks":       {registry: func(u *upstream, _ digest.Digest) { u.Before(basicAuth) }, private: true, asked: 1},
+		"registry that does not have the blob": {registry: func(u *upstream, _ digest.Digest) { u.Before(empty) }, private: true, asked: 1},
+		"registry that says that it has it":    {registry: (*upstream).lie, private: true, asked: 1},
+		"registry that is down":                {registry: func(u *upstream, _ digest.Digest) { u.Close() }, private: true},
 		"mirror only":                          {only: true, private: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -169,7 +169,7 @@ func TestMirrorPrivacy(t *testing.T) {
 			d := mirror.putBlob(content)
 			server.putBlob(content)
 			if tt.registry != nil {
-				tt.registry(server)
+				tt.registry(server, d)
 			}
 			c := mirroredHost(t, server, mirror, remote.Options{MirrorOnly: func(string) bool { return tt.only }})
 			r := repositoryOf(t, c, exampleRef(t, "x"), tt.creds)
@@ -186,20 +186,13 @@ func TestMirrorPrivacy(t *testing.T) {
 				}
 				body.Close()
 			}
-			if n := len(mirror.requests()); n != 3 {
+			if n := len(mirror.Requests()); n != 3 {
 				t.Errorf("the mirror got %d requests, want 3", n)
 			}
-			if n := len(server.requests()); n != tt.asked {
+			if n := len(server.Requests()); n != tt.asked {
 				t.Errorf("the registry got %d requests, want %d", n, tt.asked)
 			}
 		})
-	}
-}
-
-// lie makes a registry give other bytes of the same length for each blob.
-func lie(u *upstream) {
-	for d, p := range u.blobs {
-		u.blobs[d] = bytes.Repeat([]byte("lie"), len(p))[:len(p)]
 	}
 }
 
@@ -229,13 +222,13 @@ func TestProofsExpire(t *testing.T) {
 			t.Error("private")
 		}
 	}
-	if n := len(server.requests()); n != 1 {
+	if n := len(server.Requests()); n != 1 {
 		t.Errorf("the registry got %d requests, want 1", n)
 	}
-	server.before = func(w http.ResponseWriter, _ *http.Request) bool {
+	server.Before(func(w http.ResponseWriter, _ *http.Request) bool {
 		w.WriteHeader(http.StatusNotFound)
 		return true
-	}
+	})
 	remote.Expire(r)
 	if !private() {
 		t.Error("public for ever")
@@ -255,7 +248,7 @@ func TestMirrorOnly(t *testing.T) {
 	if _, _, err := r.Fetch(t.Context(), digest.FromString("x"), 10, 0, 5); !errdefs.IsNotFound(err) {
 		t.Errorf("a blob that the mirror does not have: %v", err)
 	}
-	if n := len(server.requests()); n > 0 {
+	if n := len(server.Requests()); n > 0 {
 		t.Errorf("the registry got %d requests", n)
 	}
 	o.HostsDir = hostsDir(t, "registry.example", "server = \""+server.URL+"\"\n")
@@ -298,7 +291,7 @@ func TestMirrorSpoilsNoSmallBlob(t *testing.T) {
 			t.Parallel()
 			mirror, server := newUpstream(t), newUpstream(t)
 			d := server.putBlob(content)
-			mirror.before = func(w http.ResponseWriter, r *http.Request) bool { answer(w); return true }
+			mirror.Before(func(w http.ResponseWriter, r *http.Request) bool { answer(w); return true })
 			a := repositoryOf(t, mirroredHost(t, server, mirror, remote.Options{}), exampleRef(t, "x"), nil).Artifact(remote.Manifest{})
 			if p, err := a.ReadBlob(t.Context(), ocispec.Descriptor{Digest: d, Size: 1000}, 2000); err != nil || !bytes.Equal(p, content) {
 				t.Errorf("ReadBlob: %d bytes, %v", len(p), err)
@@ -306,7 +299,7 @@ func TestMirrorSpoilsNoSmallBlob(t *testing.T) {
 			if p, err := a.ReadSmall(t.Context(), d, 1000); err != nil || !bytes.Equal(p, content) {
 				t.Errorf("ReadSmall: %d bytes, %v", len(p), err)
 			}
-			if len(mirror.requests()) == 0 {
+			if len(mirror.Requests()) == 0 {
 				t.Error("the mirror was not asked; the test proves nothing")
 			}
 		})
@@ -331,7 +324,7 @@ func TestUnverifiedIsOfRegistry(t *testing.T) {
 		if _, err := r.ReadAt(p, 0); err != nil || bytes.Equal(p, content) == only {
 			t.Errorf("mirror only %t: %v", only, err)
 		}
-		if n := len(mirror.requests()); n != want {
+		if n := len(mirror.Requests()); n != want {
 			t.Errorf("mirror only %t: the mirror got %d requests, want %d", only, n, want)
 		}
 	}

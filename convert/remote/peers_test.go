@@ -79,8 +79,8 @@ func TestDragonfly(t *testing.T) {
 	if shared, passed := cluster.Shared(), cluster.Passed(); shared != int64(len(content)) || passed != 0 {
 		t.Errorf("the registry gave %d bytes to share and %d others, want %d and 0", shared, passed, len(content))
 	}
-	for _, r := range server.requests() {
-		if h := r.header.Get("Range"); r.header.Get("Via") != "" && !small(h) {
+	for _, r := range server.Requests() {
+		if h := r.Header.Get("Range"); r.Header.Get("Via") != "" && !small(h) {
 			t.Errorf("ballast asked the registry for %s", h)
 		}
 	}
@@ -135,7 +135,7 @@ func TestSpegel(t *testing.T) {
 			t.Errorf("it was asked for %s, %s", r.URL, r.Header.Get("Range"))
 		}
 	}
-	if all := server.requests(); len(all) != 2 || !small(all[0].header.Get("Range")) || !small(all[1].header.Get("Range")) {
+	if all := server.Requests(); len(all) != 2 || !small(all[0].Header.Get("Range")) || !small(all[1].Header.Get("Range")) {
 		t.Errorf("the registry got %d requests, want one byte, and a few as a proof", len(all))
 	}
 }
@@ -147,7 +147,7 @@ func TestPeersOfALiar(t *testing.T) {
 	server := newUpstream(t)
 	content := storetest.Random(1, 20<<20)
 	d := server.putBlob(content)
-	lie(server)
+	server.lie(d)
 	spegel := peerstest.NewSpegel(t, map[string][]byte{d.String(): content})
 	r := repositoryOf(t, withPeers(t, server, spegel.URL, remote.Spegel, false), exampleRef(t, "x"), nil)
 	body, _, err := r.Fetch(t.Context(), d, int64(len(content)), 0, 1<<20)
@@ -218,10 +218,10 @@ func TestPeersGetNoPrivateModels(t *testing.T) {
 		asked    bool // Dragonfly is
 	}{
 		"public":                     {given: true, asked: true},
-		"private":                    {registry: func(u *upstream) { u.before = basicAuth }, creds: alice, given: true},
-		"private, trusted":           {registry: func(u *upstream) { u.before = basicAuth }, creds: alice, trusted: true, given: true, asked: true},
-		"stranger, trusted":          {registry: func(u *upstream) { u.before = basicAuth }, trusted: true},
-		"of another registry":        {registry: func(u *upstream) { clear(u.blobs) }, trusted: true},
+		"private":                    {registry: func(u *upstream) { u.Before(basicAuth) }, creds: alice, given: true},
+		"private, trusted":           {registry: func(u *upstream) { u.Before(basicAuth) }, creds: alice, trusted: true, given: true, asked: true},
+		"stranger, trusted":          {registry: func(u *upstream) { u.Before(basicAuth) }, trusted: true},
+		"of another registry":        {registry: func(u *upstream) { u.Before(empty) }, trusted: true},
 		"registry that hides itself": {registry: func(u *upstream) { u.Close() }, trusted: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -269,7 +269,7 @@ func TestPeersGetNoPrivateModels(t *testing.T) {
 func TestTrustedPeers(t *testing.T) {
 	t.Parallel()
 	server := newUpstream(t)
-	server.before = basicAuth
+	server.Before(basicAuth)
 	content := storetest.Random(1, 5<<20)
 	server.putBlob(content)
 	for _, trusted := range []bool{false, true} {
@@ -305,10 +305,10 @@ func TestNoRedirectToPeers(t *testing.T) {
 	content := storetest.Random(1, 5<<20)
 	d := elsewhere.putBlob(content)
 	node := (&peerstest.Cluster{Origin: elsewhere.URL}).NewDragonfly(t)
-	server.before = func(w http.ResponseWriter, r *http.Request) bool {
+	server.Before(func(w http.ResponseWriter, r *http.Request) bool {
 		http.Redirect(w, r, node.URL+r.URL.Path+"?ns=registry.example", http.StatusTemporaryRedirect)
 		return true
-	}
+	})
 	c := withPeers(t, server, node.URL, remote.Dragonfly, false)
 	_, _, err := fetch(t.Context(), repositoryOf(t, c, exampleRef(t, "x"), nil), d, int64(len(content)), 0, 10)
 	if err == nil || len(node.Asked()) > 0 {
@@ -323,7 +323,7 @@ func TestPeersHaveNoManifests(t *testing.T) {
 	node := (&peerstest.Cluster{Origin: server.URL}).NewDragonfly(t)
 	c := withPeers(t, server, node.URL, remote.Dragonfly, false)
 	p := manifestBytes("x")
-	server.manifests[digest.FromBytes(p).String()] = p
+	server.putManifest(digest.FromBytes(p).String(), p)
 	if _, err := repositoryOf(t, c, exampleRef(t, "x"), nil).Manifest(t.Context(), digest.FromBytes(p).String()); err != nil {
 		t.Error(err)
 	}
@@ -356,11 +356,11 @@ func TestConfirmIsShared(t *testing.T) {
 	content := storetest.Random(1, 5<<20)
 	d := server.putBlob(content)
 	asked, answer := make(chan struct{}, 10), make(chan struct{})
-	server.before = func(http.ResponseWriter, *http.Request) bool {
+	server.Before(func(http.ResponseWriter, *http.Request) bool {
 		asked <- struct{}{}
 		<-answer
 		return false
-	}
+	})
 	spegel := peerstest.NewSpegel(t, map[string][]byte{d.String(): content})
 	r := repositoryOf(t, withPeers(t, server, spegel.URL, remote.Spegel, false), exampleRef(t, "x"), nil)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -383,7 +383,7 @@ func TestConfirmIsShared(t *testing.T) {
 	if got, _, err := fetch(t.Context(), r, d, int64(len(content)), 0, 10); err != nil || !bytes.Equal(got, content[:10]) {
 		t.Errorf("%d bytes, %v", len(got), err)
 	}
-	if n := len(server.requests()); n != 1 {
+	if n := len(server.Requests()); n != 1 {
 		t.Errorf("the registry got %d requests, want 1", n)
 	}
 }

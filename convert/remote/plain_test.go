@@ -33,7 +33,7 @@ func TestDo(t *testing.T) {
 	z.Write([]byte("content"))
 	z.Close()
 	u := newUpstream(t)
-	u.before = func(w http.ResponseWriter, r *http.Request) bool {
+	u.Before(func(w http.ResponseWriter, r *http.Request) bool {
 		switch r.URL.Path {
 		case "/a":
 			http.SetCookie(w, &http.Cookie{Name: "c", Value: "v"})
@@ -49,7 +49,7 @@ func TestDo(t *testing.T) {
 			w.WriteHeader(418)
 		}
 		return true
-	}
+	})
 	c := newClient(t, remote.Options{NamedURLs: []string{u.URL + "/{repository}"}, Credentials: func(string, string) (remote.Credentials, error) {
 		return remote.Credentials{Username: "alice", Secret: secret}, nil
 	}})
@@ -62,12 +62,12 @@ func TestDo(t *testing.T) {
 	if err != nil || !bytes.Equal(p, zipped.Bytes()) || resp.Request.URL.Path != "/b" {
 		t.Errorf("%q from %s, %v", p, resp.Request.URL.Path, err)
 	}
-	for _, s := range u.requests() {
-		if s.header.Get("Authorization") != "" || s.header.Get("Cookie") != "" {
-			t.Errorf("%s got credentials", s.path)
+	for _, s := range u.Requests() {
+		if s.Header.Get("Authorization") != "" || s.Header.Get("Cookie") != "" {
+			t.Errorf("%s got credentials", s.URL.Path)
 		}
-		if s.header.Get("Accept-Encoding") != "gzip" || s.header.Get("Range") != "bytes=0-9" {
-			t.Errorf("%s got headers %v", s.path, s.header)
+		if s.Header.Get("Accept-Encoding") != "gzip" || s.Header.Get("Range") != "bytes=0-9" {
+			t.Errorf("%s got headers %v", s.URL.Path, s.Header)
 		}
 	}
 	head, err := c.Do(plainRequest(t, "HEAD", u.URL+"/c"))
@@ -86,11 +86,11 @@ func TestDoRefuses(t *testing.T) {
 	t.Parallel()
 	inside := newUpstream(t)
 	front := newUpstream(t)
-	front.before = func(w http.ResponseWriter, r *http.Request) bool {
+	front.Before(func(w http.ResponseWriter, r *http.Request) bool {
 		w.Header().Set("Location", r.URL.Query().Get("to"))
 		w.WriteHeader(302)
 		return true
-	}
+	})
 	c := newClient(t, remote.Options{NamedURLs: []string{front.URL}, Facade: []string{"127.0.0.1:5757"}})
 	bad := []string{
 		inside.URL + "/x",
@@ -112,14 +112,14 @@ func TestDoRefuses(t *testing.T) {
 		_, err = c.Do(plainRequest(t, "GET", front.URL+"/?to="+s))
 		mustRefuse(t, err, errdefs.IsPermissionDenied, "")
 	}
-	if n := len(inside.requests()); n != 0 {
+	if n := len(inside.Requests()); n != 0 {
 		t.Errorf("the internal host got %d requests", n)
 	}
 	// An address or a network allows no plain HTTP. The error names the entry that does.
 	named := newClient(t, remote.Options{AllowHosts: []string{"127.0.0.1", "127.0.0.0/8"}})
 	_, err := named.Do(plainRequest(t, "GET", inside.URL+"/x"))
-	mustRefuse(t, err, errdefs.IsPermissionDenied, fmt.Sprintf("list %q in upstream.allow_hosts", inside.host()))
-	allowed := newClient(t, remote.Options{AllowHosts: []string{inside.host()}})
+	mustRefuse(t, err, errdefs.IsPermissionDenied, fmt.Sprintf("list %q in upstream.allow_hosts", inside.Host()))
+	allowed := newClient(t, remote.Options{AllowHosts: []string{inside.Host()}})
 	resp, err := allowed.Do(plainRequest(t, "GET", inside.URL+"/x"))
 	if err != nil {
 		t.Fatalf("an allowed host: %v", err)
@@ -144,13 +144,13 @@ func TestDoCertificate(t *testing.T) {
 func TestDoStall(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
-	u.before = func(w http.ResponseWriter, r *http.Request) bool {
+	u.Before(func(w http.ResponseWriter, r *http.Request) bool {
 		w.Header().Set("Content-Length", "100")
 		w.Write([]byte("some"))
 		w.(http.Flusher).Flush()
 		<-r.Context().Done()
 		return true
-	}
+	})
 	c := newClient(t, remote.Options{NamedURLs: []string{u.URL}, Stall: stall})
 	resp, err := c.Do(plainRequest(t, "GET", u.URL+"/x"))
 	if err != nil {
@@ -173,7 +173,7 @@ func TestReadSmall(t *testing.T) {
 	}
 	_, err := a.ReadSmall(t.Context(), d, 9)
 	mustRefuse(t, err, errdefs.IsInvalidArgument, "more than 9 bytes")
-	u.blobs[d.String()] = []byte("other text")
+	u.Serve("/v2/org/model/blobs/"+d.String(), []byte("other text"))
 	if p, err := a.ReadSmall(t.Context(), d, 10); err == nil || !strings.Contains(err.Error(), "digest") {
 		t.Errorf("wrong bytes: %q, %v", p, err)
 	}
@@ -199,7 +199,7 @@ func askOthers(t *testing.T, c *remote.Client, n int) {
 func TestHostCacheIsLimited(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
-	u.manifests["latest"] = manifestBytes("x")
+	u.putManifest("latest", manifestBytes("x"))
 	c := newClient(t, remote.Options{})
 	first := repositoryOf(t, c, u.ref(t, "latest"), nil)
 	askOthers(t, c, 2*remote.MaxHosts)

@@ -46,8 +46,8 @@ func TestPrivateBodies(t *testing.T) {
 	}{
 		{name: "open", setup: func(*upstream) {}},
 		{name: "open, and nobody wants the password", setup: func(*upstream) {}, creds: alice, node: alice},
-		{name: "password", setup: func(u *upstream) { u.before = basicAuth }, creds: alice, private: true},
-		{name: "password of the node", setup: func(u *upstream) { u.before = basicAuth }, node: alice, private: true},
+		{name: "password", setup: func(u *upstream) { u.Before(basicAuth) }, creds: alice, private: true},
+		{name: "password of the node", setup: func(u *upstream) { u.Before(basicAuth) }, node: alice, private: true},
 		{name: "token for anybody", setup: func(u *upstream) { u.bearer(u.URL+"/token", anyone) }},
 		{name: "token for a name", setup: func(u *upstream) { u.bearer(u.URL+"/token", anyone) }, creds: &remote.Credentials{Username: "alice"}},
 		{name: "token for a password", setup: func(u *upstream) { u.bearer(u.URL+"/token", known) }, creds: alice, private: true},
@@ -96,13 +96,13 @@ func TestPrivateRedirect(t *testing.T) {
 		u, cdn := newUpstream(t), newUpstream(t)
 		d := cdn.putBlob(random(1000))
 		redirecting(u, 307, cdn.URL)
-		redirect := u.before
+		redirect := u.Before(nil)
+		u.Before(func(w http.ResponseWriter, r *http.Request) bool { return private && basicAuth(w, r) || redirect(w, r) })
 		var creds *remote.Credentials
 		if private {
 			creds = &remote.Credentials{Username: "alice", Secret: secret}
-			u.before = func(w http.ResponseWriter, r *http.Request) bool { return basicAuth(w, r) || redirect(w, r) }
 		}
-		r := u.repository(t, remote.Options{AllowHosts: []string{cdn.host()}}, creds)
+		r := u.repository(t, remote.Options{AllowHosts: []string{cdn.Host()}}, creds)
 		for i := range 3 {
 			body, _, err := r.Fetch(t.Context(), d, 1000, int64(i), 10)
 			if err != nil {
@@ -113,7 +113,7 @@ func TestPrivateRedirect(t *testing.T) {
 			}
 			body.Close()
 		}
-		asked := len(u.requests())
+		asked := len(u.Requests())
 		if want := 1; !private && asked != want {
 			t.Errorf("the registry was asked %d times, want %d", asked, want)
 		}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -18,21 +17,16 @@ import (
 // uploads is a registry that accepts uploads: read handles the body of each.
 func uploads(t *testing.T, read func(io.Reader)) *remote.Repository {
 	t.Helper()
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	u := newUpstream(t)
+	u.Before(func(w http.ResponseWriter, r *http.Request) bool {
 		if r.Method == http.MethodPost {
-			w.Header().Set("Location", r.URL.Path+"1")
-			w.WriteHeader(http.StatusAccepted)
-			return
+			return false
 		}
 		read(r.Body)
 		w.WriteHeader(http.StatusCreated)
-	}))
-	t.Cleanup(s.Close)
-	ref, err := remote.NewRef(strings.TrimPrefix(s.URL, "http://"), "org/model", "v1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return repositoryOf(t, newClient(t, remote.Options{Stall: stall}), ref, nil)
+		return true
+	})
+	return u.repository(t, remote.Options{Stall: stall}, nil)
 }
 
 // put uploads size bytes from body.
@@ -104,19 +98,21 @@ func (r errorReader) Read([]byte) (int, error) { return 0, r.err }
 // blob itself.
 func TestHasOfRedirect(t *testing.T) {
 	t.Parallel()
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if path, ok := strings.CutPrefix(r.URL.Path, "/v2/"); ok {
+	u := newUpstream(t)
+	u.Serve("/storage/org/model/blobs/"+digest.FromString("x").String(), []byte("x"))
+	u.Before(func(w http.ResponseWriter, r *http.Request) bool {
+		path, ok := strings.CutPrefix(r.URL.Path, "/v2/")
+		switch {
+		case ok:
 			http.Redirect(w, r, "/storage/"+path, http.StatusTemporaryRedirect)
-		} else if r.Method != http.MethodHead || !strings.HasSuffix(path, digest.FromString("x").String()) {
+		case r.Method != http.MethodHead:
 			http.NotFound(w, r)
+		default:
+			return false
 		}
-	}))
-	t.Cleanup(s.Close)
-	ref, err := remote.NewRef(strings.TrimPrefix(s.URL, "http://"), "org/model", "v1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := repositoryOf(t, newClient(t, remote.Options{}), ref, nil)
+		return true
+	})
+	r := u.repository(t, remote.Options{}, nil)
 	for content, want := range map[string]bool{"x": true, "y": false} {
 		if got, err := r.Has(t.Context(), digest.FromString(content), 1); err != nil || got != want {
 			t.Errorf("%s: got %v, %v, want %v", content, got, err, want)

@@ -22,7 +22,7 @@ func TestReach(t *testing.T) {
 		{"is broken", http.StatusBadGateway, errdefs.IsUnavailable},
 	} {
 		u := newUpstream(t)
-		u.before = func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(tt.status); return true }
+		u.Before(func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(tt.status); return true })
 		c := newClient(t, remote.Options{
 			HostsDir: hostsDir(t, "registry.example", "server = \""+u.URL+"\"\n[header]\nx-key = \""+secret+"\"\n"),
 			Credentials: func(string, string) (remote.Credentials, error) {
@@ -34,8 +34,8 @@ func TestReach(t *testing.T) {
 		case tt.is == nil && err != nil, tt.is != nil && !tt.is(err):
 			t.Errorf("%s: %v", tt.name, err)
 		}
-		all := u.requests()
-		if len(all) != 1 || all[0].path != "/v2/" || all[0].header.Get("Authorization") != "" || all[0].header.Get("X-Key") != "" {
+		all := u.Requests()
+		if len(all) != 1 || all[0].URL.Path != "/v2/" || all[0].Header.Get("Authorization") != "" || all[0].Header.Get("X-Key") != "" {
 			t.Errorf("%s: requests %+v", tt.name, all)
 		}
 	}

@@ -66,15 +66,15 @@ func TestReferrers(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			u := newUpstream(t)
-			u.before = func(w http.ResponseWriter, r *http.Request) bool {
+			u.Before(func(w http.ResponseWriter, r *http.Request) bool {
 				ok := r.URL.Path == "/v2/org/model/referrers/"+of.String()
 				if ok {
 					tt.api(w, r)
 				}
 				return ok
-			}
+			})
 			if tt.tag != "" {
-				u.manifests[remote.ReferrersTag(of)] = []byte(tt.tag)
+				u.putManifest(remote.ReferrersTag(of), []byte(tt.tag))
 			}
 			all, err := u.repository(t, remote.Options{}, nil).Referrers(t.Context(), of, tt.limit, "a", "b")
 			if tt.err != nil {
@@ -102,10 +102,10 @@ func TestReferrersMemory(t *testing.T) {
 	of := digest.FromString("subject")
 	list := []byte(`{"manifests":[` + strings.Repeat("{},", 2_500_000) + `{"artifactType":"a"}]}`)
 	u := newUpstream(t)
-	u.before = func(w http.ResponseWriter, r *http.Request) bool {
+	u.Before(func(w http.ResponseWriter, r *http.Request) bool {
 		w.Write(list)
 		return true
-	}
+	})
 	r := u.repository(t, remote.Options{}, nil)
 	live := func() uint64 {
 		var m runtime.MemStats

@@ -104,7 +104,7 @@ func TestOnlyMirrorRestarts(t *testing.T) {
 	t.Parallel()
 	up := bare()
 	manifest, content := manifestBytes("x"), random(10_000)
-	up.manifests["latest"] = manifest
+	up.putManifest("latest", manifest)
 	d := up.putBlob(content)
 	mirror := newDaemon(t, up)
 	r := repositoryOf(t, newClient(t, remote.Options{

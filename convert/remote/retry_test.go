@@ -18,7 +18,7 @@ import (
 // right response.
 func troubled(u *upstream, word string, answers ...func(w http.ResponseWriter)) *atomic.Int64 {
 	n := new(atomic.Int64)
-	u.before = func(w http.ResponseWriter, r *http.Request) bool {
+	u.Before(func(w http.ResponseWriter, r *http.Request) bool {
 		if !strings.Contains(r.URL.Path, word) {
 			return false
 		}
@@ -28,7 +28,7 @@ func troubled(u *upstream, word string, answers ...func(w http.ResponseWriter)) 
 		}
 		answers[i-1](w)
 		return true
-	}
+	})
 	return n
 }
 
@@ -66,7 +66,7 @@ func TestManifestRetry(t *testing.T) {
 			u := newUpstream(t)
 			p := manifestBytes("x")
 			ref := u.ref(t, "latest")
-			u.manifests["latest"] = p
+			u.putManifest("latest", p)
 			n := troubled(u, "/manifests/", answer, answer, answer)
 			m, err := u.repository(t, remote.Options{}, nil).Resolve(t.Context(), ref)
 			if err != nil || string(m.Bytes) != string(p) {
@@ -102,7 +102,7 @@ func TestManifestNoRetry(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			u := newUpstream(t)
-			u.manifests["latest"] = manifestBytes("x")
+			u.putManifest("latest", manifestBytes("x"))
 			n := troubled(u, "/manifests/", tt.answer)
 			if _, err := u.repository(t, remote.Options{}, nil).Manifest(t.Context(), "latest"); !tt.is(err) {
 				t.Errorf("got %v", err)
@@ -131,12 +131,12 @@ func TestManifestRetryEnds(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	var asked atomic.Int64
-	u.before = func(w http.ResponseWriter, r *http.Request) bool {
+	u.Before(func(w http.ResponseWriter, r *http.Request) bool {
 		asked.Add(1)
 		status(429, "Retry-After", "9")(w)
 		time.AfterFunc(10*time.Millisecond, cancel) // during a pause
 		return true
-	}
+	})
 	start := time.Now()
 	if _, err := r.Manifest(ctx, "latest"); err == nil || time.Since(start) > 8*time.Second {
 		t.Errorf("after the caller has gone: %v after %v", err, time.Since(start))
@@ -153,13 +153,13 @@ func TestManifestRetryEnds(t *testing.T) {
 func TestManifestRetryMirrors(t *testing.T) {
 	t.Parallel()
 	mirror, server := newUpstream(t), newUpstream(t)
-	server.manifests["latest"] = manifestBytes("x")
+	server.putManifest("latest", manifestBytes("x"))
 	n := troubled(mirror, "/manifests/", status(503), status(503))
 	dir := hostsDir(t, "registry.example", "server = \""+server.URL+"\"\n[host.\""+mirror.URL+"\"]\n")
 	if _, err := manifestVia(t, remote.Options{HostsDir: dir}, "latest"); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := n.Load(), int64(1); got != want || len(server.requests()) != 1 {
-		t.Errorf("%d requests of the mirror and %d of the server, want one of each", got, len(server.requests()))
+	if got, want := n.Load(), int64(1); got != want || len(server.Requests()) != 1 {
+		t.Errorf("%d requests of the mirror and %d of the server, want one of each", got, len(server.Requests()))
 	}
 }

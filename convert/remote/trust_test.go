@@ -23,17 +23,17 @@ func TestTLSErrors(t *testing.T) {
 		want string
 	}{
 		"certificate": {untrusted, "set ca in DIR/registry.example/hosts.toml"},
-		"no TLS":      {plain, " does not speak TLS; for plain HTTP, write server = \"http://" + plain.host() + "\" to DIR/registry.example/hosts.toml"},
+		"no TLS":      {plain, " does not speak TLS; for plain HTTP, write server = \"http://" + plain.Host() + "\" to DIR/registry.example/hosts.toml"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dir := hostsDir(t, "registry.example", fmt.Sprintf("server = \"https://%s\"\n", tt.u.host()))
+			dir := hostsDir(t, "registry.example", fmt.Sprintf("server = \"https://%s\"\n", tt.u.Host()))
 			_, err := manifestVia(t, remote.Options{HostsDir: dir}, "latest")
 			if !errdefs.IsFailedPrecondition(err) || errdefs.IsUnavailable(err) {
 				t.Errorf("got %v, want ErrFailedPrecondition alone", err)
 			}
 			tt.want = strings.Replace(tt.want, "DIR", dir, 1)
-			if n := strings.Count(err.Error(), ": "+tt.u.host()); n != 1 || !strings.Contains(err.Error(), tt.want) {
+			if n := strings.Count(err.Error(), ": "+tt.u.Host()); n != 1 || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got %q, want the host once, and %q", err, tt.want)
 			}
 			if n := tt.u.connections.Load(); n != 1 {
@@ -48,10 +48,10 @@ func TestTLSErrors(t *testing.T) {
 func TestPlainCA(t *testing.T) {
 	t.Parallel()
 	u := newTLSUpstream(t)
-	u.before = func(w http.ResponseWriter, _ *http.Request) bool {
+	u.Before(func(w http.ResponseWriter, _ *http.Request) bool {
 		w.WriteHeader(http.StatusTeapot)
 		return true
-	}
+	})
 	file := filepath.Join(t.TempDir(), "ca.pem")
 	block := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: u.Certificate().Raw})
 	if err := os.WriteFile(file, block, 0o644); err != nil {
@@ -66,7 +66,7 @@ func TestPlainCA(t *testing.T) {
 		{"skip_verify", "skip_verify = true\n", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c := newClient(t, remote.Options{HostsDir: hostsDir(t, u.host(), tt.text), NamedURLs: []string{u.URL + "/{repository}"}})
+			c := newClient(t, remote.Options{HostsDir: hostsDir(t, u.Host(), tt.text), NamedURLs: []string{u.URL + "/{repository}"}})
 			resp, err := c.Do(plainRequest(t, "GET", u.URL+"/a.carton"))
 			if !tt.trusted {
 				mustRefuse(t, err, errdefs.IsFailedPrecondition, "certificate")
@@ -76,7 +76,7 @@ func TestPlainCA(t *testing.T) {
 				t.Fatal(err)
 			}
 			resp.Body.Close()
-			if got := u.requests()[0].header.Get("X-Key"); got != "" {
+			if got := u.Requests()[0].Header.Get("X-Key"); got != "" {
 				t.Errorf("the header of hosts.toml was sent: %q", got)
 			}
 		})

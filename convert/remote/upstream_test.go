@@ -6,38 +6,21 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httptest"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
+	"github.com/ballast-dev/ballast/convert/registrytest"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/opencontainers/go-digest"
 )
 
-// An upstream is a registry over real HTTP whose behaviour a test can change.
+// An upstream is a registry with the repository org/model. It counts its connections.
 type upstream struct {
-	*httptest.Server
+	*registrytest.Server
 	connections atomic.Int64
-
-	mu        sync.Mutex
-	manifests map[string][]byte
-	blobs     map[string][]byte
-	seen      []seen
-
-	// before, if not nil, can answer a request itself and return true.
-	before func(w http.ResponseWriter, r *http.Request) bool
-}
-
-// seen is a request to an upstream.
-type seen struct {
-	method, path, query string
-	header              http.Header
 }
 
 func newUpstream(t testing.TB) *upstream {
@@ -56,8 +39,7 @@ func newTLSUpstream(t testing.TB) *upstream {
 }
 
 func bare() *upstream {
-	u := &upstream{manifests: map[string][]byte{}, blobs: map[string][]byte{}}
-	u.Server = httptest.NewUnstartedServer(u)
+	u := &upstream{Server: registrytest.Unstarted()}
 	u.Config.ConnState = func(_ net.Conn, state http.ConnState) {
 		if state == http.StateNew {
 			u.connections.Add(1)
@@ -66,59 +48,28 @@ func bare() *upstream {
 	return u
 }
 
-// host returns "127.0.0.1:port".
-func (u *upstream) host() string {
-	p, err := url.Parse(u.URL)
-	if err != nil {
-		panic(err)
-	}
-	return p.Host
-}
-
 func (u *upstream) ref(t testing.TB, object string) remote.Ref {
 	t.Helper()
-	ref, err := remote.NewRef(u.host(), "org/model", object)
+	ref, err := remote.NewRef(u.Host(), "org/model", object)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return ref
 }
 
-func (u *upstream) putBlob(p []byte) digest.Digest {
-	d := digest.FromBytes(p)
-	u.blobs[d.String()] = p
-	return d
+func (u *upstream) putBlob(p []byte) digest.Digest { return u.PutBlob("org/model", p) }
+
+// putManifest serves a manifest of which the registry says no media type.
+func (u *upstream) putManifest(object string, p []byte) { u.Put("org/model", object, p, "") }
+
+// lie makes the registry serve other bytes of the same length for a blob.
+func (u *upstream) lie(d digest.Digest) {
+	size := len(u.Blob("org/model", d))
+	u.Serve("/v2/org/model/blobs/"+d.String(), bytes.Repeat([]byte("lie"), size)[:size])
 }
 
-func (u *upstream) requests() []seen {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return append([]seen(nil), u.seen...)
-}
-
-func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	u.mu.Lock()
-	u.seen = append(u.seen, seen{r.Method, r.URL.Path, r.URL.RawQuery, r.Header.Clone()})
-	u.mu.Unlock()
-	if u.before != nil && u.before(w, r) {
-		return
-	}
-	rest, ok := strings.CutPrefix(r.URL.Path, "/v2/org/model/")
-	if !ok {
-		http.NotFound(w, r)
-		return
-	}
-	kind, object, _ := strings.Cut(rest, "/")
-	content := map[string]map[string][]byte{"manifests": u.manifests, "blobs": u.blobs}[kind][object]
-	if content == nil {
-		http.NotFound(w, r)
-		return
-	}
-	if kind == "manifests" {
-		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	}
-	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(content))
-}
+// empty is a hook of a registry that has nothing.
+func empty(w http.ResponseWriter, r *http.Request) bool { http.NotFound(w, r); return true }
 
 // newClient returns a client, which the end of the test closes.
 func newClient(t testing.TB, o remote.Options) *remote.Client {

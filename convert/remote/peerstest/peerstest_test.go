@@ -6,14 +6,13 @@ import (
 	"io"
 	"math"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/ballast-dev/ballast/convert/registrytest"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/remote/peerstest"
 	"github.com/ballast-dev/ballast/store"
@@ -24,33 +23,22 @@ import (
 
 const part = 4 << 20
 
-// An origin is a registry with one blob, which counts what it sends.
+// An origin is a registry with one blob.
 type origin struct {
-	*httptest.Server
+	*registrytest.Server
 	content []byte
-	sent    atomic.Int64
-	slow    time.Duration // before an answer
 }
 
-type counted struct {
-	http.ResponseWriter
-	n *atomic.Int64
-}
-
-func (c counted) Write(p []byte) (int, error) {
-	c.n.Add(int64(len(p)))
-	return c.ResponseWriter.Write(p)
-}
-
+// newOrigin starts an origin that is slow to answer.
 func newOrigin(t *testing.T, size int, slow time.Duration) *origin {
-	o := &origin{content: storetest.Random(1, size), slow: slow}
-	o.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	o := &origin{registrytest.New(t), storetest.Random(1, size)}
+	o.PutBlob("org/model", o.content)
+	o.Before(func(_ http.ResponseWriter, r *http.Request) bool {
 		if r.Method == http.MethodGet {
-			time.Sleep(o.slow)
+			time.Sleep(slow)
 		}
-		http.ServeContent(counted{w, &o.sent}, r, "", time.Time{}, bytes.NewReader(o.content))
-	}))
-	t.Cleanup(o.Close)
+		return false
+	})
 	return o
 }
 
@@ -203,7 +191,7 @@ func TestCopies(t *testing.T) {
 			all.Go(func() { o.pull(t, node) })
 		}
 		all.Wait()
-		if best = min(best, float64(o.sent.Load())/float64(len(o.content))); best <= 1.01 {
+		if best = min(best, float64(o.Sent())/float64(len(o.content))); best <= 1.01 {
 			return
 		}
 	}

@@ -28,8 +28,8 @@ const (
 // block size of file systems, and divides the buffer of copyHoles.
 const holeBlock = 64 << 10
 
-// How often the space for unpacked archives is checked, in bytes of one archive and of all of them. The quota costs more:
-// the sizes of all objects.
+// How often the space for unpacked archives is checked, in bytes of one archive and of all of them. The quota costs
+// more: the sizes of all objects.
 const (
 	roomEvery = 64 << 20
 	fitsEvery = 256 << 20

@@ -4,26 +4,19 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 	"github.com/ballast-dev/ballast/convert/registry"
+	"github.com/ballast-dev/ballast/convert/registrytest"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/resolve"
 )
 
 // TestCredentialHelper: root learns what pulls are refused, and gets a password that the facade takes.
 func TestCredentialHelper(t *testing.T) {
-	private := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if user, password, _ := r.BasicAuth(); user != "alice" || password != "s3cret" {
-			w.Header().Set("WWW-Authenticate", `Basic realm="private"`)
-			w.WriteHeader(http.StatusUnauthorized)
-			return
-		}
-		http.NotFound(w, r)
-	}))
-	defer private.Close()
+	private := registrytest.New(t)
+	private.SetUser("org/model", "alice:s3cret")
 	client, err := remote.New(remote.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -31,7 +24,7 @@ func TestCredentialHelper(t *testing.T) {
 	defer client.Close()
 	r := newRig(t)
 	r.handler.Facade = &registry.Handler{Resolver: resolve.Resolver{Upstream: client}, Store: r.store}
-	host := strings.TrimPrefix(private.URL, "http://")
+	host := private.Host()
 	ask := func(password string) int {
 		req := httptest.NewRequest(http.MethodGet, "/v2/org/model/manifests/v1?ns="+host, nil)
 		if password != "" {

@@ -138,8 +138,8 @@ test-unit: tools ## Tests of packages, with the race detector where it matters
 	test/disk.sh go test -p 4 -timeout 1h $$(go list ./... | grep -vxF "$$(go list $(RACE))")
 	test/disk.sh go test -p 4 -timeout 1h -run '^($(NORACE))$$' \
 		$$(go list -f '{{.Dir}}' $(RACE) | xargs grep -slE --include='*_test.go' -d recurse '^func ($(NORACE))\(' | xargs -n 1 dirname | sort -u)
-	cd contrib/release && go test ./...
-	cd test && go test -tags containers_image_openpgp ./mirror
+	cd contrib/release && go test -timeout 1h ./...
+	cd test && go test -timeout 1h -tags containers_image_openpgp ./mirror
 
 .PHONY: test-fuzz
 test-fuzz: ## About a minute of fuzzing; counts runs, not seconds, so that a busy machine fuzzes as much

@@ -30,7 +30,7 @@ type userPod struct {
 	cri  *node.CRI
 	host uint32
 	id   string
-	mode string // of the weights, 640 or 644
+	mode string // of the weights: 640, which belong to user 1000, or 644, the object of root
 }
 
 // startUserPod starts a userPod whose user 0 is mapped to host.
@@ -58,21 +58,26 @@ func (p *userPod) looks(t *testing.T, w []byte) {
 	t.Helper()
 	got := p.sh(t, `cat /proc/self/uid_map | xargs echo; stat -c '%u:%g %a %n' /model /model/model.gguf /bin/busybox /data/kept
 cd /model; sha256sum model.gguf
-grep -q u1 /etc/passwd || echo 'u1:x:1000:0::/:/bin/sh
-u2:x:1000:1000::/:/bin/sh' >>/etc/passwd
+grep -q u1 /etc/passwd || echo 'u1:x:1001:1000::/:/bin/sh
+u2:x:1001:1001::/:/bin/sh' >>/etc/passwd
 busybox su u1 -c 'sha256sum /model/model.gguf'; busybox su u2 -c 'cat /model/model.gguf' >/dev/null 2>&1 && echo allowed || echo denied`)
 	want := fmt.Sprintf(`0 %d 65536
 0:0 755 /model
-0:0 %s /model/model.gguf
+%s /model/model.gguf
 0:0 755 /bin/busybox
 0:0 4755 /data/kept
 %s  model.gguf
 %s  /model/model.gguf
 %s
-`, p.host, p.mode, sum(w), sum(w), map[string]string{"640": "denied", "644": "allowed"}[p.mode])
+`, p.host, p.attributes(), sum(w), sum(w), map[string]string{"640": "denied", "644": "allowed"}[p.mode])
 	if diff := cmp.Diff(got, want); diff != "" {
 		t.Errorf("pod of users from %d (-got +want):\n%s", p.host, diff)
 	}
+}
+
+// attributes are the owner and the mode of the weights.
+func (p *userPod) attributes() string {
+	return map[string]string{"640": "1000:1000 640", "644": "0:0 644"}[p.mode]
 }
 
 // snapshotCount returns the number of snapshots of ballast in containerd.
@@ -129,7 +134,7 @@ func testUserNamespaces(t *testing.T, show string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := cri.Exec(id, "/bin/busybox", "stat", "-c", "%u:%g %a", "/model/model.gguf"); err != nil || got != "0:0 "+pods[0].mode+"\n" {
+	if got, err := cri.Exec(id, "/bin/busybox", "stat", "-c", "%u:%g %a", "/model/model.gguf"); err != nil || got != pods[0].attributes()+"\n" {
 		t.Errorf("a pod without a user namespace sees %q, %v", got, err)
 	}
 	for _, p := range pods {
@@ -170,7 +175,7 @@ func TestUserNamespaceCtr(t *testing.T) {
 	ref := push(t, n, converttest.ModelPackRaw(private(w)))
 	mustPull(t, n, "ballast", ref)
 	out := n.RunAs(node.UserFlags(100000), "ballast", ref, "$B stat -c '%u:%g %a' /model.gguf && $B sha256sum </model.gguf && $B chown 5 /model.gguf && $B stat -c %u /model.gguf")
-	if want := "0:0 640\n" + sum(w) + "  -\n5\n"; out.Err != nil || out.Stdout != want {
+	if want := "1000:1000 640\n" + sum(w) + "  -\n5\n"; out.Err != nil || out.Stdout != want {
 		t.Errorf("got %q, %v, want %q\n%s", out.Stdout, out.Err, want, out.Stderr)
 	}
 }
@@ -186,7 +191,7 @@ func TestUserNamespaceLazy(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := startUserPod(t, cri, 100000, busybox, model)
-	if got, want := p.sh(t, "stat -c '%u:%g %a' /model/model.gguf; tail -c 100 /model/model.gguf | sha256sum"), "0:0 640\n"+sum(w[len(w)-100:])+"  -\n"; got != want {
+	if got, want := p.sh(t, "stat -c '%u:%g %a' /model/model.gguf; tail -c 100 /model/model.gguf | sha256sum"), "1000:1000 640\n"+sum(w[len(w)-100:])+"  -\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	n.Ballastd.Kill()

@@ -119,16 +119,22 @@ func (l *ledger) drop(of reserved, which func(*reservation) bool) {
 // reserve admits r if need bytes fit on the disk and into the quota beside the other reservations.
 // It evicts objects if needed.
 func (s *Store) reserve(need int64, r *reservation) error {
-	want, err := s.admit(need, r)
+	return s.fit(func() (int64, error) { return s.admit(need, r) })
+}
+
+// fit returns the error of check. While check says how many bytes are missing, it asks first how much of the
+// reservations is left, and then evicts as many bytes.
+func (s *Store) fit(check func() (want int64, err error)) error {
+	want, err := check()
 	if want > 0 {
 		s.ledger.ask()
-		want, err = s.admit(need, r)
+		want, err = check()
 	}
 	if want > 0 {
 		if _, err := s.evict(want); err != nil {
 			return err
 		}
-		_, err = s.admit(need, r)
+		_, err = check()
 	}
 	return err
 }
@@ -192,26 +198,16 @@ func (s *Store) Fits(n int64) error {
 	}
 	s.ledger.fitting.Lock()
 	defer s.ledger.fitting.Unlock()
-	over, err := s.over(n)
-	if err == nil && over > 0 {
-		s.ledger.ask()
-		over, err = s.over(n)
-	}
-	if err == nil && over > 0 {
-		if _, err = s.evict(over); err == nil {
-			over, err = s.over(n)
+	return s.fit(func() (want int64, err error) {
+		u, err := s.Usage()
+		if err != nil {
+			return 0, err
 		}
-	}
-	if err == nil && over > 0 {
-		err = fmt.Errorf("%s are more than the quota of %s allows; \"ballast df\" shows what takes space: %w", size(over), size(s.o.Evict.Quota), errdefs.ErrResourceExhausted)
-	}
-	return err
-}
-
-// over returns by how many bytes n more, and what is reserved, exceed the quota.
-func (s *Store) over(n int64) (int64, error) {
-	u, err := s.Usage()
-	return u.Unique + u.Partial + s.ledger.sum() + n - s.o.Evict.Quota, err
+		if over := u.Unique + u.Partial + s.ledger.sum() + n - s.o.Evict.Quota; over > 0 {
+			return over, fmt.Errorf("%s are more than the quota of %s allows; \"ballast df\" shows what takes space: %w", size(over), size(s.o.Evict.Quota), errdefs.ErrResourceExhausted)
+		}
+		return 0, nil
+	})
 }
 
 // size formats n bytes for messages.

@@ -105,7 +105,7 @@ func (r *Repository) manifest(ctx context.Context, e *endpoint, ref Ref) (Manife
 
 // get asks one host for a manifest by GET.
 func (r *Repository) get(ctx context.Context, e *endpoint, q request, ref Ref) (Manifest, error) {
-	resp, err := r.do(ctx, e, q)
+	resp, err := r.document(ctx, e, q)
 	if errdefs.IsNotFound(err) && !e.dialect { // a dialect says what is missing
 		return Manifest{}, r.missing(e, ref)
 	}
@@ -115,9 +115,6 @@ func (r *Repository) get(ctx context.Context, e *endpoint, q request, ref Ref) (
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		return Manifest{}, fmt.Errorf("%s returned partial content for a manifest: %w", e.Host, errdefs.ErrUnknown)
-	}
-	if err := decode(resp); err != nil {
-		return Manifest{}, fmt.Errorf("%s: %w", e.Host, err)
 	}
 	p, err := readManifest(ctx, resp)
 	if err != nil {
@@ -216,6 +213,19 @@ func readManifest(ctx context.Context, resp *response) ([]byte, error) {
 	b.Grow(int(size) - b.Len() + bytes.MinRead)
 	err := read(&b, convert.MaxManifestSize+1-convert.SmallDocument)
 	return b.Bytes(), err
+}
+
+// document is do for a document, whose body is read without its content encoding.
+func (r *Repository) document(ctx context.Context, e *endpoint, q request) (*response, error) {
+	resp, err := r.do(ctx, e, q)
+	if err != nil {
+		return nil, err
+	}
+	if err := decode(resp); err != nil {
+		resp.Body.Close()
+		return nil, fmt.Errorf("%s: %w", e.Host, err)
+	}
+	return resp, nil
 }
 
 // decode lets the body of a response be read without its content encoding, which some proxies use although the request

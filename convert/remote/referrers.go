@@ -71,14 +71,11 @@ func (r *Repository) Referrers(ctx context.Context, d digest.Digest, limit int, 
 func (r *Repository) referrers(ctx context.Context, e *endpoint, d digest.Digest, keep func(ocispec.Descriptor)) error {
 	q := request{path: "referrers/" + d.String()}
 	for range maxReferrersPages {
-		resp, err := r.do(ctx, e, q)
+		resp, err := r.document(ctx, e, q)
 		if err != nil {
 			return err
 		}
-		var p []byte
-		if err = decode(resp); err == nil {
-			p, err = io.ReadAll(io.LimitReader(resp.Body, convert.MaxManifestSize+1))
-		}
+		p, err := io.ReadAll(io.LimitReader(resp.Body, convert.MaxManifestSize+1))
 		resp.Body.Close()
 		if err != nil {
 			return fmt.Errorf("%s: %w: %w", e.Host, err, errdefs.ErrUnavailable)

@@ -27,14 +27,11 @@ func (r *Repository) Tags(ctx context.Context, limit int) (tags []string, err er
 
 // tags asks one host.
 func (r *Repository) tags(ctx context.Context, e *endpoint, limit int) (tags []string, err error) {
-	resp, err := r.do(ctx, e, request{path: "tags/list", query: "n=" + strconv.Itoa(limit)})
+	resp, err := r.document(ctx, e, request{path: "tags/list", query: "n=" + strconv.Itoa(limit)})
 	if err != nil {
 		return nil, err
 	}
 	defer resp.Body.Close()
-	if err := decode(resp); err != nil {
-		return nil, fmt.Errorf("%s: the list of tags: %w", e.Host, err)
-	}
 	p, err := io.ReadAll(io.LimitReader(resp.Body, convert.SmallDocument+1))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w: %w", e.Host, err, errdefs.ErrUnavailable)

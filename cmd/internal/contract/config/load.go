@@ -103,15 +103,22 @@ func fromEnvironment(c *Config) {
 	if s := os.Getenv("CONTAINERD_ADDRESS"); s != "" {
 		c.Containerd.Address = strings.TrimPrefix(s, "unix://")
 	}
-	if s := os.Getenv("DOCKER_CONFIG"); s != "" {
-		c.Upstream.DockerConfig = filepath.Join(s, "config.json")
+	c.Upstream.DockerConfig = cmp.Or(environmentDockerConfig(), c.Upstream.DockerConfig)
+}
+
+// environmentDockerConfig returns the docker config file that $DOCKER_CONFIG names, or "".
+func environmentDockerConfig() string {
+	dir := os.Getenv("DOCKER_CONFIG")
+	if dir == "" {
+		return ""
 	}
+	return filepath.Join(dir, "config.json")
 }
 
 // UserDockerConfig returns the docker config file of the user of this process, where docker and nerdctl look for it.
 func UserDockerConfig() (string, error) {
-	if dir := os.Getenv("DOCKER_CONFIG"); dir != "" {
-		return filepath.Join(dir, "config.json"), nil
+	if file := environmentDockerConfig(); file != "" {
+		return file, nil
 	}
 	home, err := os.UserHomeDir()
 	return filepath.Join(home, ".docker", "config.json"), err

@@ -90,6 +90,10 @@ func cached(t *testing.T, f *os.File) int64 {
 	return n
 }
 
+// most returns how many of n bytes that were read are in the page cache at least: the kernel takes pages back when it
+// likes to.
+func most(n int64) int64 { return n - n/8 }
+
 // readPage reads a page of a file.
 func readPage(t *testing.T, f *os.File, off int64) {
 	t.Helper()
@@ -118,8 +122,9 @@ func TestFollow(t *testing.T) {
 			t.Errorf("%d windows are reached and %d are ahead, want %d and %d", f.reached, len(f.ahead), reached, ahead)
 		}
 		// All pages of these windows, but not the first ones of those that are ahead.
-		if want := min(int64(reached+ahead)*window, f.size) - int64(ahead)*page; cached(t, file) != want {
-			t.Errorf("%d bytes are in the page cache after %d windows, want %d", cached(t, file), reached, want)
+		want := min(int64(reached+ahead)*window, f.size) - int64(ahead)*page
+		if got := cached(t, file); got > want || got < most(want) {
+			t.Errorf("%d bytes are in the page cache after %d windows, want %d", got, reached, want)
 		}
 	}
 	look(0, 0)
@@ -159,12 +164,16 @@ func TestOthers(t *testing.T) {
 	if _, err := f.follow(0); err != nil || f.next != f.windows {
 		t.Errorf("the file is removed: %v, %d of %d windows are done", err, f.next, f.windows)
 	}
-	if _, err := io.Copy(io.Discard, io.NewSectionReader(file, 0, f.size)); err != nil {
-		t.Fatal(err)
-	}
-	if f, err = newFollower(file); err != nil || f.next != f.windows {
-		t.Errorf("all of it is in the page cache: %v, %d of %d windows are done", err, f.next, f.windows)
-	}
+	await(t, "nothing to do for a file that is in the page cache", func() bool {
+		if _, err := io.Copy(io.Discard, io.NewSectionReader(file, 0, f.size)); err != nil {
+			t.Fatal(err)
+		}
+		f, err := newFollower(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f.next == f.windows
+	})
 }
 
 // TestLetsGo removes one of two files while they are read: the space of that one is free at once.
@@ -186,7 +195,7 @@ func TestLetsGo(t *testing.T) {
 		for _, f := range read { // once it begins, it drops what was read before
 			readPage(t, f, 0)
 		}
-		return cached(t, read[0]) >= window && cached(t, read[1]) >= window
+		return cached(t, read[0]) >= most(window) && cached(t, read[1]) >= most(window)
 	})
 	if err := os.Remove(read[1].Name()); err != nil {
 		t.Fatal(err)
@@ -233,7 +242,7 @@ func TestRequestTime(t *testing.T) {
 }
 
 // TestMemory follows a loader from a memory cgroup with a limit that is a sixth of the model: the pages are
-// charged to another cgroup, all of them are in the page cache in the end, and the process ends by itself.
+// charged to another cgroup, they are in the page cache in the end, and the process ends by itself.
 func TestMemory(t *testing.T) {
 	const limit = 32 << 20
 	file := newFile(t, 12)
@@ -281,7 +290,7 @@ func TestMemory(t *testing.T) {
 	for off := int64(0); off < info.Size(); off += window {
 		await(t, "the window before to be read ahead", func() bool {
 			readPage(t, file, off) // again: the process drops first pages at its start
-			return off == 0 || cached(t, file) >= off
+			return cached(t, file) >= most(off)
 		})
 	}
 	await(t, "the end of the process", func() bool { return following() == 0 })
@@ -290,8 +299,13 @@ func TestMemory(t *testing.T) {
 	}
 	a.Mounted("model", func(context.Context) Mode { return Off }, open)
 	a.Mounted("model", on, open)
-	await(t, "the end of both processes", func() bool { return opened.Load() == 3 && following() == 0 })
-	if n := cached(t, file); n < info.Size() {
+	await(t, "the end of both processes", func() bool {
+		for off := int64(0); off < info.Size(); off += window {
+			readPage(t, file, off) // they wait for it where the kernel has taken pages back
+		}
+		return opened.Load() == 3 && following() == 0
+	})
+	if n := cached(t, file); n < most(info.Size()) {
 		t.Errorf("%d of %d bytes are in the page cache", n, info.Size())
 	}
 	if n := pages.cache(t); n < info.Size()*9/10 {

@@ -51,16 +51,16 @@ var dragonflyHeader = http.Header{
 // dragonflyError is the header of an error that says where it comes from: "backend" is the registry.
 const dragonflyError = "X-Dragonfly-Error-Type"
 
-// How long mirrors and peers may take to begin an answer (transfer.Endpoint.Patience). Peers are asked after the
-// registry has confirmed the blob. Tests that count requests change them.
+// How long mirrors and peers may take to begin an answer (transfer.Endpoint.Patience), Dragonfly only for urgent reads:
+// see pieceGather. Peers are asked after the registry has confirmed the blob. Tests that count requests change them.
 var (
 	mirrorPatience time.Duration
 	peersPatience  = confirmTime + 5*time.Second
 )
 
 // pieceGather is how long Dragonfly may take to get a piece (transfer.Endpoint.Gather), from the registry too: that
-// is 560 KiB/s. If nodes gave up earlier on a slow network, all of them would ask the registry, which makes it
-// slower.
+// is 560 KiB/s. The dfdaemon that is written in Go answers when it has the first part. If nodes gave up earlier on a
+// slow network, all of them would ask the registry, which makes it slower.
 const pieceGather = 30 * time.Second
 
 // Check returns errdefs.ErrInvalidArgument if p is not valid.

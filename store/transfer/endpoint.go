@@ -23,11 +23,11 @@ type Endpoint struct {
 	// means a second. Below zero, the server is never left for being slow.
 	Patience time.Duration
 
-	// Gather is how long the first byte may take after the header, and the next one after any other: Dragonfly
-	// answers when it has found a piece, and sends a part of it when it has all of that part. The longer one of
-	// Patience and Gather counts for the first byte. If it is set, no rate is measured over less than Gather, and the
-	// endpoint is left below MinRate only, not because another one is faster: its nodes share their links, so that
-	// all of them would be slow together and ask the origin.
+	// Gather is how long the first byte may take, and the next one after any other: Dragonfly sends a part of a piece
+	// when it has all of that part, and some versions answer then. The longer one of Patience and Gather counts for the
+	// first byte; of urgent work, Patience counts until the header. If it is set, no rate is measured over less than
+	// Gather, and the endpoint is left below MinRate only, not because another one is faster: its nodes share their
+	// links, so that all of them would be slow together and ask the origin.
 	Gather time.Duration
 
 	// Piece is the size in bytes of the aligned ranges that it is asked for; zero means that it is asked for

@@ -242,6 +242,49 @@ func TestPatience(t *testing.T) {
 	}
 }
 
+// late is a server whose header takes a time.
+type late struct {
+	Fetcher
+	header time.Duration
+}
+
+func (s late) Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (io.ReadCloser, int64, error) {
+	if err := Wait(ctx, s.header, nil); err != nil {
+		return nil, 0, err
+	}
+	return s.Fetcher.Fetch(ctx, d, size, off, n)
+}
+
+// TestLateHeader checks that a mirror of which the first part is long in coming, as it is where many nodes read from one,
+// has the same time whether its header comes before or with that part; urgent work waits for a header for Patience only.
+func TestLateHeader(t *testing.T) {
+	for _, tt := range []struct {
+		class         Class
+		header, first time.Duration
+		mirror        bool
+	}{
+		{Soon, 25 * time.Second, 0, true},
+		{Soon, 25 * time.Second, 25 * time.Second, true},
+		{Soon, 32 * time.Second, 0, false},
+		{Background, 25 * time.Second, 0, true},
+		{Urgent, 9 * time.Second, 25 * time.Second, true},
+		{Urgent, 25 * time.Second, 0, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMirrored(t, &server{bytes: 4 << 20, every: tt.first}, quick())
+			m.endpoint.Patience, m.endpoint.Gather = 10*time.Second, 30*time.Second
+			m.fetch.Flow = m.fetch.Scheduler.NewFlow(tt.class)
+			list := m.sources()
+			list[0].Fetcher = late{m.mirror, tt.header}
+			m.from.Set("a", list)
+			src, err := m.fetch.Range(t.Context(), nil, make([]byte, 256<<10), 0, nil)
+			if err != nil || src.Endpoint.Mirror != tt.mirror {
+				t.Errorf("%+v: the bytes came from %s, %v", tt, src.Endpoint.Name, err)
+			}
+		})
+	}
+}
+
 // A burstServer passes on parts of 4 MiB when it has all of one, as dfdaemon does.
 type burstServer struct {
 	every time.Duration // between parts; 0 after the first one: it hangs
@@ -283,7 +326,7 @@ func TestBursts(t *testing.T) {
 		"bursts, and a fast origin":  {every: 4 * time.Second, gather: 30 * time.Second, known: true, mirror: true, most: 40 * time.Second},
 		"rare bursts":                {every: 29 * time.Second, gather: 30 * time.Second, known: true, mirror: true, most: 5 * time.Minute},
 		"too rare bursts":            {every: 31 * time.Second, gather: 30 * time.Second, most: time.Minute},
-		"it hangs after a burst":     {gather: 30 * time.Second, most: time.Minute},
+		"it hangs after a burst":     {gather: 30 * time.Second, most: 70 * time.Second}, // two are waited for
 		"a mirror that sends evenly": {every: 4 * time.Second, most: time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {

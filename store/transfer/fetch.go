@@ -261,6 +261,9 @@ func (f Fetch) watch(ctx context.Context, src Source, place *Slot, tried map[str
 	gather, asked := src.Endpoint.gather(), time.Now()
 	patient := func() bool {
 		e, begun := src.Endpoint, place.begun.Load()
+		if begun == nil && f.Flow.Class() != Urgent { // whose reader would wait for a server that hangs
+			begun = &asked
+		}
 		return e != nil && (time.Since(asked) < e.Patience || begun != nil && time.Since(*begun) < gather)
 	}
 	var seen, before int64      // bytes at the last tick, and at the start of the measurement

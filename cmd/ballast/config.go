@@ -23,9 +23,14 @@ func (a *app) configCommand() *cobra.Command {
 	return group(c)
 }
 
+// likeUsage is about --like.
+const likeUsage = "handlers whose runtime and options --runtime-handler gets, such as nvidia: the first that the node has, where " +
+	node.DefaultHandler + " is its default handler (default: " + node.DefaultHandler + ")"
+
 func (a *app) configContainerdCommand() *cobra.Command {
 	var s snippet.Containerd
-	var version, main, like string
+	var version, main string
+	var like []string
 	c := &cobra.Command{
 		Use:   "containerd",
 		Short: "print the drop-in for containerd's configuration",
@@ -46,7 +51,7 @@ Kubernetes: use "--snapshotter ballast" of ctr and nerdctl.`,
 			if s.NoCRI && s.RuntimeHandler != "" {
 				return usage("--snapshotter-only and --runtime-handler cannot be used together")
 			}
-			if like != "" && s.RuntimeHandler == "" {
+			if len(like) > 0 && s.RuntimeHandler == "" {
 				return usage("--like is for --runtime-handler")
 			}
 			s.Address, s.Root = cmp.Or(s.Address, cfg.Address), cmp.Or(s.Root, cfg.Root)
@@ -60,7 +65,7 @@ Kubernetes: use "--snapshotter ballast" of ctr and nerdctl.`,
 				s.Version = v.Version
 			}
 			if s.RuntimeHandler != "" {
-				if s.Handler, err = v.Containerd.HandlerLike(like, s.RuntimeHandler); err != nil {
+				if s.Handler, err = v.HandlerLike(v.Containerd, like, s.RuntimeHandler); err != nil {
 					return err
 				}
 			}
@@ -79,7 +84,7 @@ Kubernetes: use "--snapshotter ballast" of ctr and nerdctl.`,
 	f.StringVar(&s.Platform, "platform", "", "platform of the node, such as linux/amd64 (default: this one)")
 	f.StringVar(&s.HostsDir, "hosts-dir", defaultHostsDir, "directory of hosts.toml files")
 	f.StringVar(&s.RuntimeHandler, "runtime-handler", "", "use ballast only for pods of this runtime handler")
-	f.StringVar(&like, "like", "", "handler whose runtime and options --runtime-handler gets, such as nvidia (default: the default handler)")
+	f.StringSliceVar(&like, "like", nil, likeUsage)
 	f.StringVar(&version, "containerd-version", "", "version of containerd, such as 2.3 (default: that of this node)")
 	f.StringVar(&main, "containerd-config", "", "configuration file of containerd, which imports the drop-in (default: that of this node)")
 	f.BoolVar(&s.NoCRI, "snapshotter-only", false, "configure nothing for Kubernetes")

@@ -55,7 +55,7 @@ in that root. Without systemd, --no-service leaves it to you to run ballastd, fo
 	f.StringVar(&o.Distro, "distro", node.Auto, "distribution of the node: "+strings.Join(node.Distros(), ", "))
 	f.StringSliceVar(&o.Registries, "registry", nil, "close a registry: its tags go through ballast. _default: all other registries; \"\": none")
 	f.StringVar(&o.RuntimeHandler, "runtime-handler", "", "use ballast only for pods of this runtime handler (default: for all pods)")
-	f.StringVar(&o.Like, "like", "", "handler whose runtime and options --runtime-handler gets, such as nvidia (default: the default handler of the node)")
+	f.StringSliceVar(&o.Like, "like", nil, likeUsage)
 	f.BoolVar(&o.SnapshotterOnly, "snapshotter-only", false, "configure nothing for Kubernetes")
 	f.StringSliceVar(&o.Images, "image", nil, "images that the node needs to recover, such as those of ballastd's pod and of the network")
 	f.StringVar(&o.BinDir, "bin-dir", setup.DefaultBinDir, "directory to copy the programs to; those of a package stay where they are")

@@ -251,18 +251,18 @@ func TestSetupArgs(t *testing.T) {
 		want   []string
 	}{
 		"defaults": {nil, []string{
-			"--distro=auto", "--runtime-handler=ballast", "--no-service=false", "--no-restart=false", "--settings=/settings",
+			"--distro=auto", "--runtime-handler=ballast", "--like=", "--no-service=false", "--no-restart=false", "--settings=/settings",
 			"--registry=registry.ollama.ai", "--image=ghcr.io/ballast-dev/ballast:v0.1.0", "--env=",
 		}},
 		"all": {map[string]any{
 			"distro": "k3s", "daemon": "pod", "runtimeHandler": "models", "restartContainerd": false, "registries": []any{"a.example", "b.example:5000"},
-			"nodeImages": []any{"c.example/cni:1"}, "image": map[string]any{"registry": "d.example", "repository": "x", "tag": "y"},
+			"nodeImages": []any{"c.example/cni:1"}, "runtimeHandlerLike": []any{"nvidia", "default"}, "image": map[string]any{"registry": "d.example", "repository": "x", "tag": "y"},
 		}, []string{
-			"--distro=k3s", "--runtime-handler=models", "--no-service=true", "--no-restart=true", "--settings=/settings",
+			"--distro=k3s", "--runtime-handler=models", "--like=nvidia,default", "--no-service=true", "--no-restart=true", "--settings=/settings",
 			"--registry=a.example", "--registry=b.example:5000", "--image=d.example/x:y", "--image=c.example/cni:1",
 		}},
 		"nothing": {map[string]any{"registries": []any{}, "runtimeHandler": ""}, []string{
-			"--distro=auto", "--runtime-handler=", "--no-service=false", "--no-restart=false", "--settings=/settings",
+			"--distro=auto", "--runtime-handler=", "--like=", "--no-service=false", "--no-restart=false", "--settings=/settings",
 			"--registry=", "--image=ghcr.io/ballast-dev/ballast:v0.1.0", "--env=",
 		}},
 	} {
@@ -291,13 +291,16 @@ func TestRefused(t *testing.T) {
 		"/image/digest":                                {"image": map[string]any{"digest": "latest"}},
 		"/image/registry":                              {"image": map[string]any{"registry": "--host"}},
 		"/runtimeHandler":                              {"runtimeHandler": "a b"},
-		"/node/label":                                  {"node": map[string]any{"label": "\" || true"}},
-		"/metrics/port":                                {"metrics": map[string]any{"port": 80}},
-		"additional properties":                        {"registry": "ghcr.io"},
-		"goes with credentialProviders.dir":            {"credentialProviders": map[string]any{"config": "/etc/a/b"}},
-		"/etc/ssl cannot be mounted":                   {"credentialProviders": map[string]any{"config": "/etc/a/b", "dir": "/etc/ssl"}},
-		"/credentialProviders/dir":                     {"credentialProviders": map[string]any{"config": "/etc/a/b", "dir": "/opt"}},
-		"/credentialProviders/paths/0":                 {"credentialProviders": map[string]any{"paths": []any{"/etc/../root"}}},
+		"runtimeHandlerLike is for a runtimeHandler": {"runtimeHandler": "", "runtimeHandlerLike": []any{"nvidia"}},
+		"/runtimeHandlerLike":                        {"runtimeHandlerLike": "nvidia"},
+		"/runtimeHandlerLike/0":                      {"runtimeHandlerLike": []any{"nvidia,default"}},
+		"/node/label":                                {"node": map[string]any{"label": "\" || true"}},
+		"/metrics/port":                              {"metrics": map[string]any{"port": 80}},
+		"additional properties":                      {"registry": "ghcr.io"},
+		"goes with credentialProviders.dir":          {"credentialProviders": map[string]any{"config": "/etc/a/b"}},
+		"/etc/ssl cannot be mounted":                 {"credentialProviders": map[string]any{"config": "/etc/a/b", "dir": "/etc/ssl"}},
+		"/credentialProviders/dir":                   {"credentialProviders": map[string]any{"config": "/etc/a/b", "dir": "/opt"}},
+		"/credentialProviders/paths/0":               {"credentialProviders": map[string]any{"paths": []any{"/etc/../root"}}},
 	} {
 		_, err := Render(Dir, values)
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -138,6 +138,7 @@ func TestInstall(t *testing.T) {
 	}{
 		{"Helm, and the startup taint", c.installed},
 		{"a pod with a model", func(t *testing.T) { c.podReads(t, llama) }},
+		{"nodes with GPUs", func(t *testing.T) { c.gpus(t, llama) }},
 		{"ModelSets", c.modelSets},
 		{"the page", c.page},
 		{"without ModelSets, and with them again", c.withoutSets},
@@ -218,6 +219,64 @@ func (c *site) reads(t *testing.T, m *machine, llama string) {
 	if !strings.HasPrefix(out, llama) {
 		t.Errorf("the pod reads %q", out)
 	}
+}
+
+// gpus types the value for nodes with GPUs. One node has a GPU; it waits for NVIDIA's handler, which the GPU operator adds
+// later, and then its pods run with that runtime, and those of other nodes do not. The handler is removed again.
+func (c *site) gpus(t *testing.T, llama string) {
+	const (
+		rollout = "kubectl -n ballast-system rollout status daemonset/ballast " + timeout
+		dropIn  = "/etc/containerd/conf.d/99-nvidia.toml"
+		config  = `version = 3
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia]
+  runtime_type = 'io.containerd.runc.v2'
+  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia.options]
+    BinaryName = '/usr/local/nvidia/toolkit/nvidia-container-runtime'
+`
+	)
+	gpu, other := c.machines[2], c.machines[0]
+	gpu.sh(t, `mkdir -p /run/gpu/0000:00:1e.0
+echo 0x10de >/run/gpu/0000:00:1e.0/vendor
+echo 0x030200 >/run/gpu/0000:00:1e.0/class
+mount --bind /run/gpu /sys/bus/pci/devices`)
+	c.types(t, node.Typed(t, installPage, "### Nodes with GPUs")...)
+	pod := "kubectl -n ballast-system get pod -l app.kubernetes.io/component=node --field-selector=spec.nodeName=" + gpu.name + " -o name"
+	eventually(t, "the log of a node that waits", func() error {
+		out := c.try("kubectl -n ballast-system logs $(" + pod + ") -c setup")
+		if out.Err != nil || !strings.Contains(out.Output(), "containerd has no runtime handler nvidia yet") {
+			return fmt.Errorf("%w: %s", out.Err, out.Output())
+		}
+		return nil
+	})
+	gpu.write(t, "/usr/local/nvidia/toolkit/nvidia-container-runtime", "#!/bin/sh\necho \"$@\" >>/run/gpu/calls\nexec "+node.Runc(t)+" \"$@\"\n")
+	gpu.write(t, dropIn, config)
+	gpu.sh(t, "chmod 755 /usr/local/nvidia/toolkit/nvidia-container-runtime && systemctl restart containerd")
+	c.run(t, rollout)
+	c.ready(t)
+	for _, m := range []*machine{gpu, other} {
+		name := "on-" + m.name
+		c.run(t, fmt.Sprintf(`sed 's/name: llama/name: %s/; s/^spec:/&\n  nodeName: %s/' contrib/kubernetes/pod.yaml | kubectl apply -f -
+kubectl wait --for=condition=Ready pod/%[1]s %[3]s`, name, m.name, timeout))
+		c.says(t, "kubectl logs "+name+" | cut -c -64", llama)
+		c.run(t, "kubectl delete pod "+name+" --now")
+	}
+	gpu.sh(t, "grep -q create /run/gpu/calls")
+	if got := gpu.sh(t, "cat "+dropIn); got != config {
+		t.Errorf("the drop-in of NVIDIA is now\n%s", got)
+	}
+	if got := other.sh(t, "cat /etc/containerd/conf.d/ballast.toml"); strings.Contains(got, "nvidia") {
+		t.Errorf("a node without NVIDIA's handler has\n%s", got)
+	}
+
+	gpu.sh(t, "umount /sys/bus/pci/devices && rm -r /run/gpu /usr/local/nvidia "+dropIn+" && systemctl restart containerd")
+	if out := gpu.try("ballast doctor"); !strings.Contains(out.Stdout, "of no other handler any more") {
+		t.Errorf("ballast doctor does not warn:\n%s", out.Output())
+	}
+	c.types(t, "kubectl -n ballast-system rollout restart daemonset/ballast", rollout)
+	if got := gpu.sh(t, "cat /etc/containerd/conf.d/ballast.toml"); strings.Contains(got, "nvidia") {
+		t.Errorf("without NVIDIA's handler the node has\n%s", got)
+	}
+	c.ready(t)
 }
 
 // modelSets types the page about ModelSets.

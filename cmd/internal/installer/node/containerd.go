@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"path"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -59,23 +60,50 @@ func (c *Containerd) defaultRuntime() string {
 	return cmp.Or(s, "runc")
 }
 
-// HandlerLike returns the table of the runtime handler that a handler of ballast is like, by default that of
-// the default handler; nil stands for runc without options. It returns errdefs.ErrFailedPrecondition if there
-// is no such handler, or if the handler of ballast has the name of another one.
-func (c *Containerd) HandlerLike(like, ours string) (map[string]any, error) {
+// DefaultHandler stands for the default handler of the node in lists of handlers.
+const DefaultHandler = "default"
+
+// HandlerLike returns the table of the runtime handler that a handler of ballast is like, the first of a list that
+// containerd has, by default that of the default handler; nil stands for runc without options. It returns
+// errdefs.ErrFailedPrecondition if there is none of them, if the handler of ballast has the name of another one, and
+// errdefs.ErrUnavailable if the default handler would be taken on a host with a GPU whose handler is still to come.
+func (h Host) HandlerLike(c *Containerd, like []string, ours string) (map[string]any, error) {
 	all := c.runtimes()
 	if t, ok := all[ours]; ok && t["snapshotter"] != snippet.Snapshotter {
 		return nil, fmt.Errorf("the runtime handler %s%s is not ballast's: choose another name: %w", ours, c.fromFile(containerdversion.PluginRuntime, "containerd", "runtimes", ours), errdefs.ErrFailedPrecondition)
 	}
-	name := cmp.Or(like, c.defaultRuntime())
-	switch table, ok := all[name]; {
-	case ok && name != ours:
-		return table, nil
-	case like == "": // built in
-		return nil, nil
-	}
 	delete(all, ours)
-	return nil, fmt.Errorf("containerd has no runtime handler %s to be like, but %s: %w", name, strings.Join(slices.Sorted(maps.Keys(all)), ", "), errdefs.ErrFailedPrecondition)
+	if len(like) == 0 {
+		like = []string{DefaultHandler}
+	}
+	for i, name := range like {
+		if table, ok := all[name]; ok {
+			return table, nil
+		}
+		if name != DefaultHandler {
+			continue
+		}
+		for _, absent := range like[:i] {
+			if strings.HasPrefix(absent, "nvidia") && h.hasNVIDIA() {
+				return nil, fmt.Errorf("this node has a GPU of NVIDIA, and containerd has no runtime handler %s yet: install NVIDIA's container toolkit or wait for the GPU operator to do it, or leave %s out of --like if devices come by CDI: %w", absent, absent, errdefs.ErrUnavailable)
+			}
+		}
+		return all[c.defaultRuntime()], nil // nil if it is built in
+	}
+	return nil, fmt.Errorf("containerd has no runtime handler %s to be like, but %s (%q in --like is the default handler of a node): %w",
+		strings.Join(like, ", "), strings.Join(slices.Sorted(maps.Keys(all)), ", "), DefaultHandler, errdefs.ErrFailedPrecondition)
+}
+
+// hasNVIDIA reports whether the host has a display or 3D controller of NVIDIA at a PCI bus.
+// https://docs.kernel.org/PCI/sysfs-pci.html
+func (h Host) hasNVIDIA() bool {
+	const devices = "/sys/bus/pci/devices"
+	names, _ := h.List(devices) // a host without PCI has none
+	return slices.ContainsFunc(names, func(name string) bool {
+		vendor, _ := h.Text(path.Join(devices, name, "vendor"))
+		class, _ := h.Text(path.Join(devices, name, "class"))
+		return strings.TrimSpace(vendor) == "0x10de" && strings.HasPrefix(class, "0x03")
+	})
 }
 
 // handlers returns the runtime handlers with a snapshotter, sorted.

@@ -1,6 +1,8 @@
 package node
 
 import (
+	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -69,14 +71,7 @@ imports = ["conf.d/*.toml", "/opt/last.toml"]
 		[]string{"nydus", "example.com/pause:1", "nvidia", "/run/nydus.sock", "/etc/certs", "/etc/containerd/conf.d/20-b.toml"}) {
 		t.Errorf("got %q", got)
 	}
-	handler, err := c.HandlerLike("", "ballast")
-	if err != nil || containerdversion.Setting(handler, "options", "BinaryName") != "/usr/bin/nvidia-container-runtime" {
-		t.Errorf("the default handler: %v, %v", handler, err)
-	}
-	if _, err := c.HandlerLike("kata", "ballast"); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "nvidia") {
-		t.Errorf("an unknown handler: %v", err)
-	}
-	if _, err := c.HandlerLike("", "nvidia"); !errdefs.IsFailedPrecondition(err) {
+	if _, err := h.HandlerLike(c, nil, "nvidia"); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("a handler of others: %v", err)
 	}
 
@@ -141,5 +136,53 @@ func TestConfigOf(t *testing.T) {
 		if got := configOf(strings.Fields(args)); got != want {
 			t.Errorf("%s: got %q, want %q", args, got, want)
 		}
+	}
+}
+
+// TestHandlerLike: of a list of handlers the first counts that the node has, and the default handler of a node where
+// NVIDIA's is still to come is not taken in its place.
+func TestHandlerLike(t *testing.T) {
+	const runtimes = "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes."
+	const nvidia = runtimes + "nvidia.options]\nBinaryName = \"/usr/local/nvidia/toolkit/nvidia-container-runtime\"\n"
+	const plain = "version = 3\n" + runtimes + "runc.options]\nBinaryName = \"/usr/sbin/runc\"\n"
+	gpu := map[string]string{"/sys/bus/pci/devices/0000:00:1e.0/vendor": "0x10de\n", "/sys/bus/pci/devices/0000:00:1e.0/class": "0x030200\n"}
+	for name, tt := range map[string]struct {
+		config string
+		like   []string
+		host   map[string]string
+		want   any
+		refuse error
+	}{
+		"default":                 {plain + nvidia, nil, gpu, "/usr/sbin/runc", nil},
+		"default is built in":     {"version = 3\n", nil, nil, nil, nil},
+		"named":                   {plain + nvidia, []string{"nvidia"}, nil, "/usr/local/nvidia/toolkit/nvidia-container-runtime", nil},
+		"first":                   {plain + nvidia, []string{"nvidia", DefaultHandler}, gpu, "/usr/local/nvidia/toolkit/nvidia-container-runtime", nil},
+		"the default in its turn": {plain + nvidia, []string{DefaultHandler, "nvidia"}, gpu, "/usr/sbin/runc", nil},
+		"no GPU":                  {plain, []string{"nvidia", DefaultHandler}, nil, "/usr/sbin/runc", nil},
+		"another device of NVIDIA": {plain, []string{"nvidia", DefaultHandler}, map[string]string{
+			"/sys/bus/pci/devices/0000:00:1f.0/vendor": "0x10de\n", "/sys/bus/pci/devices/0000:00:1f.0/class": "0x020000\n"}, "/usr/sbin/runc", nil},
+		"a GPU, nothing of NVIDIA's": {plain, []string{"kata", DefaultHandler}, gpu, "/usr/sbin/runc", nil},
+		"a GPU, too early":           {plain, []string{"nvidia", DefaultHandler}, gpu, nil, errdefs.ErrUnavailable},
+		"none":                       {plain, []string{"nvidia", "kata"}, nil, nil, errdefs.ErrFailedPrecondition},
+	} {
+		t.Run(name, func(t *testing.T) {
+			all := maps.Clone(tt.host)
+			if all == nil {
+				all = map[string]string{}
+			}
+			all[mainFile] = tt.config
+			h := files(t, all)
+			c, err := h.Load(t.Context(), mainFile, containerdversion.Newest, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := h.HandlerLike(c, tt.like, "ballast")
+			if binary := containerdversion.Setting(got, "options", "BinaryName"); binary != tt.want || !errors.Is(err, tt.refuse) {
+				t.Errorf("got %v, %v, want %v, %v", binary, err, tt.want, tt.refuse)
+			}
+			if err != nil && !strings.Contains(err.Error(), "nvidia") {
+				t.Errorf("the error names no handler: %v", err)
+			}
+		})
 	}
 }

@@ -146,6 +146,9 @@ func (k *Checker) nvidia(ours string) {
 		}
 	}
 	if len(theirs) == 0 {
+		if len(with) > 0 {
+			k.Warn(CheckNeighbours, "ballast setup --like "+DefaultHandler, "NVIDIA's runtime is that of the handler %s, and of no other handler any more: %s", strings.Join(with, ", "), binary(with[0]))
+		}
 		return
 	}
 	list, fix := strings.Join(theirs, ", "), "ballast setup --runtime-handler ballast --like "+theirs[0]

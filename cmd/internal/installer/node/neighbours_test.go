@@ -166,6 +166,9 @@ func TestNeighbours(t *testing.T) {
 		"NVIDIA, a handler with runc": {map[string]string{mainFile: plainMain, dropIn + "99-nvidia.toml": nvidiaDropIn, dropIn + "ballast.toml": ballastHandler}, []string{
 			"warn NVIDIA's runtime is that of the handler nvidia, nvidia-cdi, but not of ballast: pods of it see GPUs by CDI only (fix: ballast setup --runtime-handler ballast --like nvidia)",
 		}},
+		"NVIDIA, which is gone": {map[string]string{mainFile: plainMain, dropIn + "ballast.toml": ballastLikeNvidia}, []string{
+			"warn NVIDIA's runtime is that of the handler ballast, and of no other handler any more: /usr/local/nvidia/toolkit/nvidia-container-runtime (fix: ballast setup --like default)",
+		}},
 		"NVIDIA, a handler like it": {map[string]string{mainFile: plainMain, dropIn + "99-nvidia.toml": nvidiaDropIn, dropIn + "ballast.toml": ballastLikeNvidia}, []string{
 			"ok NVIDIA's runtime is that of the handler nvidia, nvidia-cdi, and of ballast: /usr/local/nvidia/toolkit/nvidia-container-runtime",
 		}},

@@ -91,7 +91,7 @@ func (b *builder) dropIn() (string, error) {
 	}
 	if b.o.RuntimeHandler != "" {
 		var err error
-		if s.Handler, err = b.beside.HandlerLike(b.o.Like, b.o.RuntimeHandler); err != nil {
+		if s.Handler, err = b.HandlerLike(b.beside, b.o.Like, b.o.RuntimeHandler); err != nil {
 			return "", err
 		}
 	}

@@ -142,7 +142,7 @@ func (b *builder) check() error {
 	switch {
 	case b.o.SnapshotterOnly && b.o.RuntimeHandler != "":
 		return fmt.Errorf("--runtime-handler and --snapshotter-only cannot be used together: %w", errdefs.ErrInvalidArgument)
-	case b.o.Like != "" && b.o.RuntimeHandler == "":
+	case len(b.o.Like) > 0 && b.o.RuntimeHandler == "":
 		return fmt.Errorf("--like is for --runtime-handler: %w", errdefs.ErrInvalidArgument)
 	case b.Version.Before(containerdversion.Oldest):
 		return fmt.Errorf("containerd %s is too old for ballast, which needs %s or later; distributions of Kubernetes and https://github.com/containerd/containerd/releases have newer ones: %w", b.Version, containerdversion.Oldest, errdefs.ErrFailedPrecondition)

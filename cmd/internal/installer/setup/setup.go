@@ -24,9 +24,9 @@ type Options struct {
 	// RuntimeHandler is the handler whose pods use ballast. Empty means all pods.
 	RuntimeHandler string `json:"runtimeHandler,omitempty"`
 
-	// Like is the handler whose runtime and options RuntimeHandler gets. Empty is the default handler
-	// of the node.
-	Like string `json:"like,omitempty"`
+	// Like are the handlers whose runtime and options RuntimeHandler gets: the first that the node has. Empty, and
+	// node.DefaultHandler in it, are the default handler of the node.
+	Like []string `json:"like,omitempty"`
 
 	// SnapshotterOnly leaves out the settings for Kubernetes: ctr and nerdctl select the
 	// snapshotter themselves.

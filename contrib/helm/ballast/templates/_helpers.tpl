@@ -35,6 +35,9 @@ app.kubernetes.io/component: {{ .component }}
 {{- if and (eq .Values.daemon "pod") (not .Values.runtimeHandler) }}
 {{- fail "daemon: pod needs a runtimeHandler: without one all pods use ballast, and that of ballastd could not start without itself" }}
 {{- end }}
+{{- if and .Values.runtimeHandlerLike (not .Values.runtimeHandler) }}
+{{- fail "runtimeHandlerLike is for a runtimeHandler" }}
+{{- end }}
 {{- if and (eq .Values.distro "talos") (ne .Values.daemon "pod") }}
 {{- fail "distro: talos has no systemd: it needs daemon: pod" }}
 {{- end }}

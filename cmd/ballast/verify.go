@@ -2,11 +2,18 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 
+	"github.com/ballast-dev/ballast/cmd/internal/contract/translate"
 	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
+	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/resolve"
+	"github.com/ballast-dev/ballast/convert/signature"
+	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
@@ -15,6 +22,7 @@ import (
 func (a *app) verifyCommand() *cobra.Command {
 	var r wire.VerifyRequest
 	var signatures bool
+	var keys []string
 	c := &cobra.Command{
 		Use:   "verify [REF|DIGEST]",
 		Short: "compare models with their digests, and repair them",
@@ -24,20 +32,20 @@ downloaded again: by --repair, which also repairs the snapshots, by a pull, or b
 not complete. Containers that have a damaged file open keep it until they close it.
 
 With --signatures, find the signatures of REF on this node and in its registry instead, and show whether
-the rules of the configuration accept them. Without a rule for REF, show who says to have signed it. No weights
-are read.`,
-		Args: cobra.MatchAll(cobra.MaximumNArgs(1), modelNames(0, 0)),
+the rules of the configuration accept them. Without a rule for REF, show who claims to have signed it. No weights
+are read. With --key, one signature by one of these keys is required instead, of the files or of the manifest, and
+neither ballastd nor root is needed: everything is read from the registry, with your credentials.`,
+		Example: "  ballast verify --repair\n  ballast verify --signatures --key team.pub registry.example/team/model:v1",
+		Args:    cobra.MatchAll(cobra.MaximumNArgs(1), modelNames(0, 0)),
 
 		ValidArgsFunction: a.completes(1, modelRefs),
 	}
 	out := outputFlag(c)
 	c.Flags().BoolVar(&r.Repair, "repair", false, "download damaged and missing files again")
 	c.Flags().BoolVar(&signatures, "signatures", false, "check the signatures of REF")
-	c.RunE = a.asks(func(cmd *cobra.Command, cl *wire.Client, args []string) error {
+	c.Flags().StringSliceVar(&keys, "key", nil, "with --signatures: require a signature by this public key (PEM), without ballastd")
+	files := a.asks(func(cmd *cobra.Command, cl *wire.Client, args []string) error {
 		if signatures {
-			if len(args) == 0 || r.Repair {
-				return usage("--signatures needs a reference, and cannot be used with --repair")
-			}
 			return a.signatures(cmd.Context(), cl, args[0], *out)
 		}
 		about := "all models"
@@ -68,6 +76,17 @@ are read.`,
 		}
 		return nil
 	})
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		switch {
+		case signatures && (len(args) == 0 || r.Repair):
+			return usage("--signatures needs a reference, and cannot be used with --repair")
+		case len(keys) > 0 && !signatures:
+			return usage("--key is for --signatures")
+		case len(keys) > 0:
+			return a.signedBy(cmd.Context(), keys, args[0], *out)
+		}
+		return files(cmd, args)
+	}
 	return c
 }
 
@@ -149,6 +168,63 @@ func (a *app) signatures(ctx context.Context, cl *wire.Client, ref string, out o
 			return fmt.Errorf("%s: refused by rule %q: %w", ref, r.Rule, errdefs.ErrFailedPrecondition)
 		case wire.SignatureFailed:
 			return fmt.Errorf("%s: the search for its signatures failed: %w", ref, errdefs.ErrUnavailable)
+		}
+	}
+	return nil
+}
+
+// signedBy requires a signature of a model by one of some keys. It asks the registry, with an empty store of its own.
+func (a *app) signedBy(ctx context.Context, keys []string, name string, out output) (err error) {
+	ref, err := resolve.ParseRef(name)
+	if err != nil {
+		return &usageError{err}
+	}
+	var any []signature.SignerOptions
+	for _, key := range keys {
+		any = append(any, signature.SignerOptions{Type: signature.TypeCosign, Key: key}, signature.SignerOptions{Type: signature.TypeOMS, Key: key})
+	}
+	rule, err := signature.NewRule(signature.RuleOptions{
+		Name: "--key", Mode: signature.Enforce, Matches: func(string) bool { return true }, Any: any,
+	})
+	if err != nil {
+		return asUsage(err)
+	}
+	r, err := a.resolver(name)
+	if err != nil {
+		return err
+	}
+	defer r.Upstream.Close()
+	dir, err := os.MkdirTemp("", "ballast-verify")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	r.Settings.TempDir, r.Titled = dir, anyRepository
+	h := &registry.Handler{Resolver: *r, Log: a.log()}
+	if h.Store, err = store.Open(filepath.Join(dir, "store"), store.Options{Reserve: 1, Log: a.log()}); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, h.Close(), h.Store.Close()) }()
+	h.Signatures = &signature.Checker{Rules: []*signature.Rule{rule}, Store: h.Store, Log: a.log()}
+	model, results, _, err := h.Checked(a.waiting(ctx), ref)
+	if err != nil {
+		return wire.About(name, err)
+	}
+	res := wire.Signatures{Ref: ref.String(), Origin: model.Origin.Digest, Results: translate.Signatures(results)}
+	if err := a.show(out, res, nil, signatureRows(res.Results)); err != nil {
+		return err
+	}
+	for _, r := range res.Results {
+		if len(r.Signers) > 0 { // also of a model whose bytes are compared later
+			continue
+		}
+		switch r.State {
+		case wire.SignatureRefused:
+			return fmt.Errorf("%s: not signed by %s: %w", name, strings.Join(keys, " or "), errdefs.ErrFailedPrecondition)
+		case wire.SignatureFailed:
+			return fmt.Errorf("%s: the search for its signatures failed: %w", name, errdefs.ErrUnavailable)
+		case wire.SignaturePending:
+			return fmt.Errorf("%s: its files are known only when the model is complete; a node with a [[verify.rule]] for it checks them then: %w", name, errdefs.ErrFailedPrecondition)
 		}
 	}
 	return nil

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ballast-dev/ballast/convert/registrytest"
+)
+
+// newKeys writes a private and a public key.
+func newKeys(t *testing.T, dir, name string) (private, public string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	open, err := x509.MarshalPKIXPublicKey(key.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, public = filepath.Join(dir, name+".key"), filepath.Join(dir, name+".pub")
+	for file, block := range map[string]*pem.Block{private: {Type: "PRIVATE KEY", Bytes: secret}, public: {Type: "PUBLIC KEY", Bytes: open}} {
+		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return private, public
+}
+
+// TestVerifyByKey publishes models and checks their signatures with a key alone: no daemon runs, and the registry wants
+// the credentials of the user. Nothing is left behind, and no weights are read.
+func TestVerifyByKey(t *testing.T) {
+	r := registrytest.New(t)
+	dir, temp := t.TempDir(), t.TempDir()
+	private, public := newKeys(t, dir, "team")
+	_, stranger := newKeys(t, dir, "stranger")
+	login := fmt.Sprintf(`{"auths": {%q: {"auth": %q}}}`, r.Host(), base64.StdEncoding.EncodeToString([]byte("team:secret")))
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(login), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("DOCKER_CONFIG", dir)
+	t.Setenv("TMPDIR", temp)
+	model := modelDir(t)
+	publish := func(name string, flags ...string) (ref string) {
+		t.Helper()
+		r.SetUser("team/"+name, "team:secret")
+		ref = r.Host() + "/team/" + name + ":v1"
+		if code, _, stderr := ballast(t, append([]string{"convert", model, ref}, flags...)...); code != 0 {
+			t.Fatal(code, stderr)
+		}
+		return ref
+	}
+	signed, unsigned := publish("signed", "--as", "modelpack", "--sign", private), publish("unsigned", "--as", "modelpack")
+	for name, tt := range map[string]struct {
+		args []string
+		code int
+		want string
+	}{
+		"its key":               {[]string{signed, "--key", public}, 0, "accepted"},
+		"one of two keys":       {[]string{signed, "--key", stranger, "--key", public}, 0, "accepted"},
+		"with tars":             {[]string{publish("tars", "--as", "cnai", "--sign", private), "--key", public}, 0, "cosign key team.pub"},
+		"converted ahead":       {[]string{publish("ahead", "--as", "ballast", "--sign", private), "--key", public}, 0, "accepted"},
+		"as JSON":               {[]string{signed, "--key", public, "-o", "json"}, 0, `"state":"accepted"`},
+		"the key of a stranger": {[]string{signed, "--key", stranger}, exitState, "not signed by " + stranger},
+		"no signature":          {[]string{unsigned, "--key", public}, exitState, "no signature was found"},
+		"a private key":         {[]string{signed, "--key", private}, exitUsage, private},
+		"no file":               {[]string{signed, "--key", filepath.Join(dir, "none")}, exitError, "no such file"},
+		"no model":              {[]string{"--key", public}, exitUsage, "--signatures needs a reference"},
+		"with --repair":         {[]string{signed, "--key", public, "--repair"}, exitUsage, "cannot be used with --repair"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, stdout, stderr := ballast(t, append([]string{"verify", "--signatures"}, tt.args...)...)
+			if code != tt.code || !strings.Contains(strings.ReplaceAll(stdout+stderr, ": \"", ":\""), tt.want) {
+				t.Errorf("code %d, stdout %q, stderr %q; want %d, %q", code, stdout, stderr, tt.code, tt.want)
+			}
+		})
+	}
+	if left, err := os.ReadDir(temp); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+	if code, _, stderr := ballast(t, "verify", signed, "--key", public); code != exitUsage || !strings.Contains(stderr, "--key is for --signatures") {
+		t.Errorf("without --signatures: code %d, stderr %q", code, stderr)
+	}
+}

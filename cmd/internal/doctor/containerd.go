@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/host/containerdversion"
 	"github.com/ballast-dev/ballast/cmd/internal/installer/node"
@@ -13,6 +15,7 @@ import (
 // containerd checks the configuration of containerd and the plugins it has loaded.
 func (d *Doctor) containerd(ctx context.Context) {
 	d.version()
+	d.support()
 	c := d.Node.Containerd
 	if c == nil {
 		d.Fail("containerd config", "containerd config dump", "%v", d.NodeError)
@@ -46,6 +49,17 @@ func (d *Doctor) version() {
 		d.OK(check, "%s; pods see the whole model in an image volume with subPath, which needs 2.2", v)
 	default:
 		d.OK(check, "%s", v)
+	}
+}
+
+// support warns of a containerd that gets no fixes.
+func (d *Doctor) support() {
+	if d.Node.State == nil {
+		return
+	}
+	now := time.Now()
+	if lacks := containerdversion.Lacks(d.Node.State.Version, now); len(lacks) > 0 {
+		d.Warn("containerd support", containerdversion.Advice(now), "containerd %s: %s; whoever distributes it may have fixes of their own", d.Node.State.Version, strings.Join(lacks, ", and "))
 	}
 }
 

@@ -55,19 +55,44 @@ func (a *app) root() *cobra.Command {
 		},
 	}
 	c.SetFlagErrorFunc(a.flagError)
+	c.SetOut(a.stdout)
+	c.SetErr(a.stderr)
+	c.Flags().Bool("version", false, "print the version") // -v is that of "df"
 	f := c.PersistentFlags()
 	f.StringVarP(&a.address, "address", "a", "", "admin socket of ballastd (default: $BALLAST_ADMIN, then the configuration)")
 	f.StringVar(&a.configFile, "config", "", "configuration file (default: $BALLAST_CONFIG, then "+config.DefaultPath+")")
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "no progress; digests instead of tables")
 	f.BoolVar(&a.debug, "debug", false, "log every request")
-	c.AddCommand(
-		a.prefetchCommand(), a.pullCommand(), a.importCommand(), a.seedCommand(), a.pauseCommand(), a.resumeCommand(),
-		a.lsCommand(), a.statusCommand(), a.topCommand(), a.inspectCommand(), a.whyCommand(), a.dfCommand(), a.rmCommand(),
-		a.pinCommand(), a.unpinCommand(), a.gcCommand(), a.verifyCommand(), a.pathCommand(), a.resolveCommand(), a.recordCommand(), a.mountCommand(), a.unmountCommand(),
-		a.convertCommand(), a.digestCommand(), a.dockerCredentialCommand(),
-		a.setupCommand(), a.doctorCommand(), a.configCommand(), a.nodeCommand(), a.versionCommand(),
-	)
+	for _, g := range []struct {
+		title string
+		all   []*cobra.Command
+	}{
+		{"Install and check", []*cobra.Command{a.setupCommand(), a.doctorCommand(), a.configCommand(), a.versionCommand()}},
+		{"Get models before they are used", []*cobra.Command{a.prefetchCommand(), a.pullCommand(), a.importCommand(), a.pauseCommand(), a.resumeCommand()}},
+		{"See what is on the node", []*cobra.Command{a.lsCommand(), a.statusCommand(), a.topCommand(), a.inspectCommand(), a.whyCommand(), a.dfCommand()}},
+		{"Keep, check and remove models", []*cobra.Command{a.pinCommand(), a.unpinCommand(), a.verifyCommand(), a.rmCommand(), a.gcCommand()}},
+		{"Read models without containers", []*cobra.Command{a.mountCommand(), a.unmountCommand(), a.pathCommand()}},
+		{"Publish models", []*cobra.Command{a.convertCommand(), a.digestCommand(), a.recordCommand()}},
+		{"For other programs", []*cobra.Command{a.resolveCommand(), a.seedCommand(), a.nodeCommand(), a.dockerCredentialCommand()}},
+	} {
+		c.AddGroup(&cobra.Group{ID: g.title, Title: g.title + ":"})
+		for _, sub := range g.all {
+			sub.GroupID = g.title
+			c.AddCommand(sub)
+		}
+	}
+	last := c.Groups()[len(c.Groups())-1].ID
 	c.SetHelpCommand(helpCommand(c))
+	c.SetHelpCommandGroupID(last)
+	c.SetCompletionCommandGroupID(last)
+	c.InitDefaultCompletionCmd()
+	for _, sub := range c.Commands() {
+		if sub.Name() == "completion" {
+			sub.Short = "print a completion script for a shell"
+		}
+	}
+	// The second usage line of cobra says the same again.
+	c.SetUsageTemplate(strings.Replace(c.UsageTemplate(), "{{if .HasAvailableSubCommands}}\n  {{.CommandPath}} [command]{{end}}", "", 1))
 	return c
 }
 
@@ -188,6 +213,29 @@ func outputFlag(c *cobra.Command) *output {
 func flagValues(c *cobra.Command, flag string, values ...string) {
 	if err := c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 		panic("ballast: internal error: " + err.Error()) // the flag exists
+	}
+}
+
+// noArgs refuses arguments, and names the command that takes them, if there is one.
+func noArgs(instead string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		switch {
+		case len(args) == 0:
+			return nil
+		case instead != "":
+			return usage("%q takes no names; for one model: \"ballast %s %.300s\"", c.CommandPath(), instead, args[0])
+		}
+		return usage("%q takes no arguments, got %.300q", c.CommandPath(), args[0])
+	}
+}
+
+// numberOfArgs checks the number of arguments; most is 0 for any number. text says what is expected.
+func numberOfArgs(least, most int, text string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) < least || most > 0 && len(args) > most {
+			return errors.New(text)
+		}
+		return nil
 	}
 }
 

@@ -42,7 +42,7 @@ By default all pods use ballast; ordinary images behave as with overlayfs. With 
 pods with a RuntimeClass of that handler use it. With --snapshotter-only, nothing is configured for
 Kubernetes: use "--snapshotter ballast" of ctr and nerdctl.`,
 		Example: "  ballast config containerd > /etc/containerd/conf.d/ballast.toml",
-		Args:    cobra.NoArgs,
+		Args:    noArgs(""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := a.load()
 			if err != nil {
@@ -103,7 +103,7 @@ func (a *app) versionCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "version",
 		Short: "print the versions of this command and of the daemon",
-		Args:  cobra.NoArgs,
+		Args:  noArgs(""),
 	}
 	out := outputFlag(c)
 	c.RunE = func(cmd *cobra.Command, _ []string) error {

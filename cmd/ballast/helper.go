@@ -48,7 +48,7 @@ $DOCKER_CONFIG) of the user who runs nerdctl:
 		Long: `Print, in the form of credential helpers, what to give to the facade for the private repositories that are being
 pulled. It is good at the facade of this node alone, for these repositories, and for five minutes. It needs root.`,
 		Example: "  echo 127.0.0.1:5757 | ballast " + helperCommand + " get",
-		Args:    cobra.NoArgs,
+		Args:    noArgs(""),
 		RunE: a.asks(func(cmd *cobra.Command, cl *wire.Client, _ []string) error {
 			server, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), maxServer))
 			if err != nil {

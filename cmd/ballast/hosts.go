@@ -38,7 +38,7 @@ and the facade authenticate each other; ballastd creates them at its start.
 REGISTRY is a host as in references, such as ghcr.io or docker.io, or _default for every registry
 without a directory of its own. containerd supports only two forms of _default; the file explains them.`,
 		Example: "  ballast config hosts registry.ollama.ai --write",
-		Args:    cobra.MaximumNArgs(1),
+		Args:    numberOfArgs(0, 1, "one registry expected"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usage("say which registry: a host, or _default")
@@ -140,7 +140,7 @@ func (a *app) configRotateCommand() *cobra.Command {
 		Long: `Replace the keys with which containerd and the facade of this node authenticate each other, because they
 may have leaked. Normal renewal needs no command. hosts.toml files stay as they are. A running pull can
 fail once; the kubelet tries it again.`,
-		Args: cobra.NoArgs,
+		Args: noArgs(""),
 		RunE: a.asks(func(cmd *cobra.Command, cl *wire.Client, _ []string) error {
 			if err := cl.RotateCA(cmd.Context()); err != nil {
 				return err

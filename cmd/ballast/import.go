@@ -17,6 +17,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/layout"
 	"github.com/ballast-dev/ballast/convert/ollama/localstore"
 	"github.com/ballast-dev/ballast/convert/registry"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 )
@@ -77,6 +78,9 @@ func (a *app) importArchive(cmd *cobra.Command, cl *wire.Client, name string, r 
 		}
 		stream = cmd.InOrStdin()
 	} else if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		if _, wrong := resolve.ParseRef(name); wrong == nil {
+			return usage("%s is no file; to get it from a registry: \"ballast pull %s\"", printable(name), printable(name))
+		}
 		return usage("%w; archives are oci:DIR, TAR or -, and \"ballast import ollama\" has other models", err)
 	} else if r.Path, err = filepath.Abs(path); err != nil {
 		return err

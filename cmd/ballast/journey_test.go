@@ -196,6 +196,12 @@ func TestJourney(t *testing.T) {
 	if out := s.ok(t, "ls"); !strings.Contains(out, ref) || !strings.Contains(out, "complete, pinned") {
 		t.Errorf("ls:\n%s", out)
 	}
+	if out := s.ok(t, "ls", "--format", "{{.digest}} {{.size}} {{index .refs 0}}"); out != fmt.Sprintf("%s %d %s\n", images[0].Manifest, images[0].Size, ref) {
+		t.Errorf("ls --format: got %q", out)
+	}
+	if code, _, stderr := s.ballast(t.Context(), "ls", "--format", "{{index .refs 99}}"); code != exitUsage || !strings.Contains(stderr, "out of range") {
+		t.Errorf("ls --format with an index that is too large: code %d, %q", code, stderr)
+	}
 	if out := s.ok(t, "-q", "ls"); strings.TrimSpace(out) != remote.Manifest.String() {
 		t.Errorf("ls -q: %q", out)
 	}

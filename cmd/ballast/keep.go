@@ -103,7 +103,7 @@ or "ballast pin REF" moves the pin.`,
 }
 
 func (a *app) pinLsCommand() *cobra.Command {
-	c := &cobra.Command{Use: "ls", Aliases: []string{"list"}, Short: "list pins", Args: cobra.NoArgs}
+	c := &cobra.Command{Use: "ls", Aliases: []string{"list"}, Short: "list pins", Args: noArgs("inspect")}
 	out := outputFlag(c)
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *wire.Client, _ []string) error {
 		pins, err := cl.Pins(cmd.Context())
@@ -201,7 +201,7 @@ func (a *app) gcCommand() *cobra.Command {
 		Short: "remove everything that is unused",
 		Long: `Remove everything that is unused: models that no pin, container, image of containerd, lease or mount needs. It
 asks before, if it can; in a script, --yes is needed.`,
-		Args: cobra.NoArgs,
+		Args: noArgs("rm"),
 	}
 	out := outputFlag(c)
 	c.Flags().BoolVar(&o.DryRun, "dry-run", false, "show what would be removed")

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
+	"text/template"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
@@ -28,17 +31,25 @@ containerd or mounts).
 With --size, OWN is what no other model of the node needs: what removing it gives back, once nothing uses it
 and it is collected. SHARED is the rest of what is on the disk. Unfinished files are in neither.`,
 		Example: "  ballast ls --filter state=lazy --watch\n  ballast ls -q --filter pinned=false --filter used=false",
-		Args:    cobra.NoArgs,
+		Args:    noArgs("inspect"),
 	}
 	out := outputFlag(c)
 	watch := watchFlag(c)
 	sized := c.Flags().BoolP("size", "s", false, "show what each model takes alone, and what it shares")
+	each := c.Flags().String("format", "", "print a line for each model by a Go template over the fields of -o json, such as '{{.digest}} {{.size}}'")
 	filters := c.Flags().StringArrayP("filter", "f", nil, "show only models with KEY=VALUE; can be repeated")
 	flagValues(c, "filter", "state=", "format=", "ref=", "pinned=", "used=")
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *wire.Client, _ []string) error {
 		keep, err := parseFilters(*filters)
 		if err != nil {
 			return err
+		}
+		line, err := template.New("--format").Parse(*each)
+		switch {
+		case err != nil:
+			return &usageError{err}
+		case *each != "" && *out == outJSON:
+			return usage("--format and -o json cannot be used together")
 		}
 		ask := cl.Images
 		if *sized {
@@ -49,10 +60,38 @@ and it is collected. SHARED is the rest of what is on the disk. Unfinished files
 			if err != nil {
 				return err
 			}
-			return a.list(slices.DeleteFunc(images, func(im wire.Image) bool { return !keep(im) }), *out)
+			images = slices.DeleteFunc(images, func(im wire.Image) bool { return !keep(im) })
+			if *each != "" {
+				return a.formatted(line, images)
+			}
+			return a.list(images, *out)
 		})
 	})
 	return c
+}
+
+// formatted prints a line for each model, by a template over its JSON.
+func (a *app) formatted(line *template.Template, images []wire.Image) error {
+	for _, im := range images {
+		p, err := json.Marshal(im)
+		if err != nil {
+			return err
+		}
+		var fields map[string]any
+		d := json.NewDecoder(bytes.NewReader(p))
+		d.UseNumber() // sizes are whole
+		if err := d.Decode(&fields); err != nil {
+			return err
+		}
+		var text strings.Builder
+		if err := line.Execute(&text, fields); err != nil {
+			return usage("%w", err)
+		}
+		if _, err := fmt.Fprintln(a.stdout, printable(text.String())); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // list prints models.
@@ -218,7 +257,7 @@ func (a *app) dfCommand() *cobra.Command {
 		Short: "show what models take on the disk, and what sharing saves",
 		Long: `Show what models take on the disk, and what sharing saves. With --verbose also for each model: OWN is what no
 other model of the node needs (what removing it gives back), SHARED is the rest.`,
-		Args: cobra.NoArgs,
+		Args: noArgs("inspect"),
 	}
 	out := outputFlag(c)
 	verbose := c.Flags().BoolP("verbose", "v", false, "also show what each model takes")

@@ -34,8 +34,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	a := &app{stdout: stdout, stderr: stderr, args: args}
 	root := a.root()
 	root.SetArgs(args)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
 	cmd, err := execute(ctx, root, args)
 	if err != nil && ctx.Err() == nil && !a.started {
 		err = &usageError{err} // an unknown flag, argument or command

@@ -81,7 +81,7 @@ func (a *app) unmountCommand() *cobra.Command {
 		Long: `Unmount directories of "ballast mount" and "ballast path", and release their models. A mount that a process
 uses stays: the error is "device or resource busy". If a mount ends in another way, ballastd notices within a
 minute.`,
-		Args: cobra.MinimumNArgs(1),
+		Args: numberOfArgs(1, 0, "a directory expected; \"ballast mount ls\" lists mounts"),
 		ValidArgsFunction: a.completes(0, func(ctx context.Context, cl *wire.Client) (dirs []string) {
 			mounts, _ := cl.Mounts(ctx)
 			for _, m := range mounts {
@@ -228,7 +228,7 @@ func (a *app) mount(ctx context.Context, cl *wire.Client, r wire.MountRequest, o
 }
 
 func (a *app) mountLsCommand() *cobra.Command {
-	c := &cobra.Command{Use: "ls", Aliases: []string{"list"}, Short: "list mounts", Args: cobra.NoArgs}
+	c := &cobra.Command{Use: "ls", Aliases: []string{"list"}, Short: "list mounts", Args: noArgs("")}
 	out := outputFlag(c)
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *wire.Client, _ []string) error {
 		all, err := cl.Mounts(cmd.Context())

@@ -15,7 +15,7 @@ func (a *app) nodeCommand() *cobra.Command {
 	c.AddCommand(&cobra.Command{
 		Use:   "ready",
 		Short: "check that the daemon of this version serves models; for probes",
-		Args:  cobra.NoArgs,
+		Args:  noArgs(""),
 		RunE: a.asks(func(cmd *cobra.Command, cl *wire.Client, _ []string) error {
 			return cl.Ready(cmd.Context())
 		}),
@@ -23,7 +23,7 @@ func (a *app) nodeCommand() *cobra.Command {
 	c.AddCommand(&cobra.Command{
 		Use:   "touch DIR",
 		Short: "write something to the disk of a directory; for ballast doctor",
-		Args:  cobra.ExactArgs(1),
+		Args:  numberOfArgs(1, 1, "one directory expected"),
 		RunE:  func(_ *cobra.Command, args []string) error { return durable.Touch(args[0]) },
 	})
 	return group(c)

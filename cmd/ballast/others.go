@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -18,7 +19,17 @@ var others = map[string]string{
 	"show": "ballast inspect", "info": "ballast inspect", "push": "ballast convert SRC DST", "tag": "ballast convert SRC DST",
 	"save": "ballast convert REF oci:DIR", "export": "ballast convert REF oci:DIR", "load": "ballast import", "download": "ballast pull",
 	"prune": "ballast gc", "logs": "journalctl -u ballastd", "start": "systemctl start ballastd", "login": "docker login",
-	"run": "nerdctl --snapshotter ballast run IMAGE", // containerd runs containers
+	"run": "ballast mount REF DIR", // a model has no program
+	"cp":  "ballast convert SRC DST", "copy": "ballast convert SRC DST", "sign": "ballast convert SRC DST --sign KEY",
+	"install": "ballast setup", "upgrade": "ballast setup", "update": "ballast setup", "uninstall": "ballast setup --remove",
+	"check": "ballast doctor", "health": "ballast doctor", "fsck": "ballast verify", "repair": "ballast verify --repair",
+	"clean": "ballast gc", "stop": "systemctl stop ballastd", "restart": "systemctl restart ballastd", "serve": "systemctl start ballastd",
+	"history": "ballast status", "stats": "ballast top",
+}
+
+// otherFlags are the flags that other programs have, and what there is here; after the name of a command, for it alone.
+var otherFlags = map[string]string{
+	"json": "-o json", "pull ttl": "ballast prefetch --ttl TIME", "ballast v": "ballast version",
 }
 
 // group makes c a command that only has subcommands. An unknown one, or none, is a usage error.
@@ -46,7 +57,7 @@ func noCommand(c *cobra.Command, words []string) error {
 	if use := others[words[0]]; use != "" && !c.HasParent() {
 		return usage("%s: use %q", text, use)
 	}
-	c.SuggestionsMinimumDistance = 2
+	c.SuggestionsMinimumDistance = min(2, len(words[0])/3)
 	like := slices.DeleteFunc(c.SuggestionsFor(words[0]), func(s string) bool {
 		return slices.Contains(removals, s) || len(s) < 3 && !strings.HasPrefix(words[0], s)
 	})
@@ -64,20 +75,40 @@ func (a *app) flagError(c *cobra.Command, err error) error {
 			return noCommand(c, flags.Args()) // whose flags they are
 		}
 	}
+	if missing, ok := errors.AsType[*pflag.ValueRequiredError](err); ok {
+		if missing.GetSpecifiedName() == "a" {
+			return usage("-a is --address, the admin socket of ballastd, and needs one; commands without a name are about all models")
+		}
+		return usage("--%s needs a value", missing.GetFlag().Name)
+	}
+	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		cause := errors.Unwrap(err)
+		if errors.Is(cause, strconv.ErrSyntax) || errors.Is(cause, strconv.ErrRange) {
+			cause = errors.New("a number is expected")
+			if invalid.GetFlag().Value.Type() == "bool" {
+				cause = errors.New("true or false is expected")
+			}
+		}
+		return usage("--%s %.300q: %w", invalid.GetFlag().Name, invalid.GetValue(), cause)
+	}
 	unknown, ok := errors.AsType[*pflag.NotExistError](err)
 	if !ok {
 		return &usageError{err}
 	}
 	name := unknown.GetSpecifiedName()
+	text := fmt.Sprintf("there is no flag %.300s", map[bool]string{false: "--", true: "-"}[len(name) == 1]+name)
+	if use := cmp.Or(otherFlags[c.Name()+" "+name], otherFlags[name]); use != "" {
+		return usage("%s: use %q", text, use)
+	}
 	flags := &cobra.Command{SuggestionsMinimumDistance: 2} // with a command for each flag
 	c.Flags().VisitAll(func(f *pflag.Flag) {
 		flags.AddCommand(&cobra.Command{Use: f.Name, Run: func(*cobra.Command, []string) {}})
 	})
 	like := slices.DeleteFunc(flags.SuggestionsFor(name), func(s string) bool { return len(name) == 1 && !strings.HasPrefix(s, name) })
 	if len(like) > 0 {
-		return usage("%w: did you mean --%s?", err, strings.Join(like, " or --"))
+		return usage("%s: did you mean --%s?", text, strings.Join(like, " or --"))
 	}
-	return &usageError{err}
+	return usage("%s: \"%s --help\" lists all", text, c.CommandPath())
 }
 
 // A ttl is a duration in the command line, which can also be in days (3d) or weeks (2w).
@@ -107,6 +138,8 @@ func (t *ttl) Set(s string) error {
 		return errors.New("write a time such as 12h, 3d or 2w")
 	case d < 0:
 		return errors.New("it is negative")
+	case d == 0:
+		return errors.New("it is zero; without the flag, pins stay")
 	}
 	*t = ttl(d)
 	return nil

@@ -22,7 +22,7 @@ func (a *app) resumeCommand() *cobra.Command {
 
 // turn completes a command that pauses or resumes background downloads.
 func (a *app) turn(pause bool, c *cobra.Command) *cobra.Command {
-	c.Args = cobra.NoArgs
+	c.Args = noArgs("")
 	out := outputFlag(c)
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *wire.Client, _ []string) error {
 		paused, err := cl.Pause(cmd.Context(), pause)

@@ -33,7 +33,7 @@ again, and pods can pull them while the registry does not answer.
 DIR must be empty, or made by an earlier "ballast seed", to which the models are added. Models that only
 credentials can read stay private: pods need a pull secret, and the registry must answer.`,
 		Example: "  ballast seed ./image/var/lib/ballast ghcr.io/team/model:v1\n  ballast seed ./ballast --file models.txt && tar --xattrs -C ./ballast -cf ballast.tar .",
-		Args:    cobra.MinimumNArgs(1),
+		Args:    numberOfArgs(1, 0, "a directory and models expected"),
 	}
 	listFlag(c, &list)
 	out := outputFlag(c)

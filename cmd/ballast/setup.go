@@ -47,7 +47,7 @@ directly again; it needs neither ballastd nor a restart.
 With --host, the node is another root directory, as in a pod that mounts that of its machine; systemctl runs
 in that root. Without systemd, --no-service leaves it to you to run ballastd, for example in a pod.`,
 		Example: "  ballast setup --registry registry.ollama.ai --dry-run\n  ballast setup --host /host --no-service --runtime-handler ballast --image registry.example/ballast:1\n  ballast setup --remove",
-		Args:    cobra.NoArgs,
+		Args:    noArgs(""),
 	}
 	out := outputFlag(c)
 	f := c.Flags()
@@ -69,7 +69,6 @@ in that root. Without systemd, --no-service leaves it to you to run ballastd, fo
 	f.BoolVar(&o.remove, "remove", false, "uninstall ballast, with all models; other images stay")
 	f.BoolVar(&o.withDaemon, "with-daemon", false, "with --remove, where ballastd was in a pod: run the ballastd beside this program until the images are removed")
 	f.StringSliceVar(&o.open, "open", nil, "ask these registries directly again, without ballast")
-	c.MarkFlagsMutuallyExclusive("remove", "open", "registry")
 	flagValues(c, "distro", node.Distros()...)
 	c.RunE = func(cmd *cobra.Command, _ []string) error { return a.setup(cmd, &o, *out) }
 	return c
@@ -80,8 +79,14 @@ func (a *app) setup(cmd *cobra.Command, o *setupFlags, out output) error {
 	if os.Geteuid() != 0 && !o.dryRun && o.Distro != node.Talos {
 		return fmt.Errorf("setup changes the system; run it as root: %w", errdefs.ErrPermissionDenied)
 	}
-	if o.withDaemon && !o.remove {
+	given := cmd.Flags().Changed
+	switch {
+	case o.withDaemon && !o.remove:
 		return usage("--with-daemon is for --remove")
+	case o.remove && (given("registry") || given("open")):
+		return usage("--remove removes ballast from all registries; --open REGISTRY from one")
+	case given("registry") && given("open"):
+		return usage("--registry closes a registry and --open opens one: run setup for each")
 	}
 	return locked(cmd.Context(), o.Host, os.Geteuid() == 0, func() error {
 		if o.withDaemon {

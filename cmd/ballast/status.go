@@ -23,7 +23,7 @@ gone), repair, verify and scrub (a verification in the background). Errors of a 
 LIMIT is what most of a download waited for in the last second: network (the registry and what is between), rate
 (lazy.rate), hash (processors, also for unpacking) or disk. WAITING are clients, READS are reads of its files
 by containers.`,
-		Args: cobra.NoArgs,
+		Args: noArgs(""),
 	}
 	out := outputFlag(c)
 	watch := watchFlag(c)

@@ -21,7 +21,7 @@ func (a *app) topCommand() *cobra.Command {
 model: its rate, who waits, and what limits it. A registry is that in the names of its models; mirrors may serve
 them. Of each mirror it shows how often bytes came from elsewhere (LEFT), and why the last time. It goes on after a
 restart of ballastd, until Ctrl-C. With -o json, it shows the status once.`,
-		Args: cobra.NoArgs,
+		Args: noArgs(""),
 	}
 	out := outputFlag(c)
 	times := c.Flags().IntP("iterations", "n", 0, "end after `N` outputs, which stay on the terminal (default: until Ctrl-C)")

@@ -36,7 +36,7 @@ the rules of the configuration accept them. Without a rule for REF, show who cla
 are read. With --key, one signature by one of these keys is required instead, of the files or of the manifest, and
 neither ballastd nor root is needed: everything is read from the registry, with your credentials.`,
 		Example: "  ballast verify --repair\n  ballast verify --signatures --key team.pub registry.example/team/model:v1",
-		Args:    cobra.MatchAll(cobra.MaximumNArgs(1), modelNames(0, 0)),
+		Args:    modelNames(0, 1),
 
 		ValidArgsFunction: a.completes(1, modelRefs),
 	}

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -17,6 +19,8 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/opencontainers/go-digest"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 )
 
@@ -67,6 +71,56 @@ func TestUsageLine(t *testing.T) {
 		if strings.Contains(stderr, ": invalid argument\n") {
 			t.Errorf("%q: a category in %q", tt.args, stderr)
 		}
+	}
+}
+
+// TestOwnTexts gives every command flags and arguments that it does not take: what users read is not the text of the
+// library that reads the command line.
+func TestOwnTexts(t *testing.T) {
+	theirs := regexp.MustCompile(`unknown (command|flag|shorthand)|shorthand flag|requires at least|accepts |flag needs an argument|invalid argument|strconv|if any flags in the group`)
+	refused := func(args ...string) {
+		t.Helper()
+		if code, _, stderr := ballast(t, args...); code != exitUsage || theirs.MatchString(stderr) {
+			t.Errorf("%q: code %d, %q", args, code, stderr)
+		}
+	}
+	n := 0
+	var visit func(c *cobra.Command)
+	visit = func(c *cobra.Command) {
+		for _, sub := range c.Commands() {
+			if sub.Name() != "completion" && sub.Name() != "help" {
+				visit(sub)
+			}
+		}
+		path := strings.Fields(c.CommandPath())[1:]
+		refused(append(path, "--teleport")...)
+		refused(append(path, "-~")...)
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			n++
+			switch f.Value.Type() {
+			case "bool":
+				refused(append(path, "--"+f.Name+"=perhaps")...)
+			case "int", "int64", "duration":
+				refused(append(path, "--"+f.Name, "perhaps")...)
+				fallthrough
+			default:
+				if f.NoOptDefVal == "" {
+					refused(append(path, "--"+f.Name)...)
+				}
+			}
+		})
+		if c.Args == nil {
+			return
+		}
+		for _, args := range [][]string{nil, strings.Fields("a b c d e f")} {
+			if err := c.Args(c, args); err != nil && theirs.MatchString(wire.Text(err)) {
+				t.Errorf("%s with %d arguments: %v", c.CommandPath(), len(args), err)
+			}
+		}
+	}
+	visit((&app{stdout: io.Discard, stderr: io.Discard}).root())
+	if n < 100 {
+		t.Errorf("%d flags", n)
 	}
 }
 

@@ -183,6 +183,8 @@ func (r *Repository) missing(e *endpoint, ref Ref) error {
 		text = e.Host + " has no such repository or digest"
 	case ref.Tag == "latest":
 		text += `; a reference without a tag has the tag "latest"`
+	case strings.ToLower(ref.Repository) != ref.Repository:
+		text += "; most registries have names in lower case only"
 	}
 	return as(errdefs.ErrNotFound, text)
 }

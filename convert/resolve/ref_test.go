@@ -13,6 +13,10 @@ func TestParseRef(t *testing.T) {
 	for in, want := range map[string]string{
 		"ghcr.io/a/b":                            "ghcr.io/a/b:latest",
 		"oci://ghcr.io/a/b:v1":                   "ghcr.io/a/b:v1",
+		"docker://ghcr.io/a/b:v1":                "ghcr.io/a/b:v1",
+		"oci+native://ghcr.io/a/b":               "ghcr.io/a/b:latest",
+		"https://hub.docker.com/r/ai/smollm2":    "docker.io/ai/smollm2:latest",
+		"hub.docker.com/r/ai/smollm2/tags":       "docker.io/ai/smollm2:latest",
 		"localhost/a:v1":                         "localhost/a:v1",
 		"127.0.0.1:5000/a/b":                     "127.0.0.1:5000/a/b:latest",
 		"registry.ollama.ai/library/llama3.2:1b": "registry.ollama.ai/library/llama3.2:1b",
@@ -37,7 +41,7 @@ func TestParseRef(t *testing.T) {
 		"https://huggingface.co/Qwen/Qwen3-0.6B/blob/main/a.gguf", "https://huggingface.co/Qwen/Qwen3-0.6B/resolve/main/d/a.gguf?download=true",
 		"huggingface.co/Qwen/Qwen3-0.6B/blob/main/a.gguf", "https://huggingface.co/Qwen/Qwen3-0.6B/tree/main/sub", "https://huggingface.co/gpt2",
 		"https://huggingface.co/datasets/a/b", "https://huggingface.co/Qwen/Qwen3-0.6B/discussions", "https://ollama.com/library/x/tags", "https://ollama.com/x",
-		"https://example.com/a/b", "https://h.example/a.carton", "https://user@ollama.com/library/x"} {
+		"s3://b/k", "oci+native://smollm2", "https://hub.docker.com/u/ai", "https://hub.docker.com/r/ai/a/b/c", "https://example.com/a/b", "https://h.example/a.carton", "https://user@ollama.com/library/x"} {
 		if got, err := resolve.ParseRef(in); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("ParseRef(%q): got %q, %v, want ErrInvalidArgument", in, got, err)
 		}

@@ -31,7 +31,8 @@ func (d *Doctor) daemon(ctx context.Context) (h *wire.Health, allowed bool) {
 		d.Fail(check, "systemctl restart ballastd; if that hangs too, its disk does: see dmesg", "%s", wire.Text(err))
 		return nil, true
 	case err != nil && d.Fresh:
-		d.Fail(check, "ballast setup --dry-run shows what it would do to this node; then ballast setup", "ballastd is not running, and ballast was never set up on this node")
+		d.Fail(check, "for pods that ask for it: ballast setup --runtime-handler ballast --registry HOST; "+
+			"for ctr and nerdctl: ballast setup --snapshotter-only --registry HOST; --dry-run shows what it would do", "ballastd is not running, and ballast was never set up on this node")
 		return nil, false
 	case err != nil:
 		d.Fail(check, "systemctl enable --now ballastd", "%s", wire.Text(err))

@@ -13,12 +13,15 @@ import (
 	"github.com/spf13/pflag"
 )
 
+// cobras are the subcommands whose text is cobra's.
+var cobras = []string{"help", "completion"}
+
 // commands returns c and its subcommands that --help lists, in the same order.
 func commands(c *cobra.Command) []*cobra.Command {
 	c.InitDefaultHelpFlag()
 	all := []*cobra.Command{c}
 	for _, sub := range c.Commands() {
-		if sub.IsAvailableCommand() && sub.Name() != "help" {
+		if sub.IsAvailableCommand() && !slices.Contains(cobras, sub.Name()) {
 			all = append(all, commands(sub)...)
 		}
 	}
@@ -67,8 +70,27 @@ func markdown(root *cobra.Command) string {
 		if flags := flagsOf(c); flags.HasAvailableFlags() {
 			fmt.Fprintf(&b, "\n```text\n%s\n```\n", strings.TrimRight(flags.FlagUsages(), "\n"))
 		}
+		if len(c.Groups()) > 0 {
+			b.WriteString(groups(c))
+		}
 	}
 	return strings.TrimPrefix(b.String(), "\n")
+}
+
+// groups returns a table of the groups of subcommands in --help.
+func groups(c *cobra.Command) string {
+	var b strings.Builder
+	b.WriteString("\n| task | commands |\n|---|---|\n")
+	for _, g := range c.Groups() {
+		var links []string
+		for _, sub := range c.Commands() {
+			if sub.GroupID == g.ID && sub.IsAvailableCommand() && !slices.Contains(cobras, sub.Name()) {
+				links = append(links, fmt.Sprintf("[`%s`](#%s)", sub.Name(), strings.ReplaceAll(sub.CommandPath(), " ", "-")))
+			}
+		}
+		fmt.Fprintf(&b, "| %s | %s |\n", strings.TrimSuffix(g.Title, ":"), strings.Join(links, ", "))
+	}
+	return b.String()
 }
 
 // flagsOf returns the flags of a command without --help, which every command has, and --version of a program.

@@ -29,7 +29,11 @@ func (h *Handler) find(name modelname.Name) (found []store.Image, err error) {
 		})
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("%s: no such model on this node (\"ballast ls\" lists all): %w", name, errdefs.ErrNotFound)
+		hint := ""
+		if name.IsRef() && name.Ref.Tag == "latest" && name.Ref.Digest == "" {
+			hint = `; a reference without a tag has the tag "latest"`
+		}
+		return nil, fmt.Errorf("%s: no such model on this node (\"ballast ls\" lists all)%s: %w", name, hint, errdefs.ErrNotFound)
 	}
 	return found, nil
 }

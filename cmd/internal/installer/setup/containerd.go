@@ -144,7 +144,7 @@ func (b *builder) containerd() error {
 		b.restartContainerd(why)
 	}
 	if b.o.RuntimeHandler != "" && !b.o.NoService && b.dirty[containerdGroup] {
-		b.note("the RuntimeClass of ballast selects nodes with a label: kubectl label node NODE ballast.dev/node=true")
+		b.note("the RuntimeClass of ballast selects nodes with a label: kubectl label node NODE ballast.dev/node=true; pods need runtimeClassName and the annotation io.containerd.cri.runtime-handler: %s", b.o.RuntimeHandler)
 	}
 	if b.Distro.Name == node.EKS && b.dirty[containerdGroup] {
 		b.note("nodeadm writes %s anew at each boot. To keep the import, put this into the NodeConfig of the node group, below spec.containerd.config: imports = [\"/etc/containerd/conf.d/*.toml\"]", b.Distro.Config)

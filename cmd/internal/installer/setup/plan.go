@@ -117,8 +117,22 @@ func (b *builder) build(ctx context.Context) (*Plan, error) {
 	if err := b.judge(ctx); err != nil {
 		return nil, err
 	}
+	b.scope()
 	b.finish()
 	return b.plan, nil
+}
+
+// scope notes what a set-up without flags means, where it is done for the first time.
+func (b *builder) scope() {
+	if len(b.old) > 0 {
+		return
+	}
+	if b.o.RuntimeHandler == "" && !b.o.SnapshotterOnly {
+		b.note("all pods of this node will use ballast; --runtime-handler ballast is for those that ask for it, --snapshotter-only for none")
+	}
+	if len(b.o.Registries) == 0 {
+		b.note("no registry is closed, so models arrive unconverted and are refused: close those that have models, such as --registry registry.ollama.ai")
+	}
 }
 
 // A builder makes a plan.

@@ -3,6 +3,7 @@ package setup
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -66,20 +67,35 @@ func TestUsersOf(t *testing.T) {
 	}
 }
 
-// TestLabelNote says which label a node of a cluster needs, when pods of a handler become possible, and not again.
-func TestLabelNote(t *testing.T) {
-	const label = "kubectl label node NODE ballast.dev/node=true"
-	r := newRoot(t, "kubeadm")
-	for _, tt := range []struct {
+// TestScopeNotes says at the first set-up what flags that are not given mean, and which label a node of a cluster and
+// which annotation a pod needs, when pods of a handler become possible; and not again.
+func TestScopeNotes(t *testing.T) {
+	const (
+		all     = "all pods of this node will use ballast"
+		open    = "no registry is closed"
+		label   = "kubectl label node NODE ballast.dev/node=true"
+		handler = "the annotation io.containerd.cri.runtime-handler: models"
+	)
+	closed := []string{"registry.ollama.ai"}
+	for name, steps := range map[string][]struct {
 		o    Options
-		want bool
-	}{{Options{}, false}, {Options{RuntimeHandler: "ballast"}, true}, {Options{RuntimeHandler: "ballast"}, false}} {
-		p, err := r.plan(tt.o)
-		r.ok(err)
-		if got := strings.Contains(strings.Join(p.Notes, "\n"), label); got != tt.want {
-			t.Errorf("%+v: notes %q", tt.o, p.Notes)
+		want []string
+	}{
+		"all pods":  {{Options{}, []string{all, open}}, {Options{}, nil}, {Options{RuntimeHandler: "models"}, []string{label, handler}}},
+		"some pods": {{Options{RuntimeHandler: "models", Registries: closed}, []string{label, handler}}, {Options{RuntimeHandler: "models"}, nil}},
+		"no pods":   {{Options{SnapshotterOnly: true}, []string{open}}},
+	} {
+		r := newRoot(t, "kubeadm")
+		for i, step := range steps {
+			p, err := r.plan(step.o)
+			r.ok(err)
+			for _, text := range []string{all, open, label, handler} {
+				if got := strings.Contains(strings.Join(p.Notes, "\n"), text); got != slices.Contains(step.want, text) {
+					t.Errorf("%s, set-up %d: notes %q", name, i, p.Notes)
+				}
+			}
+			r.set(step.o)
 		}
-		r.set(tt.o)
 	}
 }
 

@@ -45,6 +45,11 @@ func ParseRef(s string) (remote.Ref, error) {
 		if why := malformed(name); err != nil && why != "" {
 			err = fmt.Errorf("reference %.300q %s: %w", s, why, errdefs.ErrInvalidArgument)
 		}
+		for _, f := range formats.All() {
+			if f.Ref != nil && strings.HasPrefix(ref.Host, f.Prefix) { // what it is normalised to means something else
+				return remote.Ref{}, fmt.Errorf("reference %.300q: the name of the host is that of a format: %w", s, errdefs.ErrInvalidArgument)
+			}
+		}
 		return ref, err
 	}
 	if !ok && strings.HasPrefix(name, "sha256:") || !plausible.MatchString(name) {

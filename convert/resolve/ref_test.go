@@ -41,7 +41,7 @@ func TestParseRef(t *testing.T) {
 		"https://huggingface.co/Qwen/Qwen3-0.6B/blob/main/a.gguf", "https://huggingface.co/Qwen/Qwen3-0.6B/resolve/main/d/a.gguf?download=true",
 		"huggingface.co/Qwen/Qwen3-0.6B/blob/main/a.gguf", "https://huggingface.co/Qwen/Qwen3-0.6B/tree/main/sub", "https://huggingface.co/gpt2",
 		"https://huggingface.co/datasets/a/b", "https://huggingface.co/Qwen/Qwen3-0.6B/discussions", "https://ollama.com/library/x/tags", "https://ollama.com/x",
-		"s3://b/k", "oci+native://smollm2", "https://hub.docker.com/u/ai", "https://hub.docker.com/r/ai/a/b/c", "https://example.com/a/b", "https://h.example/a.carton", "https://user@ollama.com/library/x"} {
+		"s3://b/k", "hf./a/b", "oci+native://smollm2", "https://hub.docker.com/u/ai", "https://hub.docker.com/r/ai/a/b/c", "https://example.com/a/b", "https://h.example/a.carton", "https://user@ollama.com/library/x"} {
 		if got, err := resolve.ParseRef(in); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("ParseRef(%q): got %q, %v, want ErrInvalidArgument", in, got, err)
 		}
@@ -49,7 +49,7 @@ func TestParseRef(t *testing.T) {
 }
 
 func FuzzParseRef(f *testing.F) {
-	for _, s := range []string{"ghcr.io/a/b:v1", "oci://localhost/x", "llama3.2", "a.b/c@sha256:00", "[::1]:5000/x", "xAa./x", "xaa:443/x", "xaa.:0443/x"} {
+	for _, s := range []string{"ghcr.io/a/b:v1", "oci://localhost/x", "llama3.2", "a.b/c@sha256:00", "[::1]:5000/x", "xAa./x", "xaa:443/x", "xaa.:0443/x", "hF./00"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

@@ -179,12 +179,12 @@ func (a *app) signedBy(ctx context.Context, keys []string, name string, out outp
 	if err != nil {
 		return &usageError{err}
 	}
-	var any []signature.SignerOptions
+	var signers []signature.SignerOptions
 	for _, key := range keys {
-		any = append(any, signature.SignerOptions{Type: signature.TypeCosign, Key: key}, signature.SignerOptions{Type: signature.TypeOMS, Key: key})
+		signers = append(signers, signature.SignerOptions{Type: signature.TypeCosign, Key: key}, signature.SignerOptions{Type: signature.TypeOMS, Key: key})
 	}
 	rule, err := signature.NewRule(signature.RuleOptions{
-		Name: "--key", Mode: signature.Enforce, Matches: func(string) bool { return true }, Any: any,
+		Name: "--key", Mode: signature.Enforce, Matches: func(string) bool { return true }, Any: signers,
 	})
 	if err != nil {
 		return asUsage(err)

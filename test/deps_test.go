@@ -57,7 +57,7 @@ convert/remote            : convert convert/contentrange convert/hostname conver
 convert/remote/peerstest  : convert/contentrange
 convert/layout            : convert convert/format convert/local convert/mediatype store/durable store/transfer store/verify
 convert/huggingface       : convert convert/format convert/mediatype convert/remote store/filetable store/verify
-convert/resolve           : convert convert/format convert/formats convert/image convert/mediatype convert/remote store/filetable store/transfer
+convert/resolve           : convert convert/format convert/formats convert/image convert/mediatype convert/remote store/filetable store/transfer store/verify
 convert/files             : convert convert/format convert/headers convert/local convert/mediatype store/filetable store/verify
 convert/format            : convert convert/losses convert/mediatype convert/remote store/filetable store/transfer
 convert/formats           : convert/format FORMATS

@@ -86,10 +86,8 @@ func (a *app) root() *cobra.Command {
 	c.SetHelpCommandGroupID(last)
 	c.SetCompletionCommandGroupID(last)
 	c.InitDefaultCompletionCmd()
-	for _, sub := range c.Commands() {
-		if sub.Name() == "completion" {
-			sub.Short = "print a completion script for a shell"
-		}
+	if completion, _, err := c.Find([]string{"completion"}); err == nil {
+		completion.Short = "print a completion script for a shell"
 	}
 	// The second usage line of cobra says the same again.
 	c.SetUsageTemplate(strings.Replace(c.UsageTemplate(), "{{if .HasAvailableSubCommands}}\n  {{.CommandPath}} [command]{{end}}", "", 1))

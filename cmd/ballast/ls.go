@@ -72,17 +72,17 @@ and it is collected. SHARED is the rest of what is on the disk. Unfinished files
 
 // formatted prints a line for each model, by a template over its JSON.
 func (a *app) formatted(line *template.Template, images []wire.Image) error {
-	for _, im := range images {
-		p, err := json.Marshal(im)
-		if err != nil {
-			return err
-		}
-		var fields map[string]any
-		d := json.NewDecoder(bytes.NewReader(p))
-		d.UseNumber() // sizes are whole
-		if err := d.Decode(&fields); err != nil {
-			return err
-		}
+	p, err := json.Marshal(images)
+	if err != nil {
+		return err
+	}
+	var models []map[string]any
+	d := json.NewDecoder(bytes.NewReader(p))
+	d.UseNumber() // sizes are whole
+	if err := d.Decode(&models); err != nil {
+		return err
+	}
+	for _, fields := range models {
 		var text strings.Builder
 		if err := line.Execute(&text, fields); err != nil {
 			return usage("%w", err)

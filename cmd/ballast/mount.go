@@ -30,12 +30,8 @@ A mounted model is not removed from the node. The mount stays when ballastd stop
 without it. The mount ends with "ballast unmount" or a restart of the machine, which does not restore it. Every
 user who can enter the directory can read the files. "ballast mount ls" lists the mounts.`,
 		Example: "  ballast mount docker.io/ai/smollm2 /srv/models/smollm2\n  ballast unmount /srv/models/smollm2",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 2 {
-				return errors.New("a model and a directory expected; \"ballast mount ls\" lists mounts")
-			}
-			return names(args[:1])
-		},
+		Args: cobra.MatchAll(numberOfArgs(2, 2, "a model and a directory expected; \"ballast mount ls\" lists mounts"),
+			func(_ *cobra.Command, args []string) error { return names(args[:1]) }),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 1 {
 				return nil, cobra.ShellCompDirectiveFilterDirs

@@ -96,7 +96,11 @@ func (a *app) flagError(c *cobra.Command, err error) error {
 		return &usageError{err}
 	}
 	name := unknown.GetSpecifiedName()
-	text := fmt.Sprintf("there is no flag %.300s", map[bool]string{false: "--", true: "-"}[len(name) == 1]+name)
+	dashes := "--"
+	if len(name) == 1 {
+		dashes = "-"
+	}
+	text := fmt.Sprintf("there is no flag %s%.300s", dashes, name)
 	if use := cmp.Or(otherFlags[c.Name()+" "+name], otherFlags[name]); use != "" {
 		return usage("%s: use %q", text, use)
 	}

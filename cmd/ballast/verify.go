@@ -44,10 +44,10 @@ neither ballastd nor root is needed: everything is read from the registry, with 
 	c.Flags().BoolVar(&r.Repair, "repair", false, "download damaged and missing files again")
 	c.Flags().BoolVar(&signatures, "signatures", false, "check the signatures of REF")
 	c.Flags().StringSliceVar(&keys, "key", nil, "with --signatures: require a signature by this public key (PEM), without ballastd")
+	ofRules := a.asks(func(cmd *cobra.Command, cl *wire.Client, args []string) error {
+		return a.signatures(cmd.Context(), cl, args[0], *out)
+	})
 	files := a.asks(func(cmd *cobra.Command, cl *wire.Client, args []string) error {
-		if signatures {
-			return a.signatures(cmd.Context(), cl, args[0], *out)
-		}
 		about := "all models"
 		if len(args) > 0 {
 			r.Name, about = args[0], args[0]
@@ -84,6 +84,8 @@ neither ballastd nor root is needed: everything is read from the registry, with 
 			return usage("--key is for --signatures")
 		case len(keys) > 0:
 			return a.signedBy(cmd.Context(), keys, args[0], *out)
+		case signatures:
+			return ofRules(cmd, args)
 		}
 		return files(cmd, args)
 	}

@@ -1,52 +1,24 @@
 package main
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
 	"encoding/base64"
-	"encoding/pem"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/registrytest"
 )
-
-// newKeys writes a private and a public key.
-func newKeys(t *testing.T, dir, name string) (private, public string) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	open, err := x509.MarshalPKIXPublicKey(key.Public())
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, public = filepath.Join(dir, name+".key"), filepath.Join(dir, name+".pub")
-	for file, block := range map[string]*pem.Block{private: {Type: "PRIVATE KEY", Bytes: secret}, public: {Type: "PUBLIC KEY", Bytes: open}} {
-		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return private, public
-}
 
 // TestVerifyByKey publishes models and checks their signatures with a key alone: no daemon runs, and the registry wants
 // the credentials of the user. Nothing is left behind, and no weights are read.
 func TestVerifyByKey(t *testing.T) {
 	r := registrytest.New(t)
 	dir, temp := t.TempDir(), t.TempDir()
-	private, public := newKeys(t, dir, "team")
-	_, stranger := newKeys(t, dir, "stranger")
+	private, public := converttest.KeyPair(t, dir, "team")
+	_, stranger := converttest.KeyPair(t, dir, "stranger")
 	login := fmt.Sprintf(`{"auths": {%q: {"auth": %q}}}`, r.Host(), base64.StdEncoding.EncodeToString([]byte("team:secret")))
 	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(login), 0o600); err != nil {
 		t.Fatal(err)

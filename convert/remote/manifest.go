@@ -175,6 +175,9 @@ func (r *Repository) hasManifest(ctx context.Context, e *endpoint, d digest.Dige
 	return err
 }
 
+// LatestHint follows the error for a reference with the tag that nobody may have written.
+const LatestHint = `; a reference without a tag has the tag "latest"`
+
 // missing returns the error for a manifest that a host does not have.
 func (r *Repository) missing(e *endpoint, ref Ref) error {
 	text := e.Host + " has no such repository or tag"
@@ -182,7 +185,7 @@ func (r *Repository) missing(e *endpoint, ref Ref) error {
 	case ref.Digest != "":
 		text = e.Host + " has no such repository or digest"
 	case ref.Tag == "latest":
-		text += `; a reference without a tag has the tag "latest"`
+		text += LatestHint
 	case strings.ToLower(ref.Repository) != ref.Repository:
 		text += "; most registries have names in lower case only"
 	}

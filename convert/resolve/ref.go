@@ -8,6 +8,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert/formats"
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 )
 
@@ -69,8 +70,9 @@ var schemes = []string{"oci", "docker", "oci+native"}
 // malformed returns what is wrong with a reference that has a registry and cannot be read, or "".
 func malformed(name string) string {
 	name, d, digested := strings.Cut(name, "@")
+	_, err := verify.ParseDigest(d)
 	switch {
-	case digested && !digestRE.MatchString(d):
+	case digested && err != nil:
 		return "has no digest after @: sha256: and 64 digits of 0-9 and a-f"
 	case strings.HasSuffix(name, ":"):
 		return "ends with a colon; write a tag after it, or nothing"
@@ -79,8 +81,6 @@ func malformed(name string) string {
 	}
 	return ""
 }
-
-var digestRE = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
 // plausible matches a name that would be a reference with a registry before it.
 var plausible = regexp.MustCompile(`^[a-z0-9][a-z0-9._/-]*(:[A-Za-z0-9._-]+)?(@[a-z0-9]+:[0-9a-f]+)?$`)

@@ -19,7 +19,7 @@ import (
 // TestOneReading pulls documents in which containerd would read something else than a signature covers: a team has
 // signed the files of a model, and a stranger, who has no key, puts an image beside it.
 func TestOneReading(t *testing.T) {
-	private, public := keyPair(t, t.TempDir(), "team")
+	private, public := converttest.KeyPair(t, t.TempDir(), "team")
 	n := node.StartNode(t, node.Options{Config: "[[verify.rule]]\nmatch = \"*/team/*\"\nmode = \"enforce\"\nany = [{type = \"oms\", key = \"" + public + "\"}]\n"})
 	files := []converttest.File{{Path: "model.gguf", Data: weights(92, 1<<20), Mode: 0o644}}
 	sig := omsSignature(t, private, map[string]converttest.File{"model.gguf": files[0]})

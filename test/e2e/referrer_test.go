@@ -16,7 +16,7 @@ import (
 // TestReferrer pushes the converted image of a model next to it: registry, pod status and signature
 // have one digest, and a node that never saw the tag pulls it from the registry.
 func TestReferrer(t *testing.T) {
-	key, public := keyPair(t, t.TempDir(), "team")
+	key, public := converttest.KeyPair(t, t.TempDir(), "team")
 	b := converttest.ModelPackTarGzip(converttest.Files(weights(80, 2<<20)))
 	first, cri, _ := startPods(t, node.Options{})
 	tag := push(t, first, b)

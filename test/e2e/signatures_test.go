@@ -1,11 +1,6 @@
 package e2e
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"net/http"
@@ -25,37 +20,12 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// keyPair makes a key pair, and returns the paths of both files.
-func keyPair(t *testing.T, dir, name string) (private, public string) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	known, err := x509.MarshalPKIXPublicKey(key.Public())
-	if err != nil {
-		t.Fatal(err)
-	}
-	write := func(name, kind string, der []byte) string {
-		p := filepath.Join(dir, name)
-		if err := os.WriteFile(p, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return p
-	}
-	return write(name+".key", "PRIVATE KEY", secret), write(name+".pub", "PUBLIC KEY", known)
-}
-
 // TestSignatures enforces signatures: models without a signature, or signed with another key, are
 // refused with the reason; signed models can be pulled in every form, and mounted without a network.
 func TestSignatures(t *testing.T) {
 	dir := t.TempDir()
-	team, public := keyPair(t, dir, "team")
-	stranger, _ := keyPair(t, dir, "stranger")
+	team, public := converttest.KeyPair(t, dir, "team")
+	stranger, _ := converttest.KeyPair(t, dir, "stranger")
 	n := node.StartNode(t, node.Options{Config: `
 [[verify.rule]]
 match = "*/team/*"
@@ -248,7 +218,7 @@ func signedFiles(t *testing.T, n *node.Node, private string, bytes []byte) (ref 
 // without a rule, the model is read early. By a name with one, no byte can be read, and the right model
 // is shown when it is complete.
 func TestSignedLie(t *testing.T) {
-	private, public := keyPair(t, t.TempDir(), "team")
+	private, public := converttest.KeyPair(t, t.TempDir(), "team")
 	n := node.StartNode(t, node.Options{Config: "[[verify.rule]]\nmatch = \"*/lazy/*\"\nmode = \"enforce\"\nany = [{type = \"oms\", key = \"" + public + "\"}]\n"})
 	lie, _ := signedFiles(t, n, private, weights(80, 24<<20))
 	front := &holding{next: n.Registry.Wire, held: make(chan struct{}), end: make(chan struct{})}
@@ -295,7 +265,7 @@ func TestSignedLie(t *testing.T) {
 
 // TestSignedByAlias pulls an unsigned model by other names of the host in a rule.
 func TestSignedByAlias(t *testing.T) {
-	_, public := keyPair(t, t.TempDir(), "team")
+	_, public := converttest.KeyPair(t, t.TempDir(), "team")
 	n := node.StartNode(t, node.Options{Config: "[[verify.rule]]\nmatch = \"registry.ollama.ai/Library/*\"\nmode = \"enforce\"\nany = [{type = \"cosign\", key = \"" + public + "\"}]\n"})
 	n.Registry.Push(t, "library/m", "1", artifact(converttest.Ollama(converttest.Files(weights(82, 1<<20)), converttest.OllamaConfigNew)))
 	n.Upstream(t, "registry.ollama.ai", n.Registry.Host)

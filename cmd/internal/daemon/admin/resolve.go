@@ -11,6 +11,7 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/contract/modelname"
 	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -31,7 +32,7 @@ func (h *Handler) find(name modelname.Name) (found []store.Image, err error) {
 	if len(found) == 0 {
 		hint := ""
 		if name.IsRef() && name.Ref.Tag == "latest" && name.Ref.Digest == "" {
-			hint = `; a reference without a tag has the tag "latest"`
+			hint = remote.LatestHint
 		}
 		return nil, fmt.Errorf("%s: no such model on this node (\"ballast ls\" lists all)%s: %w", name, hint, errdefs.ErrNotFound)
 	}

@@ -37,7 +37,7 @@ func TestLacks(t *testing.T) {
 
 // TestSupports checks that there is a row for each release that is tested.
 func TestSupports(t *testing.T) {
-	if first, last := Supports[0].Version, Supports[len(Supports)-1].Version; first != Oldest || last != Newest {
+	if first, last := supports[0].version, supports[len(supports)-1].version; first != Oldest || last != Newest {
 		t.Errorf("the releases are %s to %s, want %s to %s", first, last, Oldest, Newest)
 	}
 }

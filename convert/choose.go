@@ -79,11 +79,13 @@ func (c Choice) Of(m *Model) (*Model, error) {
 			t.Blobs, out.Layers = append(t.Blobs, b), append(out.Layers, m.Layers[i])
 		}
 	}
+	of := m.Table.Origin
+	of.Prefix = ""
 	p, err := json.Marshal(struct {
 		Of    filetable.Origin `json:"of"`
 		Files []filetable.File `json:"files"`
-	}{m.Table.Origin, t.Files})
-	t.Origin = filetable.Origin{Format: string(mediatype.FormatFiles), Digest: digest.FromBytes(p), Mapping: MappingVersion}
+	}{of, t.Files})
+	t.Origin = filetable.Origin{Format: string(mediatype.FormatFiles), Digest: digest.FromBytes(p), Mapping: MappingVersion, Prefix: m.Table.Origin.Prefix}
 	return out, err
 }
 

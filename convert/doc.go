@@ -48,6 +48,7 @@
 // # Purity
 //
 // A Model depends only on the bytes of the origin and on MappingVersion, not on its name, the time, or the
-// node. Any change of the result for an origin needs a new MappingVersion. The headers of weights
-// (convert/headers), which are read after the config, are never part of a Model.
+// node; its place in a mount (filetable.Origin.Prefix) is added by package resolve. Any change of the result for an
+// origin needs a new MappingVersion. The headers of weights (convert/headers), which are read after the config, are
+// never part of a Model.
 package convert

@@ -291,7 +291,7 @@ func (s *Snapshotter) examine(ctx context.Context, table digest.Digest, compare 
 		f.checkMarker()
 		if t := digest.Digest(p.shows()); t.Validate() == nil {
 			if i == 0 || suspects[i-1].shows() != p.shows() {
-				files, ferr = s.store.Views.Listing(t)
+				files, ferr = s.placed(t, s.store.Views.Listing)
 			}
 			if f.marker.Show == tree.Stubs && s.noStubs != nil {
 				s.checkStubs(&f, t)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/ballast-dev/ballast/snapshotter/tree"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -46,7 +47,7 @@ func (s *Snapshotter) show(ctx context.Context, id string, table digest.Digest) 
 			return err
 		}
 	}
-	files, err := filesOf(table)
+	files, err := s.placed(table, filesOf)
 	if err != nil {
 		return err
 	}
@@ -69,4 +70,17 @@ func (s *Snapshotter) show(ctx context.Context, id string, table digest.Digest) 
 		return nil
 	}
 	return writeMarker(dir, shown)
+}
+
+// placed returns the files of a table at their paths in a mount.
+func (s *Snapshotter) placed(table digest.Digest, filesOf func(digest.Digest) ([]filetable.File, error)) ([]filetable.File, error) {
+	files, err := filesOf(table)
+	if err != nil {
+		return nil, err
+	}
+	t, err := s.store.Table(table)
+	if err != nil {
+		return nil, err
+	}
+	return filetable.Place(t.Origin.Prefix, files)
 }

@@ -150,6 +150,51 @@ func TestShow(t *testing.T) {
 	}
 }
 
+// TestShowBelow shows a model below the prefix of its table, finds it there after a restart, and repairs it there.
+func TestShowBelow(t *testing.T) {
+	for _, way := range backends {
+		t.Run(string(way), func(t *testing.T) {
+			n := newNode(t, way)
+			m := newModel().file("sub/w.bin", 0o644, storetest.Random(1, 2<<20)).inline("config.json", 0o644, "{}")
+			m.add(filetable.File{Path: "latest", Type: filetable.TypeSymlink, Mode: 0o777, Target: "sub/w.bin"})
+			m.Table().Origin.Prefix = "models/chat"
+			table := n.commit(t, "model", "", m)
+			check := func() {
+				t.Helper()
+				dir := n.view(t, "model")
+				if diff := m.differences(t, way, filepath.Join(dir, "models/chat")); diff != "" {
+					t.Errorf("below the prefix (-got +want):\n%s", diff)
+				}
+				if got := list(t, dir); len(got) != len(m.want(t))+3 { // the root, models and models/chat
+					t.Errorf("the mount has other files: %v", got)
+				}
+			}
+			check()
+			n.open(t, way)
+			if err := n.Inspect(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if problems, err := n.Verify(t.Context(), table); err != nil || len(problems) > 0 {
+				t.Errorf("after a restart: %+v, %v", problems, err)
+			}
+			id, _, err := n.info(t.Context(), "model")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Remove(filepath.Join(n.upperDir(id), "models/chat/config.json")); err != nil {
+				t.Fatal(err)
+			}
+			if problems, err := n.Verify(t.Context(), table); err != nil || len(problems) != 2 || problems[1].Path != "models/chat/config.json" {
+				t.Errorf("a file is missing: %+v, %v", problems, err)
+			}
+			if err := n.Refresh(t.Context(), table); err != nil {
+				t.Error(err)
+			}
+			check()
+		})
+	}
+}
+
 func isErrno(err error, want unix.Errno) bool {
 	pe, ok := err.(*fs.PathError)
 	return ok && pe.Err == syscall.Errno(want)

@@ -76,7 +76,7 @@ snapshotter/tree          : store/durable store/filetable
 snapshotter/differ        : snapshotter store store/filetable store/transfer store/verify
 snapshotter/lazy          : snapshotter/lazy/fdstore store/offheap store/verify
 snapshotter/lazy/fdstore  :
-cmd/internal/contract/config        : convert/formats convert/hostname convert/remote store/verify
+cmd/internal/contract/config        : convert/formats convert/hostname convert/remote store/filetable store/verify
 cmd/internal/door/facadetls         : store/durable
 cmd/internal/contract/manualtest    :
 cmd/internal/door/portowner         :

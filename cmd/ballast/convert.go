@@ -63,11 +63,14 @@ Forms (--as):
   carton     a packed carton, a file. A carton is written as it was; of any other model, --runner and
              --runner-framework name the carton runner that loads its files
 
-With these two flags, a directory that was never packed is a carton for the other forms too.`
+With these two flags, a directory that was never packed is a carton for the other forms too.
+
+--prefix DIR puts the files into a directory of the mount: KServe, for one, mounts the directory models of an
+image only.`
 
 func (a *app) convertCommand() *cobra.Command {
 	var o export.Options
-	var form, compress, key string
+	var form, compress, key, prefix string
 	var facts format.Facts
 	var choice convert.Choice
 	var said publication
@@ -104,6 +107,7 @@ func (a *app) convertCommand() *cobra.Command {
 	f.BoolVar(&o.Tar, "tar", false, "for modelpack: a tar for each file instead of a raw layer")
 	f.BoolVar(&o.NoChunks, "no-chunks", false, "for ballast: no chunk digests; the image is byte for byte what nodes make of SRC")
 	f.StringVar(&compress, "compress", "", "for ballast and image: compress files in chunks: "+strings.Join(export.Compressions(), ", "))
+	f.StringVar(&prefix, "prefix", "", "`directory` of the files in a mount, such as models for KServe; / is none (default: that of SRC)")
 	f.BoolVar(&o.Referrer, "referrer", false, "for ballast: write the image that nodes make of SRC beside it, as a referrer of its manifest")
 	f.StringVar(&key, "sign", "", "sign with a private key, a `file` in PEM: the manifest as cosign does, the files as model-signing does")
 	f.BoolVar(&o.Force, "force", false, "replace what DST has, also SRC itself and what ballast did not write")
@@ -113,11 +117,18 @@ func (a *app) convertCommand() *cobra.Command {
 		flagValues(c, name, values...)
 	}
 	c.RunE = func(cmd *cobra.Command, args []string) error {
+		if cmd.Flags().Changed("prefix") {
+			clean, err := filetable.CleanPrefix(prefix)
+			if err != nil {
+				return usage("--prefix: %w", err)
+			}
+			o.Prefix = &clean
+		}
 		if (facts.Runner == "") != (facts.Framework == "") {
 			return usage("--runner and --runner-framework go together")
 		}
 		if f := formats.All().Get(form); f.Writer != nil {
-			if plain := o; key != "" || compress != "" || plain.Tar || plain.NoChunks || plain.Referrer || plain.DryRun || said.given() || len(args) < 2 {
+			if plain := o; key != "" || compress != "" || plain.Tar || plain.NoChunks || plain.Referrer || plain.DryRun || plain.Prefix != nil || said.given() || len(args) < 2 {
 				return usage("--as %s writes FILE%s, and takes --runner, --runner-framework, --temp-dir and --force only", f.Name, f.Writer.Extension)
 			}
 			return a.pack(cmd.Context(), f, args[0], args[1], choice, o, facts, *out)

@@ -32,6 +32,7 @@ func TestConvertUsage(t *testing.T) {
 		{"convert", dir, "ghcr.io/a/b:v1", "--as", "zip"}, {"convert", dir, "ghcr.io/a/b:v1", "--tar"},
 		{"convert", dir, "ghcr.io/a/b:v1", "--as", "image", "--no-chunks"}, {"convert", dir, "ghcr.io/a/b:v1", "--as", "image", "--compress", "zstd-seekable"},
 		{"convert", dir, "ghcr.io/a/b:v1", "--compress", "gzip"}, {"convert", dir, "ghcr.io/a/b:v1", "--compress", "zstd-seekable", "--no-chunks"}, {"convert", "llama", "oci:/tmp/x"},
+		{"convert", dir, "ghcr.io/a/b:v1", "--prefix", "../models"}, {"convert", dir, "a.carton", "--as", "carton", "--prefix", "models"},
 		{"convert", dir, "ghcr.io/a/b@sha256:" + strings.Repeat("0", 64)},
 		{"digest"}, {"digest", "llama"}, {"digest", "ghcr.io/a/b:v1", "x"},
 	} {

@@ -132,6 +132,9 @@ func (a *app) detail(d wire.Detail) error {
 	for _, ref := range refs {
 		head = append(head, []string{"Reference:", ref})
 	}
+	if d.Origin.Prefix != "" {
+		head = append(head, []string{"Directory:", d.Origin.Prefix + "/ in a mount"})
+	}
 	head = append(head, [][]string{
 		{"Format:", d.Origin.Format},
 		{"Origin:", d.Origin.Digest.String()},

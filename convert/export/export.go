@@ -94,6 +94,10 @@ type Options struct {
 	// Force replaces what has the name of the target, whatever it is.
 	Force bool
 
+	// Prefix, if not nil, replaces filetable.Origin.Prefix of the model. The files of a form without file table have it
+	// in their paths.
+	Prefix *string
+
 	// DryRun sends nothing, and reads only what is needed to report what would be sent.
 	DryRun bool
 
@@ -192,6 +196,9 @@ func Run(ctx context.Context, src *resolve.Source, dst Target, o Options) (res *
 	}
 	if err := noPointers(src); err != nil {
 		return nil, err
+	}
+	if o.Prefix != nil {
+		src.Place(*o.Prefix)
 	}
 	j := newJob(src, o)
 	defer func() { err = errors.Join(err, j.close()) }()

@@ -122,6 +122,23 @@ func (j *job) files(ctx context.Context) ([]file, error) {
 	return consistent(t, append(all, unpacked...), j.o.DryRun)
 }
 
+// placed returns files at their paths in a mount, for forms without a file table.
+func (j *job) placed(files []file) ([]file, error) {
+	paths := make([]filetable.File, len(files))
+	for i, f := range files {
+		paths[i] = f.File
+	}
+	paths, err := filetable.Place(j.src.Model.Table.Origin.Prefix, paths)
+	if err != nil {
+		return nil, err
+	}
+	out := slices.Clone(files)
+	for i := range out {
+		out[i].File, out[i].kind = paths[i], cmp.Or(files[i].kind, convert.KindByPath(files[i].Path))
+	}
+	return out, nil
+}
+
 // consistent sorts files, removes duplicate paths, and checks that the files are consistent.
 func consistent(t *filetable.Table, all []file, partly bool) ([]file, error) {
 	slices.SortStableFunc(all, func(a, b file) int { return cmp.Compare(a.Path, b.Path) })

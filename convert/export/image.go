@@ -23,6 +23,9 @@ const (
 // planImage plans a plain image: a tar for each large file, and one for all others.
 func (j *job) planImage(ctx context.Context) (*plan, error) {
 	files, err := j.files(ctx)
+	if err == nil {
+		files, err = j.placed(files)
+	}
 	if err != nil {
 		return nil, err
 	}

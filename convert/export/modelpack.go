@@ -61,7 +61,9 @@ func (j *job) planArtifact(ctx context.Context, d dialect, tars bool) (*plan, er
 		return nil, err
 	}
 	annotations := image.Origin(j.src.Model.Table.Origin)
-	files = j.keepOrigin(files, annotations)
+	if files, err = j.placed(j.keepOrigin(files, annotations)); err != nil {
+		return nil, err
+	}
 	if !tars || !d.links {
 		files = j.withoutLinks(files)
 	}

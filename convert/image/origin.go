@@ -90,11 +90,15 @@ func ContextLength(annotations map[string]string) int64 {
 
 // Origin returns the annotations that identify the origin of an image.
 func Origin(o filetable.Origin) map[string]string {
-	return map[string]string{
+	a := map[string]string{
 		mediatype.AnnotationOriginFormat: o.Format,
 		mediatype.AnnotationOriginDigest: o.Digest.String(),
 		mediatype.AnnotationMapping:      strconv.Itoa(o.Mapping),
 	}
+	if o.Prefix != "" {
+		a[mediatype.AnnotationPrefix] = o.Prefix
+	}
+	return a
 }
 
 // Annotate adds the context length and Model.Runner to the annotations of a manifest.

@@ -72,6 +72,9 @@ const (
 	// AnnotationMapping is the version of the mapping rules; on manifests.
 	AnnotationMapping = "dev.ballast.mapping.version"
 
+	// AnnotationPrefix is the directory of the model in a mount, if it is not all of it; on manifests.
+	AnnotationPrefix = "dev.ballast.mapping.prefix"
+
 	// AnnotationContextLength is the context length of a model in tokens; on manifests. ModelPack
 	// has no place for it.
 	AnnotationContextLength = "dev.ballast.model.context.length"

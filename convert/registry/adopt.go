@@ -44,10 +44,8 @@ func (h *Handler) readPreconverted(ctx context.Context, o *origin) (store.Image,
 		return h.record(im, o.source())
 	}
 	t := &p.Model.Table
-	im := store.Image{
-		Manifest: p.Digest, Size: tableSize(t), Ahead: true,
-		Origin: filetable.Origin{Format: t.Origin.Format, Digest: o.Served.Digest, Mapping: t.Origin.Mapping},
-	}
+	im := store.Image{Manifest: p.Digest, Size: tableSize(t), Ahead: true, Origin: t.Origin}
+	im.Origin.Digest = o.Served.Digest
 	if im.Table, err = h.Store.PutTable(p.Table); err != nil {
 		return store.Image{}, err
 	}

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -67,6 +68,7 @@ func (h *Handler) convertArchive(ctx context.Context, f *format.Format, address 
 		if err != nil {
 			return store.Image{}, err
 		}
+		model.Table.Origin.Prefix = h.PrefixOf(cmp.Or(src.name, src.ref))
 		im, err := h.makeImage(model, src)
 		c.converted = im.Manifest
 		return im, err
@@ -104,7 +106,7 @@ func (h *Handler) model(ctx context.Context, o *origin, as caller) (*convert.Mod
 		return nil, err
 	}
 	defer h.archives.release(c)
-	return o.LayerModel(ctx, c.archive)
+	return h.LayerModel(ctx, o.Origin, c.archive)
 }
 
 // layerKey returns the key of an archive that is a layer of an artifact.

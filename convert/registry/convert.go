@@ -237,7 +237,7 @@ func (h *Handler) wantsTitled(o *origin, as caller) bool {
 	case as.node, h.WantsTitled(o.Origin):
 		return true
 	}
-	_, err := h.Store.Catalog.ImageByOrigin(filetable.Origin{Format: string(f), Digest: o.Served.Digest, Mapping: convert.MappingVersion})
+	_, err := h.Store.Catalog.ImageByOrigin(h.KeyAs(o.Origin, f))
 	return err == nil
 }
 

@@ -95,7 +95,7 @@ func TestRecordOfOthers(t *testing.T) {
 	if err != nil || before.Ahead != after.Ahead || before.Origin != after.Origin {
 		t.Errorf("before %+v, after %+v, %v", before, after, err)
 	}
-	if of, err := f.h.Made(b.Digest()); err != nil || of.Manifest != d {
+	if of, err := f.h.Made(b.Digest(), ""); err != nil || of.Manifest != d {
 		t.Errorf("the image of the origin is %+v, %v", of, err)
 	}
 	for _, what := range []string{"manifests/" + d.String(), "blobs/" + m.Config.Digest.String()} {

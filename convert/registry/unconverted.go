@@ -138,7 +138,7 @@ func (h *Handler) entryForHere(ctx context.Context, o *origin, im store.Image, a
 	case len(here) != 1:
 		return store.Image{}, fmt.Errorf("it is an index with %d entries for this machine, not one", len(here))
 	}
-	model, err := h.made(here[0].Digest)
+	model, err := h.made(here[0].Digest, h.PrefixOf(o.Ref.Name()))
 	if err == nil && model.Manifest == "" {
 		err = errors.New("it is an index whose entry for this machine is not a model")
 	}
@@ -162,13 +162,13 @@ func (h *Handler) documents(im store.Image) (convert.Documents, error) {
 const nameTime = 15 * time.Second
 
 // Made returns the image, or the index of images, that the origin with digest d was converted to on this
-// node; the zero value if it was not.
-func (h *Handler) Made(d digest.Digest) (store.Image, error) {
-	im, err := h.made(d)
+// node for a prefix (resolve.Resolver.Prefix); the zero value if it was not.
+func (h *Handler) Made(d digest.Digest, prefix string) (store.Image, error) {
+	im, err := h.made(d, prefix)
 	if err != nil || im.Manifest != "" {
 		return im, err
 	}
-	im, err = h.Store.Catalog.ImageByOrigin(filetable.Origin{Format: string(mediatype.FormatIndex), Digest: d, Mapping: convert.MappingVersion})
+	im, err = h.Store.Catalog.ImageByOrigin(filetable.Origin{Format: string(mediatype.FormatIndex), Digest: d, Mapping: convert.MappingVersion, Prefix: prefix})
 	if errdefs.IsNotFound(err) || err == nil && im.Ahead {
 		return store.Image{}, nil
 	}
@@ -224,11 +224,11 @@ func (h *Handler) asAnybody(ctx context.Context, name string, d digest.Digest) (
 	return im, err
 }
 
-// made returns the image of an origin made with the current mapping version, or the zero value.
-func (h *Handler) made(d digest.Digest) (store.Image, error) {
+// made returns the image of an origin made with the current mapping version for a prefix, or the zero value.
+func (h *Handler) made(d digest.Digest, prefix string) (store.Image, error) {
 	all := h.Store.Catalog.ImagesByOrigin(d)
 	for _, im := range all {
-		is := filetable.Origin{Format: im.Origin.Format, Digest: d, Mapping: convert.MappingVersion}
+		is := filetable.Origin{Format: im.Origin.Format, Digest: d, Mapping: convert.MappingVersion, Prefix: prefix}
 		if im.Origin != is || im.Table == "" || im.Ahead || !h.complete(im) {
 			continue
 		}

@@ -89,7 +89,7 @@ func TestOrigin(t *testing.T) {
 	f.get(t, u, "org/known", "v1")
 	f.get(t, u, "org/closed", "v1", basic("alice:s3cret")...)
 	names := []string{u.Host() + "/org/closed", u.Host() + "/org/open", other.Host() + "/org/image", u.Host() + "/org/known"}
-	made, err := f.h.Made(b.Digest())
+	made, err := f.h.Made(b.Digest(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func TestOrigin(t *testing.T) {
 	if err != nil || len(public) != 2 || public[0] != names[1] || public[1] != names[3] || im.Origin.Digest != b.Digest() {
 		t.Errorf("got %+v, %v, %v, want the names %v", im, public, err, []string{names[1], names[3]})
 	}
-	if made, err = f.h.Made(b.Digest()); err != nil {
+	if made, err = f.h.Made(b.Digest(), ""); err != nil {
 		t.Fatal(err)
 	}
 	if _, public, err := f.h.Origin(t.Context(), b.Digest(), made, names, false); err != nil || len(public) != 2 {
@@ -162,7 +162,7 @@ func TestDigestOfIndex(t *testing.T) {
 					t.Errorf("got %d %s", got.status, got.body)
 				}
 			}
-			made, err := f.h.Made(d)
+			made, err := f.h.Made(d, "")
 			if err != nil || made.Origin.Digest != d || made.Read[u.Host()+"/org/model"].IsZero() {
 				t.Errorf("made %+v, %v", made, err)
 			}
@@ -190,7 +190,7 @@ func TestRead(t *testing.T) {
 	}
 	read := func() []string {
 		t.Helper()
-		made, err := f.h.Made(b.Digest())
+		made, err := f.h.Made(b.Digest(), "")
 		if err != nil {
 			t.Fatal(err)
 		}

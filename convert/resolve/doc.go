@@ -22,6 +22,12 @@
 // tag that ends in the name of a variant stands for that variant of the model with the rest of the
 // tag.
 //
+// # Places
+//
+// Resolver.Prefix gives the models of a repository a directory in mounts. It is part of the Key and of the image
+// (filetable.Origin.Prefix), and not of the paths in the file table, which signatures cover. Images that were converted
+// ahead of time keep theirs.
+//
 // # Reading
 //
 // A manifest is read once and parsed once; it is part of the Origin. Key returns what the image

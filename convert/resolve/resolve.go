@@ -36,6 +36,10 @@ type Resolver struct {
 	// Titled reports whether artifacts of a repository, "host/path", that are not models are
 	// treated as models, if their manifests allow it; nil means for none.
 	Titled func(repository string) bool
+
+	// Prefix returns the directory that models of a repository, "host/path", or at a URL have in a mount
+	// (filetable.Origin.Prefix), as far as they are not converted ahead of time; nil means none.
+	Prefix func(name string) string
 }
 
 // An Origin is an artifact, with its manifest.
@@ -164,10 +168,23 @@ func (o *Origin) Forget() {
 	o.Served.Bytes, o.Manifest, o.choice, o.artifact = nil, nil, nil, nil
 }
 
+// PrefixOf returns Prefix of a name.
+func (r *Resolver) PrefixOf(name string) string {
+	if r.Prefix == nil || name == "" {
+		return ""
+	}
+	return r.Prefix(name)
+}
+
+// KeyAs is Key for an origin without variants, treated as one of a format.
+func (r *Resolver) KeyAs(o *Origin, f mediatype.Format) filetable.Origin {
+	return filetable.Origin{Format: string(f), Digest: o.Served.Digest, Mapping: convert.MappingVersion, Prefix: r.PrefixOf(o.Ref.Name())}
+}
+
 // Key returns what the image is made from. It chooses one of several variants.
 func (r *Resolver) Key(o *Origin) (filetable.Origin, error) {
 	if !o.HasVariants() {
-		return filetable.Origin{Format: string(o.Format), Digest: o.Served.Digest, Mapping: convert.MappingVersion}, nil
+		return r.KeyAs(o, o.Format), nil
 	}
 	if o.choice == nil {
 		var err error
@@ -175,7 +192,9 @@ func (r *Resolver) Key(o *Origin) (filetable.Origin, error) {
 			return filetable.Origin{}, o.about(&format.ArtifactError{Err: err})
 		}
 	}
-	return o.choice.Origin, nil
+	key := o.choice.Origin
+	key.Prefix = r.PrefixOf(o.Ref.Name())
+	return key, nil
 }
 
 // Model parses an origin that is a model. It returns convert.ErrNotModel if the origin turns out
@@ -189,6 +208,7 @@ func (r *Resolver) Model(ctx context.Context, o *Origin) (*convert.Model, error)
 	if err != nil {
 		return nil, o.about(&format.ArtifactError{Err: err})
 	}
+	model.Table.Origin.Prefix = r.PrefixOf(o.Ref.Name())
 	return model, nil
 }
 

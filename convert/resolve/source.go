@@ -95,6 +95,13 @@ func (s *Source) Choose(ctx context.Context, c convert.Choice) error {
 	return nil
 }
 
+// Place sets the directory of the model in a mount (filetable.Origin.Prefix), which is another image then.
+func (s *Source) Place(prefix string) {
+	m := *s.Model
+	m.Table.Origin.Prefix = prefix
+	s.Model, s.ahead = &m, nil
+}
+
 // NotModel returns an error if there is no Model: for an index errdefs.ErrFailedPrecondition, with
 // the names of its entries, otherwise convert.ErrNotModel with errdefs.ErrNotImplemented.
 func (s *Source) NotModel() error {
@@ -127,7 +134,7 @@ func (r *Resolver) find(ctx context.Context, s *Source) error {
 		return r.openReference(ctx, s)
 	}
 	if f, address := formats.All().OfURL(s.Name); f != nil {
-		return r.openURL(ctx, s, f, address)
+		return r.openURL(ctx, s, f, address, address)
 	}
 	n := nameOf(s.Name)
 	for _, f := range formats.All() {
@@ -186,7 +193,7 @@ func (r *Resolver) openReference(ctx context.Context, s *Source) error {
 		if ref.Digest != "" {
 			return &format.NameError{Err: fmt.Errorf("%s: a %s at a URL has a tag: %w", ref, f.Name, errdefs.ErrInvalidArgument)}
 		}
-		return mapped(ref, address, r.openURL(ctx, s, f, address))
+		return mapped(ref, address, r.openURL(ctx, s, f, ref.Name(), address))
 	}
 	repo, err := r.Upstream.Repository(ref, nil)
 	if err != nil {
@@ -244,7 +251,7 @@ func (r *Resolver) openLayer(ctx context.Context, s *Source, o *Origin, f transf
 		return err
 	}
 	s.Fetcher, s.close = a.Fetcher(), append(s.close, a.Close)
-	s.Model, err = o.LayerModel(ctx, a)
+	s.Model, err = r.LayerModel(ctx, o, a)
 	return err
 }
 
@@ -254,10 +261,14 @@ func (r *Resolver) Layer(ctx context.Context, o *Origin, f transfer.Fetcher) (fo
 	return a, o.wrong(err)
 }
 
-// LayerModel is Resolver.Model for a caller that has opened the archive that is a layer of o.
-func (o *Origin) LayerModel(ctx context.Context, a format.Archive) (*convert.Model, error) {
+// LayerModel is Model for a caller that has opened the archive that is a layer of o.
+func (r *Resolver) LayerModel(ctx context.Context, o *Origin, a format.Archive) (*convert.Model, error) {
 	m, err := a.LayerModel(ctx, o.artifact, o.Manifest)
-	return m, o.wrong(err)
+	if err != nil {
+		return nil, o.wrong(err)
+	}
+	m.Table.Origin.Prefix = r.PrefixOf(o.Ref.Name())
+	return m, nil
 }
 
 // wrong returns err as an error of the model.
@@ -268,11 +279,16 @@ func (o *Origin) wrong(err error) error {
 	return o.about(&format.ArtifactError{Err: fmt.Errorf("%s model: %w", o.Format, err)})
 }
 
-func (r *Resolver) openURL(ctx context.Context, s *Source, f *format.Format, address string) error {
+// openURL makes s a source of the archive at a URL, which has the name.
+func (r *Resolver) openURL(ctx context.Context, s *Source, f *format.Format, name, address string) error {
 	a, err := f.Archives.URL(ctx, r.Settings, address, "")
 	found, err := format.Opened(ctx, a, err)
 	if err != nil {
 		return err
 	}
-	return r.take(ctx, s, found)
+	if err := r.take(ctx, s, found); err != nil {
+		return err
+	}
+	s.Model.Table.Origin.Prefix = r.PrefixOf(name)
+	return nil
 }

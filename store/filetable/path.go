@@ -17,6 +17,45 @@ const (
 	maxDepth     = 64
 )
 
+// maxPrefix limits Origin.Prefix, in bytes.
+const maxPrefix = 128
+
+// CleanPrefix returns p as an Origin.Prefix: "" for "", ".", and "/", otherwise the path without slashes around it. It
+// returns errdefs.ErrInvalidArgument if that is not a path in a model, or is a whiteout, or has more than 128 bytes.
+func CleanPrefix(p string) (string, error) {
+	inside := strings.Trim(p, "/")
+	if inside == "" || path.Clean(inside) == "." {
+		return "", nil
+	}
+	clean, err := CleanPath(inside)
+	switch {
+	case err != nil:
+		return "", err
+	case len(clean) > maxPrefix:
+		return "", fmt.Errorf("path %.300q: more than %d bytes: %w", p, maxPrefix, errdefs.ErrInvalidArgument)
+	case IsWhiteout(clean):
+		return "", fmt.Errorf("path %q: the name means a deletion in an image: %w", p, errdefs.ErrInvalidArgument)
+	}
+	return clean, nil
+}
+
+// Place returns files at their paths in a mount: below the prefix of their table (Origin.Prefix). It returns
+// errdefs.ErrInvalidArgument if such a path is too long or too deep.
+func Place(prefix string, files []File) ([]File, error) {
+	if prefix == "" {
+		return files, nil
+	}
+	placed := make([]File, len(files))
+	for i, f := range files {
+		p, err := CleanPath(prefix + "/" + f.Path)
+		if err != nil {
+			return nil, err
+		}
+		placed[i], placed[i].Path = f, p
+	}
+	return placed, nil
+}
+
 // CleanPath returns p as a File.Path: relative, slash-separated, without "." and ".." components,
 // without a trailing slash. It returns errdefs.ErrInvalidArgument for a path that is empty,
 // absolute, leaves the model or contains invalid characters.

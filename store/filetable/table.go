@@ -51,6 +51,10 @@ type Origin struct {
 	Format  string        `json:"format"`  // such as "ollama", see convert/mediatype
 	Digest  digest.Digest `json:"digest"`  // of the origin manifest, byte for byte as served
 	Mapping int           `json:"mapping"` // version of the mapping rules
+
+	// Prefix is the directory of the model in a mount, as a clean path; empty if the model is all of it. All paths
+	// of a table are relative to the directory of the model, and so are those in signatures: Place adds the prefix.
+	Prefix string `json:"prefix,omitempty"`
 }
 
 // Archive is the layout of files in a blob.

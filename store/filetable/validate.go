@@ -45,6 +45,11 @@ func (t *Table) Validate() error {
 	if _, err := verify.ParseDigest(string(t.Origin.Digest)); err != nil {
 		return fmt.Errorf("file table: origin: %w", err)
 	}
+	if p, err := CleanPrefix(t.Origin.Prefix); err != nil {
+		return fmt.Errorf("file table: prefix: %w", err)
+	} else if p != t.Origin.Prefix {
+		return fmt.Errorf("file table: prefix %q is not clean: %w", t.Origin.Prefix, errdefs.ErrInvalidArgument)
+	}
 	if n := len(t.Files) + len(t.Blobs) + len(t.Unpacks); n > maxFiles {
 		return &LimitError{LimitFiles, fmt.Errorf("file table has %d entries, more than %d: %w", n, maxFiles, errdefs.ErrInvalidArgument)}
 	}

@@ -56,9 +56,10 @@ type (
 		Mounts  []mount  `json:"volumeMounts,omitempty"`
 	}
 	mount struct {
-		Volume  string `json:"name"`
-		Path    string `json:"mountPath"`
-		SubPath string `json:"subPath,omitempty"`
+		Volume   string `json:"name"`
+		Path     string `json:"mountPath"`
+		SubPath  string `json:"subPath,omitempty"`
+		ReadOnly bool   `json:"readOnly,omitempty"`
 	}
 	volume struct {
 		Name  string      `json:"name"`

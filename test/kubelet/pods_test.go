@@ -33,7 +33,8 @@ func TestPods(t *testing.T) {
 		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(carton.Bytes()))
 	}))
 	k := startNode(t, node.Options{Config: node.AllowLoopback + fmt.Sprintf(
-		"[[carton]]\nregistry = %q\nurl = \"http://%s/{repository}/{tag}.carton\"\nallow_http = true\n", cartonHost, files)}, nil, withCredentials)
+		"[[carton]]\nregistry = %q\nurl = \"http://%s/{repository}/{tag}.carton\"\nallow_http = true\n"+
+			"[[layout]]\nmatch = \"*/%s/*\"\nprefix = \"models\"\n", cartonHost, files, placed)}, nil, withCredentials)
 	k.node.Upstream(t, cartonHost, files)
 	k.node.Upstream(t, ollamaHost, node.StartOllama(t, k.node.Registry).Host)
 
@@ -42,6 +43,7 @@ func TestPods(t *testing.T) {
 		t.Run("shared", func(t *testing.T) { t.Parallel(); testShared(t, k) })
 		t.Run("policies", func(t *testing.T) { t.Parallel(); testPolicies(t, k) })
 		t.Run("private", func(t *testing.T) { t.Parallel(); testPrivate(t, k) })
+		t.Run("kserve", func(t *testing.T) { t.Parallel(); testKServe(t, k) })
 		t.Run("refused", func(t *testing.T) { t.Parallel(); testRefused(t, k) })
 		t.Run("read ahead", func(t *testing.T) { t.Parallel(); testReadAhead(t, k) })
 	})

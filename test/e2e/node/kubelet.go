@@ -7,6 +7,11 @@ func Kubernetes(t TB, name string) string {
 	return built(t, ".cache/tools/kubernetes/"+name, "test/kubernetes/build.sh --all")
 }
 
+// KServePod returns the path of kserve-pod, which adds a model to a pod with the code of KServe.
+func KServePod(t TB) string {
+	return built(t, ".cache/tools/kserve-pod", "test/kubernetes/build.sh")
+}
+
 // KubeletConfig is the configuration of a kubelet that does not control its machine, with more of it in more.
 // https://kubernetes.io/docs/reference/config-api/kubelet-config.v1beta1/
 func KubeletConfig(more map[string]any) map[string]any {

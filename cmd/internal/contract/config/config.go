@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -39,6 +40,7 @@ type Config struct {
 	Metrics    Metrics    `toml:"metrics" comment:"Prometheus metrics."`
 	Resolve    Resolve    `toml:"resolve" comment:"A socket at which users who are not root find mounted models (\"ballast resolve\")."`
 
+	Layout []Layout `toml:"layout,omitempty" comment:"The place of models in mounts, for programs that expect them in a directory. It changes the digest of the converted\nimage, so all nodes of a cluster need the same tables. Tables in a later file replace all of those in earlier files."`
 	Mirror []Mirror `toml:"mirror,omitempty" comment:"A program on the nodes of a cluster that passes blobs to others. Tables in a later file replace all of those in\nearlier files."`
 	Carton []Carton `toml:"carton,omitempty" comment:"A registry host whose references stand for cartons at URLs. Tables in a later file replace all of those in\nearlier files."`
 }
@@ -88,6 +90,23 @@ type Upstream struct {
 	MirrorOnly   []string `toml:"mirror_only" comment:"Registry hosts that are never asked themselves, only their mirrors, for nodes that cannot reach them. What\nmirrors give counts as private to its repository then. * stands for any characters."`
 	UserAgent    string   `toml:"user_agent" comment:"User-Agent of requests. Empty: ballast, its version and commit."`
 	StallTimeout Duration `toml:"stall_timeout" comment:"Retry a transfer that receives less than 1 KiB per second for this long."`
+}
+
+// Layout is the place of some models in mounts. Images that were converted ahead of time have theirs.
+type Layout struct {
+	Match  string `toml:"match" comment:"host, or host/repository; * matches any characters. The first table that matches applies."`
+	Prefix string `toml:"prefix" comment:"Directory with the files of the model, such as \"models\". Empty: none."`
+}
+
+// PrefixOf returns the directory for models of a repository, "host/path", or at a URL.
+func (c *Config) PrefixOf(name string) string {
+	for _, l := range c.Layout {
+		if matches(l.Match, name) || mayMatch(l.Match, name) {
+			prefix, _ := filetable.CleanPrefix(l.Prefix) // Validate has succeeded
+			return prefix
+		}
+	}
+	return ""
 }
 
 // Mirror is a program on the nodes of a cluster that passes blobs to others.

@@ -82,6 +82,9 @@ func TestLoadErrors(t *testing.T) {
 	clearEnvironment(t)
 	for _, tt := range []struct{ name, file, want string }{
 		{"unknown key", "version = 1\n\n[fetch]\nconections = 3\n", `config.toml:4: unknown key "fetch.conections"`},
+		{"layout for nothing", "version = 1\n[[layout]]\nprefix = \"models\"\n", "layout 1: match is empty"},
+		{"layout for a URL", "version = 1\n[[layout]]\nmatch = \"oci://ghcr.io/team/m\"\nprefix = \"models\"\n", "stands for nothing"},
+		{"layout outside", "version = 1\n[[layout]]\nmatch = \"*\"\nprefix = \"../models\"\n", "leaves the model"},
 		{"two unknown keys", "version = 1\nfoo = 1\nbar = 2\n", `config.toml:3: unknown key "bar"`},
 		{"unknown table", "version = 1\n[gc2]\nhigh = \"1%\"\n", `unknown key "gc2`},
 		{"no version", "root = \"/x\"\n", `has no "version = 1" line`},
@@ -281,6 +284,35 @@ func write(t *testing.T, path, s string) {
 	}
 	if err := os.WriteFile(path, []byte(s), 0o644); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestLayout finds the directory of a model by the first table that matches.
+func TestLayout(t *testing.T) {
+	clearEnvironment(t)
+	file := filepath.Join(t.TempDir(), "config.toml")
+	write(t, file, `
+version = 1
+[[layout]]
+match = "ghcr.io/team/plain*"
+[[layout]]
+match = "ghcr.io/team/*"
+prefix = "/models/"
+[[layout]]
+match = "registry.example:5000"
+prefix = "a/b"
+`)
+	c, err := Load(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"ghcr.io/team/plain-1": "", "ghcr.io/team/chat": "models", "ghcr.io/Team/chat": "models", "ghcr.io/other/chat": "",
+		"registry.example:5000/x": "a/b", "registry.example:5001/x": "",
+	} {
+		if got := c.PrefixOf(name); got != want {
+			t.Errorf("%s: got %q, want %q", name, got, want)
+		}
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/convert/formats"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 )
@@ -43,7 +44,7 @@ func (c *Config) validate() error {
 	if c.Address == c.AdminAddress {
 		return invalid("admin_address", "is the same as address")
 	}
-	return cmp.Or(c.checkDirs(), c.checkListeners(), c.checkClosed(), c.checkCartons(), c.checkValues(), c.checkLazy(), c.checkVerify(), c.checkUpstream())
+	return cmp.Or(c.checkDirs(), c.checkListeners(), c.checkClosed(), c.checkCartons(), c.checkValues(), c.checkLazy(), c.checkVerify(), c.checkUpstream(), c.checkLayout())
 }
 
 func (c *Config) checkValues() error {
@@ -77,6 +78,22 @@ func (c *Config) checkValues() error {
 		return invalid("gc.low", "%v is not in the range 1%% to 100%%", c.GC.Low)
 	case c.GC.Low > c.GC.High:
 		return invalid("gc.low", "%v is above gc.high, %v", c.GC.Low, c.GC.High)
+	}
+	return nil
+}
+
+func (c *Config) checkLayout() error {
+	for i, l := range c.Layout {
+		key, rule := fmt.Sprintf("layout %d", i+1), VerifyRule{Match: l.Match}
+		if l.Match == "" {
+			return invalid(key, "match is empty")
+		}
+		if why := rule.unusual(); why != "" {
+			return invalid(key, "match %q stands for nothing: names have %s", l.Match, why)
+		}
+		if _, err := filetable.CleanPrefix(l.Prefix); err != nil {
+			return invalid(key, "prefix: %v", err)
+		}
 	}
 	return nil
 }

@@ -50,6 +50,7 @@ type Origin struct {
 	Format  string        `json:"format"` // such as "ollama"
 	Digest  digest.Digest `json:"digest"` // of the manifest, byte for byte as served
 	Mapping int           `json:"mapping"`
+	Prefix  string        `json:"prefix,omitempty"` // directory of the files in a mount
 }
 
 // A Share is the size of the existing files and documents of a model, in bytes.

@@ -276,7 +276,7 @@ type ImportEvent struct {
 // Resolved is where processes of the machine find a model.
 type Resolved struct {
 	Ref      string         `json:"ref"`
-	Path     string         `json:"path"`     // directory with the files
+	Path     string         `json:"path"`     // directory with the files: the mount, or the prefix in it
 	Format   string         `json:"format"`   // of the artifact
 	Digest   digest.Digest  `json:"digest"`   // of the converted image
 	Origin   digest.Digest  `json:"origin"`   // of the manifest in the registry

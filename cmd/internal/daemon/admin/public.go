@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -97,7 +98,7 @@ func (h *Handler) resolved(ctx context.Context, name modelname.Name) (wire.Resol
 	if at < 0 {
 		return wire.Resolved{}, none
 	}
-	out := wire.Resolved{Ref: name.Ref.Recorded(), Digest: im.Manifest, Origin: im.Origin.Digest, Format: im.Origin.Format, Path: mounts[at].Dir, Files: []wire.ResolvedFile{}}
+	out := wire.Resolved{Ref: name.Ref.Recorded(), Digest: im.Manifest, Origin: im.Origin.Digest, Format: im.Origin.Format, Path: filepath.Join(mounts[at].Dir, im.Origin.Prefix), Files: []wire.ResolvedFile{}}
 	files, err := h.Store.Views.Files(im.Table)
 	out.Complete = err == nil
 	if err != nil {

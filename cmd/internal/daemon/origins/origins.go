@@ -103,16 +103,23 @@ func (o *Origins) Volume(ctx context.Context, d digest.Digest, id string) error 
 		return err
 	}
 	names := namesOf(all, d)
-	made, err := o.Facade.Made(d)
+	var prefix string
+	if len(names) > 0 {
+		prefix = o.Facade.PrefixOf(names[0])
+	}
+	made, err := o.Facade.Made(d, prefix)
 	if err != nil {
 		return err
 	}
 	refuse := func(why string) error { return o.refuse(d, names, made, why) }
+	another := slices.IndexFunc(names, func(n string) bool { return o.Facade.PrefixOf(n) != prefix })
 	switch {
 	case o.Off:
 		return refuse("facade.origin_digests is off")
 	case len(names) == 0:
 		return refuse("containerd does not say where it is from")
+	case another > 0:
+		return refuse(fmt.Sprintf("containerd has it also by the name %s, whose models have another directory by the [[layout]] rules of this node", names[another]))
 	}
 	why, err := o.unfit(ctx, all, d)
 	if err != nil {

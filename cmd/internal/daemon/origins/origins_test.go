@@ -286,6 +286,26 @@ func testVolumeOfPublicModel(t *testing.T, rules bool) {
 	}
 }
 
+// TestVolumeWithPrefix shows a model in the directory that the rules of the node give to its repository, if they give the same to
+// all names that containerd has for it.
+func TestVolumeWithPrefix(t *testing.T) {
+	r, b := newRig(t), model()
+	r.Facade.Prefix = func(name string) string { return map[string]string{r.registry + "/team/placed": "models"}[name] }
+	plain, placed := r.convert(t, r.registry+"/team/plain", b, false), r.convert(t, r.registry+"/team/placed", b, false)
+	if plain.Table == placed.Table {
+		t.Fatal("the directory is not part of the table")
+	}
+	r.containerd.pull(t, r.registry+"/team/placed", b)
+	ok(t, r.Volume(asked(t.Context()), b.Digest(), "7"))
+	if d := cmp.Diff(r.shown, []string{"7", "private false", placed.Table.String(), r.registry + "/team/placed"}); d != "" {
+		t.Errorf("shown (got, want):\n%s", d)
+	}
+	r.containerd.pull(t, r.registry+"/team/plain", b)
+	if err := r.Volume(asked(t.Context()), b.Digest(), "8"); err == nil || !strings.Contains(err.Error(), "another directory by the [[layout]] rules") {
+		t.Errorf("two names with two directories: %v", err)
+	}
+}
+
 // TestVolumeOfPrivateModel shows a model that callers have read with credentials by all names that containerd has for
 // it, with the files of the oldest, if the repositories of all names give all files.
 func TestVolumeOfPrivateModel(t *testing.T) {

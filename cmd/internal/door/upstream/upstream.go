@@ -21,7 +21,7 @@ import (
 // Resolver returns the resolver of names for a registry client.
 func Resolver(c *config.Config, client *remote.Client, log *slog.Logger) resolve.Resolver {
 	return resolve.Resolver{
-		Upstream: client, Variant: c.Upstream.OllamaRunner, Archives: c.Archives(), Titled: c.Upstream.MountsTitled,
+		Upstream: client, Variant: c.Upstream.OllamaRunner, Archives: c.Archives(), Titled: c.Upstream.MountsTitled, Prefix: c.PrefixOf,
 		// The client decides what may be downloaded.
 		Settings: format.Settings{HTTP: client.Do, Getenv: config.Getenv, TempDir: filepath.Join(c.Root, dirs.Archives), Log: log},
 	}

@@ -260,10 +260,10 @@ func (a *Agent) start(ctx context.Context, wishes map[string]plan.Wish) time.Dur
 func (a *Agent) attempt(ctx context.Context, ref string, w plan.Wish, m *model) {
 	req := wire.FleetPullRequest{Ref: ref, Handler: a.Handler, Rate: w.Rate, Set: w.Set}
 	err := a.credentials(ctx, w.Secret, &req)
-	var digest string
+	var digest, origin string
 	if err == nil {
 		im, perr := a.daemon.FleetPull(ctx, req, func(e wire.Event) { a.progress(m, e) })
-		digest, err = im.ID().String(), perr
+		digest, origin, err = im.ID().String(), im.Origin.Digest.String(), perr
 		if refused := errdefs.IsUnauthorized(err) || errdefs.IsPermissionDenied(err); refused && w.Secret != "" && req.Username == "" {
 			err = fmt.Errorf("pull secret %s has no entry for it: %w", w.Secret, err)
 		}
@@ -296,7 +296,7 @@ func (a *Agent) attempt(ctx context.Context, ref string, w plan.Wish, m *model) 
 		if !slices.Contains(m.state.Pinned, digest) {
 			a.Log.Info("model is ready", "ref", ref, "digest", digest)
 		}
-		m.state.Pinned = plan.Versions(m.state.Pinned, digest, m.wish.Keep)
+		m.state.Pinned, m.state.Origin = plan.Versions(m.state.Pinned, digest, m.wish.Keep), origin
 		m.enter(v1alpha1.PhaseReady)
 	}
 	a.wake()

@@ -127,7 +127,7 @@ func WriteAfter(was, is v1alpha1.ModelNodeStatus) (time.Duration, bool) {
 	other := len(was.List) != len(is.List) || was.Omitted != is.Omitted
 	for i := range min(len(was.List), len(is.List)) {
 		a, b := was.List[i], is.List[i]
-		other = other || a.Ref != b.Ref || a.Phase != b.Phase || a.Error != b.Error || !slices.Equal(a.Pinned, b.Pinned)
+		other = other || a.Ref != b.Ref || a.Phase != b.Phase || a.Error != b.Error || a.Origin != b.Origin || !slices.Equal(a.Pinned, b.Pinned)
 		progress = progress || a.Total != b.Total || a.Completed != b.Completed || a.Rate != b.Rate
 	}
 	switch {

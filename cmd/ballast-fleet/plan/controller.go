@@ -22,6 +22,37 @@ type Tally struct {
 
 	// Trouble is an error of a node.
 	Trouble string
+
+	// Made has what the first node made of each model and origin. Differ is set if another node made something else.
+	Made   map[Model]Made
+	Differ string
+}
+
+// A Model is a reference with the digest that it stands for in the registry.
+type Model struct{ Ref, Origin string }
+
+// Made is the digest of the image that a node made of a Model.
+type Made struct{ Node, Digest string }
+
+// maxDigest limits a digest in a message: the schema does not limit what a node says.
+const maxDigest = 71
+
+// compare compares what a node made of a model with what the nodes before it made.
+func (t *Tally) compare(node string, m v1alpha1.ModelState) {
+	if m.Origin == "" || len(m.Pinned) == 0 {
+		return
+	}
+	of, made := Model{m.Ref, m.Origin}, Made{node, m.Pinned[0][:min(len(m.Pinned[0]), maxDigest)]}
+	first, ok := t.Made[of]
+	switch {
+	case !ok && t.Made == nil:
+		t.Made = map[Model]Made{of: made}
+	case !ok:
+		t.Made[of] = made
+	case first.Digest != made.Digest && t.Differ == "":
+		t.Differ = fmt.Sprintf("%s is %s on %s and %s on %s: their settings (layout, upstream.ollama_runner) or versions of ballast differ",
+			m.Ref, first.Digest, first.Node, made.Digest, made.Node)
+	}
 }
 
 // Nodes is "ready/desired".
@@ -60,6 +91,7 @@ func (t *Tally) Add(s *v1alpha1.ModelSet, node string, states []v1alpha1.ModelSt
 		m.Completed = min(m.Completed, m.Total) // the schema does not compare them
 		t.Total, t.Completed = Sum(t.Total, m.Total), Sum(t.Completed, m.Completed)
 		if ok && m.Phase == v1alpha1.PhaseReady {
+			t.compare(node, m)
 			continue
 		}
 		complete = false
@@ -128,6 +160,9 @@ func Condition(t Tally) metav1.Condition {
 		c.Status, c.Reason = metav1.ConditionTrue, "Complete"
 	case t.Failed > 0:
 		c.Reason, c.Message = "Failed", c.Message+"; "+t.Trouble
+	}
+	if t.Differ != "" {
+		c.Message += "; " + t.Differ
 	}
 	return c
 }

@@ -234,6 +234,28 @@ func TestTally(t *testing.T) {
 	}
 }
 
+// TestDiffer finds nodes that make different images of one manifest. Nodes that have not yet seen that a tag was moved are not such.
+func TestDiffer(t *testing.T) {
+	s := set("s", v1alpha1.ModelSetSpec{Models: []string{"r/a:1"}})
+	at := func(origin string, pinned ...string) []v1alpha1.ModelState {
+		m := state("r/a:1", v1alpha1.PhaseReady, 1, 1, 0)
+		m.Origin, m.Pinned = origin, pinned
+		return []v1alpha1.ModelState{m}
+	}
+	var tally Tally
+	for node, states := range [][]v1alpha1.ModelState{at("", "x"), at("o1", "d1"), at("o2", "d2", "d1"), at("o1", "d1"), at("o2", "d2"), at("o1"), at("", "y")} {
+		tally.Add(&s, fmt.Sprint("n", node), states, time.Hour)
+	}
+	if tally.Differ != "" {
+		t.Errorf("nodes agree: %s", tally.Differ)
+	}
+	tally.Add(&s, "other", at("o2", "d3"), time.Hour)
+	want := "r/a:1 is d2 on n2 and d3 on other: "
+	if c := Condition(tally); !strings.HasPrefix(tally.Differ, want) || !strings.Contains(c.Message, "; "+want) || c.Reason != "Complete" {
+		t.Errorf("got %q, %+v", tally.Differ, c)
+	}
+}
+
 func TestCondition(t *testing.T) {
 	for _, tt := range []struct {
 		t              Tally

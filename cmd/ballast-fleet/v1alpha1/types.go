@@ -287,6 +287,12 @@ type ModelState struct {
 	// +listType=atomic
 	Pinned []string `json:"pinned,omitempty"`
 
+	// Origin is the digest that the newest version has in its registry. Nodes that make different digests of one origin
+	// have different settings.
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	Origin string `json:"origin,omitempty"`
+
 	// Error is why the last attempt failed.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024

@@ -23,8 +23,11 @@ func main() {
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process, whatever it waits for
 	args := os.Args[1:]
-	if filepath.Base(os.Args[0]) == helperProgram {
+	switch filepath.Base(os.Args[0]) { // links to ballast
+	case helperProgram:
 		args = append([]string{helperCommand}, args...)
+	case llmmanProgram:
+		args = llmmanArgs(args)
 	}
 	os.Exit(run(ctx, args, os.Stdout, os.Stderr))
 }

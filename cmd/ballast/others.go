@@ -24,7 +24,7 @@ var others = map[string]string{
 	"install": "ballast setup", "upgrade": "ballast setup", "update": "ballast setup", "uninstall": "ballast setup --remove",
 	"check": "ballast doctor", "health": "ballast doctor", "fsck": "ballast verify", "repair": "ballast verify --repair",
 	"clean": "ballast gc", "stop": "systemctl stop ballastd", "restart": "systemctl restart ballastd", "serve": "systemctl start ballastd",
-	"history": "ballast status", "stats": "ballast top",
+	"history": "ballast status", "stats": "ballast top", llmmanProgram: "ballast resolve --llmman REF",
 }
 
 // otherFlags are the flags that other programs have, and what there is here; after the name of a command, for it alone.

@@ -192,7 +192,8 @@ var closures = []struct {
 	{
 		"..", "./cmd/ballastd",
 		module + "/cmd/internal/installer/setup " + module + "/cmd/internal/installer/node " + module + "/cmd/internal/doctor " + module + "/convert/export " +
-			"github.com/containerd/containerd/v2/cmd github.com/containerd/containerd/v2/client dario.cat/mergo",
+			"github.com/containerd/containerd/v2/cmd github.com/containerd/containerd/v2/client dario.cat/mergo " +
+			"github.com/CycloneDX",
 		"what faces tenants as root is not what installs, judges and publishes",
 	},
 	{"../cmd/ballast-fleet", "./...", module + " !" + module + "/cmd/ballast-fleet !" + module + "/cmd/internal/contract/wire !" + module + "/convert/hostname", "it is a client of the daemon"},

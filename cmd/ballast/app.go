@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -180,30 +181,46 @@ type output string
 
 // The values of output.
 const (
-	outTable output = "table"
-	outJSON  output = "json"
+	outTable     output = "table"
+	outJSON      output = "json"
+	outCycloneDX output = "cyclonedx" // of commands that have it
 )
 
+// An outputValue is a pflag.Value.
+type outputValue struct {
+	*output
+	values []string
+}
+
 // String implements pflag.Value.
-func (o *output) String() string { return string(*o) }
+func (v outputValue) String() string {
+	if v.output == nil { // in a copy of pflag, for the default value
+		return ""
+	}
+	return string(*v.output)
+}
 
 // Set implements pflag.Value.
-func (o *output) Set(s string) error {
-	if s != string(outTable) && s != string(outJSON) {
-		return usage("%q is neither table nor json", s)
+func (v outputValue) Set(s string) error {
+	if !slices.Contains(v.values, s) {
+		return usage("%q is not one of %s", s, strings.Join(v.values, ", "))
 	}
-	*o = output(s)
+	*v.output = output(s)
 	return nil
 }
 
 // Type implements pflag.Value.
-func (o *output) Type() string { return "table|json" }
+func (v outputValue) Type() string { return strings.Join(v.values, "|") }
 
-// outputFlag adds -o to a command.
-func outputFlag(c *cobra.Command) *output {
+// outputFlag adds -o to a command. more are values besides those that all commands have.
+func outputFlag(c *cobra.Command, more ...output) *output {
 	o := outTable
-	c.Flags().VarP(&o, "output", "o", "output format")
-	flagValues(c, "output", string(outTable), string(outJSON))
+	v := outputValue{&o, []string{string(outTable), string(outJSON)}}
+	for _, m := range more {
+		v.values = append(v.values, string(m))
+	}
+	c.Flags().VarP(v, "output", "o", "output format")
+	flagValues(c, "output", v.values...)
 	return &o
 }
 

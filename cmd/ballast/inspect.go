@@ -23,7 +23,7 @@ func (a *app) inspectCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "inspect REF|DIGEST",
 		Short: "show the format, files, config and origin of a model",
-		Long:  "Show the format, files and origin of a model of this node, its properties from the origin or the headers of its\nfiles, and what of the origin has no place in ModelPack. With --remote, ask the registry, or read any other SRC of\n\"ballast convert\": this works without ballastd and downloads no weights.",
+		Long:  "Show the format, files and origin of a model of this node, its properties from the origin or the headers of its\nfiles, and what of the origin has no place in ModelPack. With --remote, ask the registry, or read any other SRC of\n\"ballast convert\": this works without ballastd and downloads no weights.\n\nWith -o cyclonedx, print a bill of materials (AIBOM) in CycloneDX 1.6: the model with its licences, origin and the state\nof its signatures, and its files with their digests.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if i := slices.IndexFunc(args, isDocument); len(args) == 2 && i >= 0 && cmd.Flags().Changed("origin") {
 				return fmt.Errorf("write --origin=%s: the document is part of the flag", args[i])
@@ -31,7 +31,7 @@ func (a *app) inspectCommand() *cobra.Command {
 			return modelArgs(1, 1)(cmd, args)
 		},
 	}
-	out := outputFlag(c)
+	out := outputFlag(c, outCycloneDX)
 	choiceFlags(c, &choice)
 	c.Flags().BoolVar(&fromRegistry, "remote", false, "ask the registry instead of ballastd")
 	c.Flags().StringVar(&origin, "origin", "", "print the `document` of the origin byte for byte: manifest, config, or child of a list")
@@ -54,7 +54,10 @@ func (a *app) inspectCommand() *cobra.Command {
 		if origin != "" {
 			return a.originDocument(d, origin)
 		}
-		if *out == outJSON {
+		switch *out {
+		case outCycloneDX:
+			return a.printBOM(d)
+		case outJSON:
 			d.Documents = nil // large; --origin prints them
 			return a.printJSON(d)
 		}

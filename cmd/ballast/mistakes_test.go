@@ -72,7 +72,7 @@ var mistakes = []mistake{
 	{"a time for pull", "pull HOST/a/model:v1 --ttl 3h", `there is no flag --ttl: use "ballast prefetch --ttl TIME"`, 2},
 	{"no time", "pin HOST/a/model:v1 --ttl 0", `--ttl "0": it is zero; without the flag, pins stay`, 2},
 	{"-v", "-v", `there is no flag -v: use "ballast version"`, 2},
-	{"another form of output", "ls -o wide", `--output "wide": "wide" is neither table nor json`, 2},
+	{"another form of output", "ls -o wide", `--output "wide": "wide" is not one of table, json`, 2},
 	{"a template that is none", "ls --format {{.digest", "template: --format:1: unclosed action", 2},
 	{"the scheme of another store", "pull s3://b/k", `"s3://b/k" has the scheme s3; a reference is REGISTRY/REPOSITORY[:TAG][@DIGEST]`, 2},
 	{"a tag for a digest", "pull HOST/a/model@1", `reference "HOST/a/model@1" has no digest after @: sha256: and 64 digits of 0-9 and a-f`, 2},

@@ -112,7 +112,7 @@ func (m model) describe() convert.Config {
 	if h.Author != "" {
 		c.Descriptor.Authors = []string{h.Author}
 	}
-	if l := spdx(h.License); l != "" {
+	if l := convert.SPDX(h.License); l != "" {
 		c.Descriptor.Licenses = []string{l}
 	}
 	for _, d := range h.Datasets {

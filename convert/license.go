@@ -1,4 +1,4 @@
-package gguf
+package convert
 
 import "strings"
 
@@ -23,9 +23,9 @@ var spdxIDs = func() map[string]string {
 	return m
 }()
 
-// spdx returns a licence as an SPDX expression, "" unless it consists of known identifiers with AND
+// SPDX returns a licence as an SPDX expression, "" unless it consists of known identifiers with AND
 // and OR between them.
-func spdx(s string) string {
+func SPDX(s string) string {
 	words := strings.Fields(s)
 	if len(words)%2 == 0 {
 		return ""

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -18,6 +19,12 @@ import (
 
 // ObjectName returns the path of an object below ObjectsDir, without a leading slash.
 func ObjectName(d digest.Digest) string { return object.Name(d) }
+
+// ObjectFile returns the path of an object of the store in dir, for programs that link to it. The file is never written
+// into: a damaged one is replaced.
+func ObjectFile(dir string, d digest.Digest) string {
+	return filepath.Join(dir, object.Dir, object.Name(d))
+}
 
 // OpenObject opens a complete, verified object that a source with one of these names (transfer.Source) may have:
 // it is public, or came from one of them. Any other object does not exist for the caller: the error is

@@ -74,7 +74,7 @@ func (a *app) root() *cobra.Command {
 		{"Keep, check and remove models", []*cobra.Command{a.pinCommand(), a.unpinCommand(), a.verifyCommand(), a.rmCommand(), a.gcCommand()}},
 		{"Read models without containers", []*cobra.Command{a.mountCommand(), a.unmountCommand(), a.pathCommand()}},
 		{"Publish models", []*cobra.Command{a.convertCommand(), a.digestCommand(), a.recordCommand()}},
-		{"For other programs", []*cobra.Command{a.resolveCommand(), a.seedCommand(), a.nodeCommand(), a.dockerCredentialCommand()}},
+		{"For other programs", []*cobra.Command{a.resolveCommand(), a.exportCommand(), a.seedCommand(), a.nodeCommand(), a.dockerCredentialCommand()}},
 	} {
 		c.AddGroup(&cobra.Group{ID: g.title, Title: g.title + ":"})
 		for _, sub := range g.all {

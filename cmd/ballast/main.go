@@ -77,7 +77,7 @@ func execute(ctx context.Context, root *cobra.Command, args []string) (*cobra.Co
 // finishes reports whether a command changes the node itself or has large temporary files.
 func finishes(c *cobra.Command) bool {
 	for ; c.HasParent(); c = c.Parent() {
-		if slices.Contains([]string{"setup", "doctor", "config", "node", "mount", "path", "unmount", "convert"}, c.Name()) {
+		if slices.Contains([]string{"setup", "doctor", "config", "node", "mount", "path", "unmount", "convert", "export"}, c.Name()) {
 			return true
 		}
 	}

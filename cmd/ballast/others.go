@@ -17,7 +17,7 @@ import (
 var others = map[string]string{
 	"images": "ballast ls", "ps": "ballast ls", "rmi": "ballast rm", "remove": "ballast rm", "delete": "ballast rm",
 	"show": "ballast inspect", "info": "ballast inspect", "push": "ballast convert SRC DST", "tag": "ballast convert SRC DST",
-	"save": "ballast convert REF oci:DIR", "export": "ballast convert REF oci:DIR", "load": "ballast import", "download": "ballast pull",
+	"save": "ballast convert REF oci:DIR", "load": "ballast import", "download": "ballast pull",
 	"prune": "ballast gc", "logs": "journalctl -u ballastd", "start": "systemctl start ballastd", "login": "docker login",
 	"run": "ballast mount REF DIR", // a model has no program
 	"cp":  "ballast convert SRC DST", "copy": "ballast convert SRC DST", "sign": "ballast convert SRC DST --sign KEY",

@@ -37,7 +37,7 @@ type GCResult struct {
 	// Downloads is the number of canceled hydrations.
 	Downloads int
 
-	// Models are the references, or digests, of models that would lose files. Only in a dry run.
+	// Models are the references, or digests, of images that lose files.
 	Models []string
 }
 
@@ -60,7 +60,7 @@ func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 	if err == nil {
 		r.Partials, err = s.area.Collect(o.DryRun)
 	}
-	if err == nil && o.DryRun && len(c.Gone) > 0 {
+	if err == nil && len(c.Gone) > 0 {
 		r.Models, err = s.using(c.Gone)
 	}
 	if err == nil && !o.DryRun && r.Objects+r.Images+r.Partials+r.Downloads > 0 {

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 )
 
 // Image is a converted image. Its manifest, config and table are objects, kept as long as the
@@ -43,6 +45,75 @@ const (
 
 // LimitIdle is the name of the limit of documents of unreferenced images.
 const LimitIdle = "idle_documents"
+
+// RemoveImages removes images and at once, without a GC, what only they have: documents, files and staged bytes. What
+// another image has, or a reference or a hydration needs, stays. It returns the number and the size of the removed
+// objects, and errdefs.ErrFailedPrecondition while the needs of a reference are unknown (Health).
+func (s *Store) RemoveImages(images []Image) (objects int, bytes int64, err error) {
+	staged := s.stagedOf(images) // while their tables are here
+	gone, err := s.objects.RemoveImages(host{s}, images)
+	for _, o := range gone {
+		bytes += o.Size
+	}
+	if err != nil {
+		return len(gone), bytes, err
+	}
+	for range discardTries {
+		if staged = slices.DeleteFunc(staged, func(name string) bool { return !s.area.Has(name) }); len(staged) == 0 {
+			break
+		}
+		for _, name := range staged {
+			err = errors.Join(err, s.area.Tidy(name))
+		}
+		if slices.ContainsFunc(staged, s.area.Has) {
+			time.Sleep(discardPause)
+		}
+	}
+	s.log.Info("images removed with their files", "images", len(images), "objects", len(gone), "bytes", bytes)
+	return len(gone), bytes, err
+}
+
+// stagedOf returns the names of the directories with staged bytes of blobs that only these images have.
+func (s *Store) stagedOf(images []Image) (names []string) {
+	blobs := map[digest.Digest][]string{}
+	for _, im := range images {
+		for _, d := range s.blobsOf(im) {
+			if dirs := s.area.Dirs(d); len(dirs) > 0 {
+				blobs[d] = dirs
+			}
+		}
+	}
+	if len(blobs) == 0 {
+		return nil
+	}
+	for _, other := range s.Catalog.Images() {
+		if slices.ContainsFunc(images, func(im Image) bool { return im.Manifest == other.Manifest }) {
+			continue
+		}
+		for _, d := range s.blobsOf(other) {
+			delete(blobs, d)
+		}
+	}
+	for _, dirs := range blobs {
+		names = append(names, dirs...)
+	}
+	return names
+}
+
+// blobsOf returns the blobs of an image; none if its table cannot be read.
+func (s *Store) blobsOf(im Image) (blobs []digest.Digest) {
+	if im.Table == "" {
+		return nil
+	}
+	t, err := s.Table(im.Table)
+	if err != nil {
+		return nil
+	}
+	for _, b := range t.Blobs {
+		blobs = append(blobs, b.Digest)
+	}
+	return blobs
+}
 
 // TrimImages makes room for the documents of another image resolved from a registry: it removes
 // unreferenced images, least recently used first, until the limits are met. It returns

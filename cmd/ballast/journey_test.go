@@ -253,7 +253,7 @@ func TestJourney(t *testing.T) {
 	if code, _, _ := s.ballast(t.Context(), "gc"); code != exitUsage {
 		t.Errorf("gc without a terminal: code %d", code)
 	}
-	if out := s.ok(t, "rm", "--dry-run", ref); out != remote.Manifest.String()+"\n" || !strings.Contains(s.ok(t, "ls"), "pinned (24 hours left)") {
+	if out := s.ok(t, "rm", "--dry-run", ref); out != "would remove "+ref+" ("+shortDigest(remote.Manifest.String())+")\n" || !strings.Contains(s.ok(t, "ls"), "pinned (24 hours left)") {
 		t.Errorf("rm --dry-run: %q", out)
 	}
 	s.ok(t, "rm", ref)

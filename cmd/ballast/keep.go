@@ -18,38 +18,67 @@ import (
 )
 
 func (a *app) rmCommand() *cobra.Command {
-	var dryRun bool
+	var dryRun, now bool
 	c := &cobra.Command{
-		Use:               "rm REF|DIGEST...",
-		Short:             "remove models and their pins",
-		Long:              "Remove models and their pins. Files that containers, images of containerd, leases or mounts use stay until these are gone.\nGarbage collection frees the disk space later, \"ballast gc\" at once. Downloads that no client waits for stop.",
+		Use:   "rm REF|DIGEST...",
+		Short: "remove models and their pins",
+		Long: `Remove models and their pins. Downloads that no client waits for stop. The files stay on the disk until garbage
+collection needs the space; with --now they are removed at once, but for those that other models have.
+
+Files that containers, images of containerd, leases or mounts use stay until these are gone; --now then removes
+nothing, and prints what uses the model and the commands that end that.`,
+		Example:           "  ctr images rm --sync REF && ballast rm --now REF",
 		Args:              modelNames(1, 0),
 		ValidArgsFunction: a.completes(0, modelRefs),
 	}
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "show what would be removed")
+	c.Flags().BoolVar(&now, "now", false, "remove the files from the disk at once, if nothing uses the model")
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *wire.Client, args []string) error {
 		remove := cl.RemoveImage
 		if dryRun {
 			remove = cl.Removal
 		}
 		return each(a, args, func(name string) error {
-			r, err := remove(cmd.Context(), name)
-			for _, m := range r.Manifests {
-				fmt.Fprintln(a.stdout, m)
-			}
-			for _, ref := range r.Untagged {
-				fmt.Fprintln(a.stdout, printable(ref))
-			}
-			if r.Stopped > 0 {
-				a.note("%s stopped", plural(r.Stopped, "download"))
-			}
-			for _, m := range r.InUse {
-				a.note("%s is in use; its files stay until the containers, images of containerd (\"ctr -n NS images ls\"), leases of interrupted pulls (\"ctr -n NS leases ls\") and mounts (\"ballast mount ls\") that use it are gone", m)
+			r, err := remove(cmd.Context(), name, now)
+			if err == nil {
+				a.removed(r, dryRun, now)
 			}
 			return err
 		})
 	})
 	return c
+}
+
+// removed prints the result of a removal; with --quiet, digests and references.
+func (a *app) removed(r wire.Removed, dryRun, now bool) {
+	verb := map[bool]string{false: "removed", true: "would remove"}[dryRun]
+	for i, m := range r.Manifests {
+		if a.quiet {
+			fmt.Fprintln(a.stdout, m)
+		} else {
+			fmt.Fprintf(a.stdout, "%s %s (%s)\n", verb, printable(r.Names[i]), shortDigest(m.String()))
+		}
+	}
+	for _, ref := range r.Untagged {
+		if a.quiet {
+			fmt.Fprintln(a.stdout, printable(ref))
+		} else {
+			fmt.Fprintf(a.stdout, "%s the name %s; the model stays, it has others\n", verb, printable(ref))
+		}
+	}
+	if r.Stopped > 0 {
+		a.note("%s stopped", plural(r.Stopped, "download"))
+	}
+	if now && len(r.Manifests) > 0 && !a.quiet {
+		fmt.Fprintf(a.stdout, "%s %s of files\n", verb, size(r.Bytes))
+		if r.Left > 0 {
+			a.note("%s stay: other models have them", size(r.Left))
+		}
+		return
+	}
+	for _, m := range r.InUse {
+		a.note("%s is in use; its files stay until the containers, images of containerd (\"ctr -n NS images ls\"), leases of interrupted pulls (\"ctr -n NS leases ls\") and mounts (\"ballast mount ls\") that use it are gone", m)
+	}
 }
 
 // each calls f with all arguments, continues after an error, which it prints, and returns the first.

@@ -54,8 +54,7 @@ func (a *app) why(w wire.Why) error {
 	case w.Unknown != nil:
 		fmt.Fprintf(a.stdout, "what of containerd holds it is unknown: %s\n\n", printable(w.Unknown.Message))
 	case len(w.Holders) == 0:
-		_, err := fmt.Fprintf(a.stdout, "nothing holds it: it goes when space is short, or at once with \"ballast rm %s && ballast gc --yes\"\n"+
-			"(what was made in the last minute, at the next collection after that)\n", printable(shortDigest(w.ID().String())))
+		_, err := fmt.Fprintf(a.stdout, "nothing holds it: it goes when space is short, or at once with \"ballast rm --now %s\"\n", printable(shortDigest(w.ID().String())))
 		return err
 	}
 	rows = [][]string{{"HELD BY", "NAME", "NAMESPACE", "ENDS WITH"}}

@@ -297,6 +297,9 @@ func (db *DB) Idle(tables []digest.Digest) []Idle {
 	return idle
 }
 
+// Only returns the objects of the tables of images that are in no table of another image.
+func (db *DB) Only(images []Image) []digest.Digest { return db.index.only(images) }
+
 // ForgetImages removes images and the records of those of their documents, and of more objects, that nothing
 // else needs. It returns these objects, whose files can be removed. It returns errdefs.ErrFailedPrecondition
 // while a reference is unresolved.

@@ -250,6 +250,36 @@ func (x *index) outdated(now time.Time) (drop []record) {
 	return drop
 }
 
+// only returns the objects of the tables of images that are in no table of another image.
+func (x *index) only(images []Image) (out []digest.Digest) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	gone := map[digest.Digest]bool{}
+	for _, im := range images {
+		gone[im.Manifest] = true
+	}
+	others := func(n tableID) bool {
+		for manifest := range x.images.byTable[x.tables[n].key.digest()] {
+			if !gone[manifest] {
+				return true
+			}
+		}
+		return false
+	}
+	for _, im := range images {
+		t := x.byKey[keyOf(im.Table)]
+		if im.Table == "" || t == nil {
+			continue
+		}
+		for _, id := range t.all {
+			if !slices.ContainsFunc(x.objects.needs(id), others) {
+				out = append(out, x.objects.at(id).key.digest())
+			}
+		}
+	}
+	return out
+}
+
 // inUse reports whether a reference keeps a table, or an image that is not gone has it.
 func (x *index) inUse(d digest.Digest, gone map[string]bool) bool {
 	x.mu.RLock()

@@ -92,6 +92,22 @@ func (s *Objects) ForgetImages(root Root, images []meta.Image, more ...digest.Di
 	return s.remove(gone)
 }
 
+// RemoveImages is ForgetImages with the files of the images that no other image has. It returns what was removed.
+func (s *Objects) RemoveImages(root Root, images []meta.Image) (gone []meta.Sized, err error) {
+	s.collecting.Lock()
+	defer s.collecting.Unlock()
+	only := s.o.DB.Only(images)
+	s.Unprotect(only...) // also if they just arrived
+	if gone, err = s.o.DB.ForgetImages(s.roots(root.Live()), images, only...); err != nil {
+		return nil, err
+	}
+	s.unrecord(gone...)
+	if err := s.sweepViews(); err != nil { // their links keep the space of objects
+		return nil, err
+	}
+	return gone, s.remove(gone)
+}
+
 // roots adds the objects that are kept for a short time. It is called before the transaction that
 // uses the result: an object that stops being a root in between is recorded as needed by then.
 func (s *Objects) roots(r meta.Roots) meta.Roots {

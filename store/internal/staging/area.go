@@ -232,8 +232,8 @@ func (a *Area) remove(name string) error {
 	return a.root.RemoveAll(path)
 }
 
-// isThere reports whether files of a name may be on the disk.
-func (a *Area) isThere(name string) bool {
+// Has reports whether files of a name may be on the disk.
+func (a *Area) Has(name string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	e := a.find(name)
@@ -314,7 +314,7 @@ func (a *Area) Open(name string, size int64, pieces []Piece, grid []int64) (*Par
 // Marked returns the number of bytes with valid marks of a partial, without opening it: 0 if there
 // is none, or one of another layout. It may be written concurrently. grid, if any, is called if there is one.
 func (a *Area) Marked(name string, size int64, grid func() []int64) (n int64) {
-	if !a.isThere(name) {
+	if !a.Has(name) {
 		return 0
 	}
 	p := &Partial{root: a.root, Dir: filepath.Join(Top, name), Size: size}
@@ -374,7 +374,7 @@ func (a *Area) Usage() (total int64, err error) {
 
 // Allocated returns the disk usage of a directory, in bytes.
 func (a *Area) Allocated(name string) (n int64, err error) {
-	if !a.isThere(name) {
+	if !a.Has(name) {
 		return 0, nil
 	}
 	err = fs.WalkDir(a.root.FS(), filepath.Join(Top, name), func(_ string, e fs.DirEntry, err error) error {

@@ -107,14 +107,22 @@ func (c *Client) Why(ctx context.Context, name string) (v Why, err error) {
 	return v, c.call(ctx, http.MethodGet, "/v1/why?name="+url.QueryEscape(name), nil, &v)
 }
 
-// RemoveImage removes the image called name and its pins.
-func (c *Client) RemoveImage(ctx context.Context, name string) (v Removed, err error) {
-	return v, c.call(ctx, http.MethodDelete, "/v1/image?name="+url.QueryEscape(name), nil, &v)
+// RemoveImage removes the image called name and its pins; with now also its files, unless it is in use.
+func (c *Client) RemoveImage(ctx context.Context, name string, now bool) (v Removed, err error) {
+	return v, c.call(ctx, http.MethodDelete, removalPath("/v1/image", name, now), nil, &v)
 }
 
 // Removal returns what RemoveImage would remove, without downloads.
-func (c *Client) Removal(ctx context.Context, name string) (v Removed, err error) {
-	return v, c.call(ctx, http.MethodGet, "/v1/removal?name="+url.QueryEscape(name), nil, &v)
+func (c *Client) Removal(ctx context.Context, name string, now bool) (v Removed, err error) {
+	return v, c.call(ctx, http.MethodGet, removalPath("/v1/removal", name, now), nil, &v)
+}
+
+func removalPath(path, name string, now bool) string {
+	path += "?name=" + url.QueryEscape(name)
+	if now {
+		path += "&now=true"
+	}
+	return path
 }
 
 // Status returns the work of the daemon.

@@ -12,7 +12,8 @@
 //	POST   /v1/login              Login → Password, which stands for credentials at the facade
 //	GET    /v1/images             all images
 //	GET    /v1/image?name=N       one image with its files; N is a reference or a digest
-//	DELETE /v1/image?name=N
+//	DELETE /v1/image?name=N       Removed; with &now=true its files too, if nothing uses them
+//	GET    /v1/removal?name=N     what that would remove
 //	POST   /v1/prefetch           PrefetchRequest → a stream of Event
 //	POST   /v1/import             ImportRequest → a stream of ImportEvent
 //	POST   /v1/import/models      ImportRequest → the names of all models of a directory

@@ -227,6 +227,7 @@ type Mount struct {
 // Removed describes what was removed.
 type Removed struct {
 	Manifests []digest.Digest `json:"manifests"`          // of removed images
+	Names     []string        `json:"names,omitempty"`    // of these images, in their order: their references, or the digest
 	Untagged  []string        `json:"untagged,omitempty"` // references of images that have others
 
 	// InUse are the elements of Manifests whose files remain, because snapshots or images of
@@ -235,6 +236,11 @@ type Removed struct {
 
 	// Stopped is the number of downloads that were stopped, because no client waited for them.
 	Stopped int `json:"stopped,omitempty"`
+
+	// Bytes is the size of the files that were removed from the disk, and Left that of those that stay, because other
+	// models have them. Only of a removal with its files.
+	Bytes int64 `json:"bytes,omitempty"`
+	Left  int64 `json:"left,omitempty"`
 }
 
 // ImportRequest requests the import of a model from an Ollama store on this machine.
@@ -333,6 +339,6 @@ type GCResult struct {
 	// Downloads is the number of canceled downloads.
 	Downloads int `json:"downloads"`
 
-	// Models are the references, or digests, of models that would lose files. Only in a dry run.
+	// Models are the references, or digests, of models that lose files.
 	Models []string `json:"models,omitempty"`
 }

@@ -236,7 +236,7 @@ func TestStatusRoutes(t *testing.T) {
 			t.Errorf("health: %+v, %v; want %q", v.Mirrors, err, want)
 		}
 	}
-	if _, err := status.RemoveImage(t.Context(), testRef); !errdefs.IsNotImplemented(err) {
+	if _, err := status.RemoveImage(t.Context(), testRef, false); !errdefs.IsNotImplemented(err) {
 		t.Errorf("remove an image: %v", err)
 	}
 	if _, err := status.Images(t.Context()); !errdefs.IsNotImplemented(err) {
@@ -267,7 +267,7 @@ func TestFleetRoutes(t *testing.T) {
 		return containerd
 	})
 	fleet := serve(t, r.handler.FleetRoutes())
-	if _, err := fleet.RemoveImage(ctx, testRef); !errdefs.IsNotImplemented(err) {
+	if _, err := fleet.RemoveImage(ctx, testRef, false); !errdefs.IsNotImplemented(err) {
 		t.Errorf("remove an image: %v", err)
 	}
 	if _, err := fleet.Unpin(ctx, testRef); !errdefs.IsNotImplemented(err) {
@@ -467,7 +467,7 @@ func TestPinAndRemove(t *testing.T) {
 	if _, err := r.client.Pin(ctx, wire.PinRequest{Name: testRef}); err != nil {
 		t.Fatal(err)
 	}
-	gone, err := r.client.RemoveImage(ctx, testRef)
+	gone, err := r.client.RemoveImage(ctx, testRef, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -503,7 +503,7 @@ func TestRemovedReferenceLeavesModel(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	gone, err := r.client.RemoveImage(ctx, testRef)
+	gone, err := r.client.RemoveImage(ctx, testRef, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -558,7 +558,7 @@ func TestIndexTagNamesItsModel(t *testing.T) {
 	if err != nil || len(pins) != 1 || pins[0].Name != ref || pins[0].Table != r.image.Table {
 		t.Errorf("pin: %+v, %v", pins, err)
 	}
-	gone, err := r.client.RemoveImage(ctx, ref)
+	gone, err := r.client.RemoveImage(ctx, ref, false)
 	if err != nil || len(gone.Manifests) != 2 {
 		t.Errorf("removed: %+v, %v", gone, err)
 	}

@@ -136,8 +136,8 @@ func (h *Handler) requests() http.Handler {
 	mux.Handle("GET /v1/image", named(h.image))
 	mux.Handle("GET /v1/why", named(h.why))
 	mux.Handle("GET /v1/order", named(h.order))
-	mux.Handle("DELETE /v1/image", named(h.removeImage))
-	mux.Handle("GET /v1/removal", named(h.planRemoval))
+	mux.Handle("DELETE /v1/image", h.removing(false))
+	mux.Handle("GET /v1/removal", h.removing(true))
 	mux.Handle("GET /v1/status", query(func(ctx context.Context) (wire.Status, error) {
 		s := h.Jobs.Status(ctx)
 		_, s.Mirrors = h.Node.Received()

@@ -76,7 +76,7 @@ func TestInvalidImageHidesNoOther(t *testing.T) {
 		t.Errorf("the other image: state %q", got.State)
 	}
 	for _, ref := range []string{noTable.Refs[0], index.Refs[0]} {
-		if _, err := r.client.RemoveImage(t.Context(), ref); err != nil {
+		if _, err := r.client.RemoveImage(t.Context(), ref, false); err != nil {
 			t.Errorf("remove %s: %v", ref, err)
 		}
 	}
@@ -157,7 +157,7 @@ func TestRemoveInUse(t *testing.T) {
 	if err := r.store.AddRef("snapshot/3", r.image.Table, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
-	gone, err := r.client.RemoveImage(t.Context(), testRef)
+	gone, err := r.client.RemoveImage(t.Context(), testRef, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +184,7 @@ func TestRemoveIndexPin(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := r.client.RemoveImage(ctx, ref); err != nil {
+	if _, err := r.client.RemoveImage(ctx, ref, false); err != nil {
 		t.Fatal(err)
 	}
 	pins, err := r.client.Pins(ctx)
@@ -415,5 +415,66 @@ func TestHeadersOfOthers(t *testing.T) {
 		if from := d.Description.FromHeaders; (len(from) > 0) != told {
 			t.Errorf("%s: %q is known from headers", ref, from)
 		}
+	}
+}
+
+// heldBy is what mounts of the host and containerd hold.
+type heldBy struct {
+	admin.Mounts
+	table   digest.Digest
+	dirs    []string
+	holders []wire.Holder
+	err     error
+}
+
+func (h *heldBy) List(context.Context) (all []wire.Mount, err error) {
+	for _, dir := range h.dirs {
+		all = append(all, wire.Mount{Dir: dir, Table: h.table})
+	}
+	return all, nil
+}
+
+func (h *heldBy) Holders(context.Context, digest.Digest) ([]wire.Holder, error) { return h.holders, h.err }
+
+// TestRemoveNowInUse: a removal with files removes nothing of a model in use, and names what uses it. Pins, downloads without
+// a client and verifications are no use.
+func TestRemoveNowInUse(t *testing.T) {
+	r := newRig(t)
+	r.hydrate(t)
+	if _, err := r.client.Pin(t.Context(), wire.PinRequest{Name: testRef}); err != nil {
+		t.Fatal(err)
+	}
+	held := &heldBy{table: r.image.Table}
+	r.handler.Mounts, r.handler.Holders = held, held
+	for name, tt := range map[string]struct {
+		set  func()
+		want string
+	}{
+		"mount": {func() { held.dirs = []string{"/mnt/m"} }, "mount /mnt/m, ends with: ballast unmount /mnt/m"},
+		"pod": {func() {
+			held.holders = []wire.Holder{{Kind: wire.HoldContainer, Name: "c1", Namespace: "k8s.io", End: "kubectl -n a delete pod b"}}
+		}, "container c1 in containerd's namespace k8s.io, ends with: kubectl -n a delete pod b"},
+		"download": {func() { r.status.Jobs = []wire.Job{{Kind: wire.KindPrefetch, Ref: testRef, Table: r.image.Table, Waiting: 1}} }, "download prefetch " + testRef},
+		"unknown":  {func() { held.err = errdefs.ErrUnavailable }, "what of containerd uses it is unknown"},
+	} {
+		tt.set()
+		for _, remove := range []func(context.Context, string, bool) (wire.Removed, error){r.client.RemoveImage, r.client.Removal} {
+			_, err := remove(t.Context(), testRef, true)
+			if err == nil || !strings.Contains(err.Error(), tt.want) || errdefs.IsFailedPrecondition(err) == (name == "unknown") {
+				t.Errorf("%s: got %v, want %q", name, err, tt.want)
+			}
+		}
+		held.dirs, held.holders, held.err, r.status.Jobs = nil, nil, nil, nil
+	}
+	if got := r.state(t, r.image.Manifest); got.State != wire.StateComplete || len(got.Pins) != 1 {
+		t.Errorf("after refusals: %+v", got)
+	}
+	r.status.Jobs = []wire.Job{{Kind: wire.KindAbandoned, Table: r.image.Table}, {Kind: wire.KindVerify, Table: r.image.Table, Waiting: 1}}
+	gone, err := r.client.RemoveImage(t.Context(), testRef, true)
+	if err != nil || gone.Bytes < int64(len(r.weights)) || gone.Left != 0 || len(gone.Names) != 1 || gone.Names[0] != testRef {
+		t.Errorf("removed %+v, %v", gone, err)
+	}
+	if u, err := r.client.Usage(t.Context()); err != nil || u.Unique != 0 {
+		t.Errorf("after the removal: %+v, %v", u, err)
 	}
 }

@@ -58,7 +58,7 @@ func TestModelWithoutImage(t *testing.T) {
 	if err != nil || d.Table != table || d.State != wire.StateLazy || d.Chunks == nil || d.Chunks.Chunks != 3 {
 		t.Errorf("by digest: %+v, %v", d, err)
 	}
-	if _, err := r.client.RemoveImage(t.Context(), table.String()); !errdefs.IsNotFound(err) {
+	if _, err := r.client.RemoveImage(t.Context(), table.String(), false); !errdefs.IsNotFound(err) {
 		t.Errorf("rm: got %v, want ErrNotFound: a snapshot has it, not we", err)
 	}
 	pin := "pin/" + table.String() // of a prefetch by digest
@@ -115,7 +115,7 @@ func TestAbandonedWithoutImage(t *testing.T) {
 		<-ended
 	}
 	abandon()
-	removed, err := r.client.RemoveImage(t.Context(), testRef)
+	removed, err := r.client.RemoveImage(t.Context(), testRef, false)
 	if err != nil || removed.Stopped != 1 || len(removed.Manifests) != 1 || len(r.store.Work()) != 0 {
 		t.Errorf("rm: %+v, %v, %+v", removed, err, r.store.Work())
 	}
@@ -134,7 +134,7 @@ func TestAbandonedWithoutImage(t *testing.T) {
 	want := []string{"pulling " + r.image.Table.String() + " " + testRef}
 	for what, stop := range map[string]func() (int, error){
 		"rm": func() (int, error) {
-			removed, err := r.client.RemoveImage(t.Context(), r.image.Table.String())
+			removed, err := r.client.RemoveImage(t.Context(), r.image.Table.String(), false)
 			return removed.Stopped, err
 		},
 		"gc": func() (int, error) {
@@ -157,7 +157,7 @@ func TestAbandonedWithoutImage(t *testing.T) {
 		if n, err := stop(); n != 1 || err != nil || len(r.store.Work()) != 0 {
 			t.Errorf("%s: %d stopped, %v, %+v", what, n, err, r.store.Work())
 		}
-		if _, err := r.client.RemoveImage(t.Context(), r.image.Table.String()); !errdefs.IsNotFound(err) {
+		if _, err := r.client.RemoveImage(t.Context(), r.image.Table.String(), false); !errdefs.IsNotFound(err) {
 			t.Errorf("%s: a second rm: %v, want ErrNotFound", what, err)
 		}
 	}

@@ -27,31 +27,40 @@ func (h *Handler) why(ctx context.Context, name modelname.Name) (*wire.Why, erro
 	for _, p := range w.Pins {
 		w.Holders = append(w.Holders, wire.Holder{Kind: wire.HoldPin, Name: p.Name, Expires: p.Expires, End: wire.Command("ballast", "unpin", p.Name)})
 	}
-	mounts, err := h.Mounts.List(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, m := range mounts {
-		if m.Table == im.Table {
-			w.Holders = append(w.Holders, wire.Holder{Kind: wire.HoldMount, Name: m.Dir, End: wire.Command("ballast", "unmount", m.Dir)})
-		}
-	}
 	work := h.Jobs.Status(ctx).Jobs
 	explained := []wire.Image{w.Image}
 	addWork(explained, work)
 	w.Image = explained[0]
-	for _, j := range work {
-		if !j.Ended.IsZero() || !about(j, im) {
-			continue
-		}
-		w.Holders = append(w.Holders, wire.Holder{Kind: wire.HoldDownload, Name: string(j.Kind) + " " + j.Ref, Expires: j.Ends, End: endOf(j)})
+	users, unknown, err := h.users(ctx, im, work)
+	if err != nil {
+		return nil, err
 	}
-	theirs, err := h.Holders.Holders(ctx, im.Table)
-	if err != nil { // containerd may be down
-		w.Unknown = wire.Wrap(err)
+	if unknown != nil {
+		w.Unknown = wire.Wrap(unknown)
 	}
-	w.Holders = append(w.Holders, theirs...)
+	w.Holders = append(w.Holders, users...)
 	return w, nil
+}
+
+// users returns what uses an image: mounts, the running of the jobs, and what containerd has. unknown is why the last
+// is not known: containerd may be down.
+func (h *Handler) users(ctx context.Context, im store.Image, work []wire.Job) (users []wire.Holder, unknown, err error) {
+	mounts, err := h.Mounts.List(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, m := range mounts {
+		if m.Table == im.Table {
+			users = append(users, wire.Holder{Kind: wire.HoldMount, Name: m.Dir, End: wire.Command("ballast", "unmount", m.Dir)})
+		}
+	}
+	for _, j := range work {
+		if j.Ended.IsZero() && about(j, im) {
+			users = append(users, wire.Holder{Kind: wire.HoldDownload, Name: string(j.Kind) + " " + j.Ref, Expires: j.Ends, End: endOf(j)})
+		}
+	}
+	theirs, unknown := h.Holders.Holders(ctx, im.Table)
+	return append(users, theirs...), unknown, nil
 }
 
 // about reports whether a job works on an image.

@@ -71,6 +71,7 @@ test-images: # The files for tests: two versions of the image, the package, the 
 	@cd contrib/release && go run . -o ../../bin/test/two -only image -version v0.1.0-two -arch amd64
 	@cd contrib/release && go run . -o ../../bin/test/packages -only deb -version v0.1.0 -arch "$$(go env GOARCH)"
 	cd test/chart && go build -o ../../bin/test/render ./render
+	cd test && go build -o ../bin/test/llama-server ./llama
 
 .PHONY: chart
 chart: ## Write contrib/kustomize from the Helm chart
@@ -176,6 +177,7 @@ vm-all: build tools-all demo-image ## The same with Debian 13, SELinux, a cluste
 clients: build tools demo-image ## Tests with other clients, which are built or installed first; RUN=TestX for one
 	@test/install.sh skopeo podman buildah
 	@nice test/clients.sh
+	cd test && go build -o ../bin/test/llama-server ./llama
 	cd test && go test -count=1 -timeout 1h -run '$(value RUN)' ./clients
 
 .PHONY: demo

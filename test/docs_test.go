@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -304,6 +305,19 @@ func TestSpeedInReadme(t *testing.T) {
 	}
 	if got := strings.Count(speed, " of its "); got != len(rows) {
 		t.Errorf("the README has %d ratios, of which %d are compared", got, len(rows))
+	}
+	top, _, _ := strings.Cut(read(t, "../README.md"), "\n## ")
+	for ours, row := range map[string]string{"**ballast**, a model with chunk digests": "ballast, converted", "containerd, the model packed as an image": "containerd, overlayfs, tar",
+		"Ollama's server": "Ollama's server, its own format", "stargz snapshotter": "stargz snapshotter, estargz"} {
+		m := regexp.MustCompile(`(?m)^\| ` + regexp.QuoteMeta(row) + ` +\|[^|]*\| ([0-9.]+) ms [^|]*\|`).FindStringSubmatch(page)
+		if m == nil {
+			t.Errorf("the page has no figure of %q", row)
+			continue
+		}
+		ms, err := strconv.ParseFloat(m[1], 64)
+		if want := fmt.Sprintf("\n| %s | %.1f s |\n", ours, ms/1000); err != nil || !strings.Contains(top, want) {
+			t.Errorf("the README does not have %q", want)
+		}
 	}
 	met, missed := len(regexp.MustCompile(`(?m)^\|.*: met +\|$`).FindAllString(page, -1)), len(missedRow.FindAllString(page, -1))
 	if want := fmt.Sprintf("%d targets are met, %d are missed", met, missed); !strings.Contains(strings.Join(strings.Fields(speed), " "), want) {

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
-	"errors"
 	"os"
 	"time"
 
@@ -145,22 +144,5 @@ func layerTar(t TB, files []File) []byte {
 // DigestServer is an image that is started as that of a model server, and prints the digest of the model.
 func DigestServer(t TB) Artifact {
 	t.Helper()
-	a := Busybox(t)
-	var manifest ocispec.Manifest
-	var config ocispec.Image
-	if err := errors.Join(json.Unmarshal(a.Manifest, &manifest), json.Unmarshal(a.Blobs[manifest.Config.Digest], &config)); err != nil {
-		t.Fatalf("%v", err)
-	}
-	delete(a.Blobs, manifest.Config.Digest)
-	config.Config.Entrypoint = []string{"/bin/sh", "-c", `sha256sum "$1"; trap exit TERM; sleep 1000000 & wait`} // --model FILE
-	p, err := json.Marshal(config)
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
-	manifest.Config.Digest, manifest.Config.Size = digest.FromBytes(p), int64(len(p))
-	a.Blobs[manifest.Config.Digest] = p
-	if a.Manifest, err = json.Marshal(manifest); err != nil {
-		t.Fatalf("%v", err)
-	}
-	return a
+	return entrypoint(t, Busybox(t), "/bin/sh", "-c", `sha256sum "$1"; trap exit TERM; sleep 1000000 & wait`) // --model FILE
 }

@@ -121,6 +121,7 @@ var mistakes = []mistake{
 	{"too many requests", "digest HOST/a/limited:v1", "HOST/a/limited:v1: HOST answered 429 Too Many Requests: TOOMANYREQUESTS rate limit; its limit may be higher after docker login HOST", 7},
 	{"registry in trouble", "digest HOST/a/broken:v1", "HOST/a/broken:v1: HOST answered 500 Internal Server Error; try again later", 7},
 	{"registry down", "-q prefetch 127.0.0.1:1/a/b:v1", "127.0.0.1:1/a/b:v1: 127.0.0.1:1 does not answer: connect: connection refused", 7},
+	{"a registry of this machine without its port", "digest localhost/m:v1", "localhost/m:v1: localhost does not answer at port 443: connect: connection refused; write the port of a registry of this machine: localhost:5000/NAME", 7},
 	{"plain HTTP", "--config DIR/https.toml digest HOST/a/model:v1", `HOST/a/model:v1: HOST does not speak TLS; for plain HTTP, write server = "http://HOST" to DIR/hosts/HOST/hosts.toml`, 11},
 	{"an ordinary image", "-q prefetch HOST/a/image:v1", "HOST/a/image:v1: not a model; containerd pulls images itself", 8},
 	{"a web server", "-q prefetch HOST/a/html:v1", `HOST/a/html:v1: HOST: the answer ("text/html") is not a manifest; is it a registry?`, 10},

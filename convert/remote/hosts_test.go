@@ -1,6 +1,7 @@
 package remote_test
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -299,6 +300,28 @@ func TestNoPlainHTTP(t *testing.T) {
 	_, err := manifestVia(t, remote.Options{}, "latest")
 	if err == nil || strings.Contains(err.Error(), ":80:") {
 		t.Errorf("registry.example over http: %v", err)
+	}
+}
+
+// TestLoopbackRegistry reaches registries of this machine without a hosts.toml, as containerd and Docker do: with TLS
+// and any certificate, and otherwise by plain HTTP, also with credentials.
+func TestLoopbackRegistry(t *testing.T) {
+	t.Parallel()
+	for name, u := range map[string]*upstream{"plain HTTP": newUpstream(t), "TLS": newTLSUpstream(t)} {
+		manifest := manifestBytes("x")
+		u.putManifest("latest", manifest)
+		u.SetUser("org/model", "alice:"+secret)
+		_, port, _ := strings.Cut(u.Host(), ":")
+		for _, host := range []string{"localhost", "127.0.0.1"} {
+			ref, err := remote.ParseRef(host + ":" + port + "/org/model:latest")
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := repositoryOf(t, newClient(t, remote.Options{}), ref, &remote.Credentials{Username: "alice", Secret: secret})
+			if got, err := r.Manifest(t.Context(), "latest"); err != nil || !bytes.Equal(got.Bytes, manifest) {
+				t.Errorf("%s, %s: %v", name, host, err)
+			}
+		}
 	}
 }
 

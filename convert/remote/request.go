@@ -278,8 +278,13 @@ func (c *Client) transportError(ctx context.Context, host, registry string, err 
 	if dns, ok := errors.AsType[*net.DNSError](err); ok && dns.IsNotFound {
 		return fmt.Errorf("%s: no such host in DNS; check the name: %w", host, errdefs.ErrUnavailable)
 	}
-	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" && op.Addr != nil && op.Addr.String() == host {
-		return fmt.Errorf("%s does not answer: %w: %w", host, op.Err, errdefs.ErrUnavailable)
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" && op.Addr != nil {
+		switch {
+		case op.Addr.String() == host:
+			return fmt.Errorf("%s does not answer: %w: %w", host, op.Err, errdefs.ErrUnavailable)
+		case host == registry && loopbackName(host) == loopbackName("localhost"):
+			return fmt.Errorf("%s does not answer at port 443: %w; write the port of a registry of this machine: %s:5000/NAME: %w", host, op.Err, host, errdefs.ErrUnavailable)
+		}
 	}
 	return fmt.Errorf("%s: %w: %w", host, err, errdefs.ErrUnavailable)
 }

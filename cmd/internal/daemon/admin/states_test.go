@@ -434,7 +434,9 @@ func (h *heldBy) List(context.Context) (all []wire.Mount, err error) {
 	return all, nil
 }
 
-func (h *heldBy) Holders(context.Context, digest.Digest) ([]wire.Holder, error) { return h.holders, h.err }
+func (h *heldBy) Holders(context.Context, digest.Digest) ([]wire.Holder, error) {
+	return h.holders, h.err
+}
 
 // TestRemoveNowInUse: a removal with files removes nothing of a model in use, and names what uses it. Pins, downloads without
 // a client and verifications are no use.
@@ -454,8 +456,10 @@ func TestRemoveNowInUse(t *testing.T) {
 		"pod": {func() {
 			held.holders = []wire.Holder{{Kind: wire.HoldContainer, Name: "c1", Namespace: "k8s.io", End: "kubectl -n a delete pod b"}}
 		}, "container c1 in containerd's namespace k8s.io, ends with: kubectl -n a delete pod b"},
-		"download": {func() { r.status.Jobs = []wire.Job{{Kind: wire.KindPrefetch, Ref: testRef, Table: r.image.Table, Waiting: 1}} }, "download prefetch " + testRef},
-		"unknown":  {func() { held.err = errdefs.ErrUnavailable }, "what of containerd uses it is unknown"},
+		"download": {func() {
+			r.status.Jobs = []wire.Job{{Kind: wire.KindPrefetch, Ref: testRef, Table: r.image.Table, Waiting: 1}}
+		}, "download prefetch " + testRef},
+		"unknown": {func() { held.err = errdefs.ErrUnavailable }, "what of containerd uses it is unknown"},
 	} {
 		tt.set()
 		for _, remove := range []func(context.Context, string, bool) (wire.Removed, error){r.client.RemoveImage, r.client.Removal} {

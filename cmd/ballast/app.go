@@ -10,7 +10,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode"
 
@@ -24,6 +23,7 @@ import (
 // An app is one run of the command line.
 type app struct {
 	stdout, stderr io.Writer
+	width          int      // of the terminal, if stdout is not it; 0 if it is, or is none
 	started        bool     // a command runs: the command line was valid
 	args           []string // of the command line
 
@@ -39,7 +39,7 @@ func (a *app) root() *cobra.Command {
 	c := &cobra.Command{
 		Use:           "ballast COMMAND",
 		Short:         "AI models as images of containerd",
-		Long:          "ballast installs ballast on a node, downloads AI models ahead of their use, shows what is on the node, and\nchecks it. The daemon ballastd does the work.",
+		Long:          "ballast installs ballast on a node, downloads AI models ahead of their use, shows what is on the node, and\nchecks it. The daemon ballastd does the work.\n\nOn a terminal, tables fit its width: long names have a line of their own, and digests twelve digits, which all\ncommands take. Into a file or another program, each row is one line, in full.",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Version:       wire.ThisVersion().Version,
@@ -304,20 +304,6 @@ func (a *app) printJSON(v any) error {
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
 	return e.Encode(v)
-}
-
-// table writes rows in aligned columns.
-func (a *app) table(rows [][]string) error {
-	w := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
-	for _, r := range rows {
-		for i, cell := range r {
-			r[i] = printable(cell)
-		}
-		if _, err := io.WriteString(w, strings.Join(r, "\t")+"\n"); err != nil {
-			return err
-		}
-	}
-	return w.Flush()
 }
 
 // printable returns s for a terminal, with a mark for each character that controls it or cannot be seen. Names are

@@ -319,8 +319,9 @@ func (a *app) planned(to string, res *export.Result) error {
 	if d == "" {
 		d = "known when all is sent"
 	}
-	_, err := fmt.Fprintf(a.stdout, "\n%s as %s: %s of %s would be sent; digest: %s\n", to, res.Form, size(res.Sent), size(res.Size), d)
-	return err
+	fmt.Fprintln(a.stdout)
+	a.prose("  ", "%s as %s: %s of %s would be sent; digest: %s", to, res.Form, size(res.Sent), size(res.Size), d)
+	return nil
 }
 
 // follow turns the progress of a conversion into events.

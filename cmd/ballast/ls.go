@@ -124,7 +124,8 @@ func (a *app) list(images []wire.Image, out output) error {
 		case wire.StatePartial, wire.StateAbsent:
 			what = "%s is damaged: %s; \"ballast verify --repair\" downloads them again"
 		}
-		fmt.Fprintf(a.stdout, "\n"+what+"\n", shortDigest(im.ID().String()), printable(im.Error.Message))
+		fmt.Fprintln(a.stdout)
+		a.prose("  ", what, shortDigest(im.ID().String()), printable(im.Error.Message))
 	}
 	return nil
 }

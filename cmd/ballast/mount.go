@@ -231,16 +231,21 @@ func (a *app) mountLsCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		dirs, rows := []string{}, [][]string{{"DIRECTORY", "MODEL", "SINCE", "STATE"}}
-		for _, m := range all {
-			dirs = append(dirs, m.Dir)
-			state := "mounted"
-			if !m.Mounted {
-				state = "not mounted"
-			}
-			rows = append(rows, []string{m.Dir, m.Name, ago(m.Created), state})
-		}
-		return a.show(*out, all, dirs, rows)
+		return a.mounts(all, *out)
 	})
 	return c
+}
+
+// mounts prints mounts.
+func (a *app) mounts(all []wire.Mount, out output) error {
+	dirs, rows := []string{}, [][]string{{"DIRECTORY", "MODEL", "SINCE", "STATE"}}
+	for _, m := range all {
+		dirs = append(dirs, m.Dir)
+		state := "mounted"
+		if !m.Mounted {
+			state = "not mounted"
+		}
+		rows = append(rows, []string{m.Dir, m.Name, ago(m.Created), state})
+	}
+	return a.show(out, all, dirs, rows)
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
@@ -73,7 +74,8 @@ func (a *app) status(s wire.Status) error {
 		return err
 	}
 	if !ends.IsZero() {
-		fmt.Fprintf(a.stdout, "\nno client waits for abandoned downloads; they stop in %s, or with \"ballast rm REF\" or \"ballast gc\"\n", took(max(0, time.Until(ends)).Round(time.Second)))
+		fmt.Fprintln(a.stdout)
+		a.prose("", "no client waits for abandoned downloads; they stop in %s, or with \"ballast rm REF\" or \"ballast gc\"", took(max(0, time.Until(ends)).Round(time.Second)))
 	}
 	if s.WaitingReads > 0 {
 		fmt.Fprintf(a.stdout, "\n%d reads of models that are not complete wait for bytes\n", s.WaitingReads)
@@ -89,7 +91,8 @@ func (a *app) status(s wire.Status) error {
 		if !j.Ended.IsZero() {
 			when = ago(j.Ended)
 		}
-		fmt.Fprintf(a.stdout, "  %s: %s %s: %s\n", when, j.Kind, printable(orAll(j.Ref)), printable(j.Error.Message))
+		about := orAll(j.Ref)
+		a.prose("    ", "  %s: %s %s: %s", when, j.Kind, printable(about), printable(strings.TrimPrefix(j.Error.Message, about+": ")))
 	}
 	return nil
 }

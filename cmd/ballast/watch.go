@@ -43,7 +43,7 @@ func (a *app) repeat(ctx context.Context, times int, show func() error) error {
 		return show()
 	}
 	stdout := a.stdout
-	defer func() { a.stdout = stdout }()
+	defer func() { a.stdout, a.width = stdout, 0 }()
 	_, _, terminal := terminalSize(stdout)
 	terminal = terminal && times == 0
 	entered := false
@@ -68,6 +68,9 @@ func (a *app) repeat(ctx context.Context, times int, show func() error) error {
 	last := ""
 	for n := 1; ; n++ {
 		var b bytes.Buffer
+		if columns, _, ok := terminalSize(stdout); ok {
+			a.width = columns - 1 // fitScreen leaves the last one
+		}
 		a.stdout = &b
 		asked, answer := time.Now(), make(chan error, 1)
 		go func() { answer <- show() }()

@@ -52,10 +52,11 @@ func (a *app) why(w wire.Why) error {
 	fmt.Fprintln(a.stdout)
 	switch {
 	case w.Unknown != nil:
-		fmt.Fprintf(a.stdout, "what of containerd holds it is unknown: %s\n\n", printable(w.Unknown.Message))
+		a.prose("  ", "what of containerd holds it is unknown: %s", printable(w.Unknown.Message))
+		fmt.Fprintln(a.stdout)
 	case len(w.Holders) == 0:
-		_, err := fmt.Fprintf(a.stdout, "nothing holds it: it goes when space is short, or at once with \"ballast rm --now %s\"\n", printable(shortDigest(w.ID().String())))
-		return err
+		a.prose("", "nothing holds it: it goes when space is short, or at once with \"ballast rm --now %s\"", printable(shortDigest(w.ID().String())))
+		return nil
 	}
 	rows = [][]string{{"HELD BY", "NAME", "NAMESPACE", "ENDS WITH"}}
 	for _, h := range w.Holders {
@@ -71,6 +72,7 @@ func (a *app) why(w wire.Why) error {
 	if err := a.table(rows); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintln(a.stdout, "\nWhen these are gone, its own bytes come back at the next collection (\"ballast gc\").")
-	return err
+	fmt.Fprintln(a.stdout)
+	a.prose("", "When these are gone, its own bytes come back at the next collection, or at once with \"ballast rm --now\".")
+	return nil
 }

@@ -60,9 +60,9 @@ func (a *app) root() *cobra.Command {
 	c.SetErr(a.stderr)
 	c.Flags().Bool("version", false, "print the version") // -v is that of "df"
 	f := c.PersistentFlags()
-	f.StringVarP(&a.address, "address", "a", "", "admin socket of ballastd (default: $BALLAST_ADMIN, then the configuration)")
+	f.StringVar(&a.address, "address", "", "admin socket of ballastd (default: $BALLAST_ADMIN, then the configuration)")
 	f.StringVar(&a.configFile, "config", "", "configuration file (default: $BALLAST_CONFIG, then "+config.DefaultPath+")")
-	f.BoolVarP(&a.quiet, "quiet", "q", false, "no progress; digests instead of tables")
+	f.BoolVarP(&a.quiet, "quiet", "q", false, "print only what names the results, one a line: digests, references, directories; no tables, progress or notes")
 	f.BoolVar(&a.debug, "debug", false, "log every request")
 	for _, g := range []struct {
 		title string

@@ -129,7 +129,11 @@ func (a *app) versionCommand() *cobra.Command {
 		} else {
 			rows = append(rows, []string{"ballastd", v.Error})
 		}
-		return a.show(*out, v, nil, rows)
+		versions := []string{v.Client.Version}
+		if v.Server != nil {
+			versions = append(versions, v.Server.Version)
+		}
+		return a.show(*out, v, versions, rows)
 	}
 	return c
 }

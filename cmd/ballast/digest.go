@@ -34,7 +34,7 @@ of which this is the digest of what --no-chunks makes.`,
 		Args: modelArgs(1, 1),
 	}
 	out := outputFlag(c)
-	c.Flags().BoolVar(&all, "all", false, "print all digests of the model, and where they work")
+	c.Flags().BoolVarP(&all, "all", "a", false, "print all digests of the model, and where they work")
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		res, err := a.digest(cmd.Context(), args[0], all)
 		if err != nil {
@@ -43,7 +43,7 @@ of which this is the digest of what --no-chunks makes.`,
 		if *out == outJSON {
 			return a.printJSON(res)
 		}
-		if all {
+		if all && !a.quiet {
 			return a.printDigests(res)
 		}
 		_, err = fmt.Fprintln(a.stdout, res.Digest)

@@ -61,6 +61,10 @@ func (a *app) inspectCommand() *cobra.Command {
 			d.Documents = nil // large; --origin prints them
 			return a.printJSON(d)
 		}
+		if a.quiet {
+			_, err := fmt.Fprintln(a.stdout, d.ID())
+			return err
+		}
 		return a.detail(d)
 	}
 	return c

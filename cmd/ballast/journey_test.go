@@ -126,7 +126,7 @@ func (s *site) add(repo string, seed uint64, size int) string {
 // ballast runs a command line.
 func (s *site) ballast(ctx context.Context, args ...string) (code int, stdout, stderr string) {
 	var out, err strings.Builder
-	code = run(ctx, append([]string{"--config", s.config, "-a", s.address}, args...), &out, &err)
+	code = run(ctx, append([]string{"--config", s.config, "--address", s.address}, args...), &out, &err)
 	return code, out.String(), err.String()
 }
 

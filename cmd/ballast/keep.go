@@ -258,11 +258,17 @@ asks before, if it can; in a script, --yes is needed.`,
 		if err != nil {
 			return err
 		}
-		if *out == outJSON {
+		switch {
+		case *out == outJSON:
 			return a.printJSON(r)
+		case a.quiet:
+			for _, m := range r.Models {
+				fmt.Fprintln(a.stdout, printable(m))
+			}
+			return nil
 		}
 		a.collected(r, o.DryRun)
-		if r.Objects == 0 && !a.quiet {
+		if r.Objects == 0 {
 			a.note("models stay that pins, containers, images of containerd, leases of interrupted pulls (\"ctr -n NS leases ls\") or mounts use")
 		}
 		return nil

@@ -263,6 +263,9 @@ other model of the node needs (what removing it gives back), SHARED is the rest.
 	out := outputFlag(c)
 	verbose := c.Flags().BoolP("verbose", "v", false, "also show what each model takes")
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *wire.Client, _ []string) error {
+		if a.quiet && *out != outJSON {
+			return usage("sizes have no names that --quiet could print; for programs: -o json")
+		}
 		u, err := cl.Usage(cmd.Context())
 		if err != nil {
 			return err

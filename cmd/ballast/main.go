@@ -108,8 +108,12 @@ func (a *app) complain(err error) {
 // warn prints an unexpected side effect of a success.
 func (a *app) warn(format string, args ...any) { a.remark("warning", format, args) }
 
-// note prints useful information.
-func (a *app) note(format string, args ...any) { a.remark("note", format, args) }
+// note prints useful information, but not with --quiet.
+func (a *app) note(format string, args ...any) {
+	if !a.quiet {
+		a.remark("note", format, args)
+	}
+}
 
 func (a *app) remark(kind, format string, args []any) {
 	fmt.Fprintf(a.stderr, "ballast: %s: %s\n", kind, printableText(fmt.Sprintf(format, args...)))

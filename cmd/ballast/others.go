@@ -69,6 +69,10 @@ func noCommand(c *cobra.Command, words []string) error {
 
 // flagError is the FlagErrorFunc of all commands.
 func (a *app) flagError(c *cobra.Command, err error) error {
+	unknown, isUnknown := errors.AsType[*pflag.NotExistError](err)
+	if isUnknown && unknown.GetSpecifiedName() == "a" {
+		return usage("there is no flag -a: commands without a name are about all models, and the admin socket is --address")
+	}
 	if flags := c.PersistentFlags(); !c.HasParent() {
 		flags.ParseErrorsAllowlist.UnknownFlags = true
 		if flags.Parse(a.args) == nil && flags.NArg() > 0 {
@@ -76,9 +80,6 @@ func (a *app) flagError(c *cobra.Command, err error) error {
 		}
 	}
 	if missing, ok := errors.AsType[*pflag.ValueRequiredError](err); ok {
-		if missing.GetSpecifiedName() == "a" {
-			return usage("-a is --address, the admin socket of ballastd, and needs one; commands without a name are about all models")
-		}
 		return usage("--%s needs a value", missing.GetFlag().Name)
 	}
 	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
@@ -91,8 +92,7 @@ func (a *app) flagError(c *cobra.Command, err error) error {
 		}
 		return usage("--%s %.300q: %w", invalid.GetFlag().Name, invalid.GetValue(), cause)
 	}
-	unknown, ok := errors.AsType[*pflag.NotExistError](err)
-	if !ok {
+	if !isUnknown {
 		return &usageError{err}
 	}
 	name := unknown.GetSpecifiedName()

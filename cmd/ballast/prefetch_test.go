@@ -66,7 +66,7 @@ func TestPrefetchListInterrupted(t *testing.T) {
 	ended := make(chan result, 1)
 	stderr := &telling{told: make(chan struct{})}
 	go func() {
-		code := run(ctx, append([]string{"--config", s.config, "-a", s.address, "prefetch"}, refs...), io.Discard, stderr)
+		code := run(ctx, append([]string{"--config", s.config, "--address", s.address, "prefetch"}, refs...), io.Discard, stderr)
 		ended <- result{code, stderr.String()}
 	}()
 	status := func() (running, queued, waiting int) {

@@ -37,8 +37,11 @@ restart of ballastd, until Ctrl-C. With -o json, it shows the status once.`,
 			if err != nil {
 				return err
 			}
-			if *out == outJSON {
+			switch {
+			case *out == outJSON:
 				return a.printJSON(s)
+			case a.quiet:
+				return a.status(s)
 			}
 			if err := a.table(registryRows(s.Jobs)); err != nil {
 				return err

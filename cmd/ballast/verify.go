@@ -125,6 +125,15 @@ func (a *app) verified(res wire.VerifyResult, out output) error {
 	if out == outJSON {
 		return a.printJSON(res)
 	}
+	if a.quiet {
+		for _, b := range res.Bad {
+			fmt.Fprintln(a.stdout, b.Digest)
+		}
+		for _, p := range res.Snapshots {
+			fmt.Fprintln(a.stdout, p.Snapshot)
+		}
+		return nil
+	}
 	for _, b := range res.Bad {
 		fmt.Fprintf(a.stdout, "%s  %s  %s\n", b.Digest, size(b.Size), printable(b.Problem))
 	}
@@ -138,7 +147,7 @@ func (a *app) verified(res wire.VerifyResult, out output) error {
 	for _, ref := range res.Repaired {
 		fmt.Fprintf(a.stdout, "repaired %s\n", printable(ref))
 	}
-	if len(res.Bad)+len(res.Snapshots) == 0 && !a.quiet {
+	if len(res.Bad)+len(res.Snapshots) == 0 {
 		fmt.Fprintf(a.stdout, "%s read, no damage found\n", size(res.Bytes))
 	}
 	return nil
@@ -158,7 +167,7 @@ func (a *app) signatures(ctx context.Context, cl *wire.Client, ref string, out o
 	for _, s := range res.Found {
 		rows = append(rows, []string{"not checked", "no rule", s})
 	}
-	if err := a.show(out, res, nil, rows); err != nil {
+	if err := a.show(out, res, signersOf(res.Results), rows); err != nil {
 		return err
 	}
 	if len(res.Results) == 0 {
@@ -213,7 +222,7 @@ func (a *app) signedBy(ctx context.Context, keys []string, name string, out outp
 		return wire.About(name, err)
 	}
 	res := wire.Signatures{Ref: ref.String(), Origin: model.Origin.Digest, Results: translate.Signatures(results)}
-	if err := a.show(out, res, nil, signatureRows(res.Results)); err != nil {
+	if err := a.show(out, res, signersOf(res.Results), signatureRows(res.Results)); err != nil {
 		return err
 	}
 	for _, r := range res.Results {
@@ -246,4 +255,15 @@ func signatureRows(results []wire.SignatureResult) (rows [][]string) {
 		rows = append(rows, []string{string(r.State), "rule " + r.Rule + ", " + r.Mode, text})
 	}
 	return rows
+}
+
+// signersOf returns the signers that rules accept.
+func signersOf(results []wire.SignatureResult) []string {
+	all := []string{}
+	for _, r := range results {
+		if r.State == wire.SignatureAccepted {
+			all = append(all, r.Signers...)
+		}
+	}
+	return all
 }

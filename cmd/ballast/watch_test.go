@@ -94,7 +94,7 @@ func TestTop(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cmd := exec.CommandContext(t.Context(), exe, append([]string{"--config", s.config, "-a", s.address}, args...)...)
+		cmd := exec.CommandContext(t.Context(), exe, append([]string{"--config", s.config, "--address", s.address}, args...)...)
 		cmd.Env = append(os.Environ(), programVariable+"=1")
 		return cmd
 	}

@@ -24,8 +24,12 @@ that ends that.`,
 		if err != nil {
 			return err
 		}
-		if *out == outJSON {
+		switch {
+		case *out == outJSON:
 			return a.printJSON(w)
+		case a.quiet:
+			_, err := fmt.Fprintln(a.stdout, w.ID())
+			return err
 		}
 		return a.why(w)
 	})

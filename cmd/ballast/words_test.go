@@ -255,7 +255,7 @@ func TestDoctorConfig(t *testing.T) {
 	if err := os.WriteFile(path, []byte("version = 1\nfly = true\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	code, stdout, stderr := ballast(t, "--config", path, "-a", "/nowhere/admin.sock", "doctor", "--containerd-config", "/nowhere/c.toml")
+	code, stdout, stderr := ballast(t, "--config", path, "--address", "/nowhere/admin.sock", "doctor", "--containerd-config", "/nowhere/c.toml")
 	if code != 1 || !strings.HasPrefix(stdout, "FAIL  config: "+path+`:2: unknown key "fly"`) || !strings.Contains(stdout, "FAIL  daemon: ") {
 		t.Errorf("code %d, stderr %q, stdout:\n%s", code, stderr, stdout)
 	}

@@ -204,7 +204,7 @@ sequences: ## Random set-ups, edits by others, crashes, repairs and removals on 
 MUTANTS ?=
 
 .PHONY: mutants
-mutants: tools-all ## Break each promise of contrib/docs/security.md in the code, and look whether its test fails; MUTANTS for flags
+mutants: tools-all ## Break each promise of contrib/docs/security.md in the code, and check that its test fails; MUTANTS for flags
 	cd test && go build -o ../.cache/mutants ./mutants && exec ./disk.sh ../.cache/mutants $(MUTANTS)
 
 .PHONY: soak

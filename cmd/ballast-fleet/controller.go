@@ -86,7 +86,7 @@ func (c *controller) allSets() handler.EventHandler {
 
 // setNodes counts the nodes of each set. A set that is gone has no value.
 var setNodes = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-	Name: "ballast_fleet_set_nodes", Help: "Nodes of a ModelSet: selected, with all its models, where one cannot be had, or not ready by its deadline.",
+	Name: "ballast_fleet_set_nodes", Help: "Nodes of a ModelSet: selected, with all its models, where one cannot be downloaded, or not ready by its deadline.",
 }, []string{"set", "state"})
 
 // Reconcile counts the nodes of a set.

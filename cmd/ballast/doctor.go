@@ -25,7 +25,7 @@ func (a *app) doctorCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "check this node and print how to fix each problem",
-		Long:  "Check the daemon, the kernel, containerd's configuration and hosts.toml files, and print the command or\nsetting that fixes each problem. The exit code is 1 if a check fails.\n\n--fix first fixes what needs no decision: files of \"ballast setup\" that are missing or from an older version,\nthe import of the drop-in, a unit that is not enabled, a daemon that is not running, a containerd that has\nnot read its configuration, permissions that are too open. It does not change files that somebody has edited,\nthe programs, or which registries are closed.",
+		Long:  "Check the daemon, the kernel, containerd's configuration and hosts.toml files, and print the command or\nsetting that fixes each problem. The exit code is 1 if a check fails.\n\n--fix first fixes what needs no decision: files of \"ballast setup\" that are missing or from an older version,\nthe import of the drop-in, a unit that is not enabled, a daemon that is not running, a containerd that has\nnot read its configuration, permissions that are too open. It does not change files that were edited since,\nthe programs, or which registries are closed.",
 		Args:  noArgs(""),
 	}
 	out := outputFlag(c)

@@ -106,7 +106,7 @@ func (a *app) pinCommand() *cobra.Command {
 		Use:   "pin REF|DIGEST...",
 		Short: "protect models from garbage collection",
 		Long: `Protect models from garbage collection; "ballast pin ls" lists the pins. A pin belongs to the model that its
-reference stands for when the pin is made. If the tag moves, the list says so, and "ballast prefetch REF"
+reference points to when the pin is made. If the tag moves, the list says so, and "ballast prefetch REF"
 or "ballast pin REF" moves the pin.`,
 		Args:              modelNames(1, 0),
 		ValidArgsFunction: a.completes(0, modelRefs),

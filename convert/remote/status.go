@@ -170,9 +170,9 @@ func authError(host string, err error) error {
 	}
 	switch {
 	case errors.Is(err, docker.ErrInvalidAuthorization):
-		return as(errdefs.ErrUnauthenticated, host+" wants credentials, or refuses those that it got")
+		return as(errdefs.ErrUnauthenticated, host+" requires credentials, or rejected those that it got")
 	case errdefs.IsNotImplemented(err):
-		return as(errdefs.ErrUnauthenticated, host+" wants an authentication that is not supported")
+		return as(errdefs.ErrUnauthenticated, host+" requires an authentication that is not supported")
 	case errors.Is(err, errCredentials):
 		return fmt.Errorf("%s: %w", host, err)
 	}

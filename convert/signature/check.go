@@ -171,7 +171,7 @@ func (c *Checker) Check(ctx context.Context, s Subject) []Result {
 	return out
 }
 
-// Found describes the signatures of a model without checking them: who says to have signed what.
+// Found describes the signatures of a model without checking them: who claims to have signed what.
 func (c *Checker) Found(ctx context.Context, s Subject) (found []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()

@@ -152,7 +152,7 @@ systemctl restart containerd`)
 	// The kubelet removes the sandbox of a deleted pod later, which needs ballastd. Nobody types as fast as this test.
 	m.sh(t, `timeout 180 sh -c 'while ctr -n k8s.io containers ls -q | grep -q .; do sleep 1; done'`)
 
-	heal := node.Typed(t, page, "**To heal a node by hand**")
+	heal := node.Typed(t, page, "**To repair a node by hand**")
 	checks := []string{
 		"systemctl is-active ballastd.socket ballastd.service",
 		"true",

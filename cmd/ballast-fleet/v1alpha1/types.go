@@ -25,7 +25,7 @@ func AddToScheme(s *runtime.Scheme) error {
 // +kubebuilder:subresource:status
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 63",message="the name has more than 63 characters: it is part of a label of nodes"
 // +kubebuilder:printcolumn:name="Nodes",type=string,JSONPath=`.status.nodes`,description="Nodes that have all models, of the nodes that should"
-// +kubebuilder:printcolumn:name="Failed",type=integer,JSONPath=`.status.failed`,description="Nodes where a model cannot be had"
+// +kubebuilder:printcolumn:name="Failed",type=integer,JSONPath=`.status.failed`,description="Nodes where a model cannot be downloaded"
 // +kubebuilder:printcolumn:name="Progress",type=string,JSONPath=`.status.progress`,description="Downloaded bytes of all nodes"
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Deadline",type=date,JSONPath=`.spec.deadline`,priority=1
@@ -91,7 +91,7 @@ type ModelSetStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// Desired is the number of selected nodes, Ready of those that have all models, Failed of those where one cannot be
-	// had.
+	// downloaded.
 	Desired int32 `json:"desired"`
 	Ready   int32 `json:"ready"`
 	Failed  int32 `json:"failed"`

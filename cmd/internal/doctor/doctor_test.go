@@ -307,7 +307,7 @@ func TestFaults(t *testing.T) {
 		}, "mirrors", node.Fail, "http://10.0.0.9/v2 sent wrong bytes of models of ghcr.io", "repair its cache"},
 		{"mirror that is down", func(_ *testing.T, n *machine) {
 			n.health.Mirrors = []wire.Mirror{{Address: "http://10.0.0.9/v2", Last: &wire.Left{Reason: "slow", Error: "7 bytes in 5s"}, Resting: map[string]time.Time{"ghcr.io": time.Now().Add(time.Minute)}}}
-		}, "mirrors", node.Warn, "http://10.0.0.9/v2, a mirror of ghcr.io, does not answer", "look whether it runs"},
+		}, "mirrors", node.Warn, "http://10.0.0.9/v2, a mirror of ghcr.io, does not answer", "check that it runs"},
 		{"mount that is gone", func(_ *testing.T, n *machine) {
 			n.mounts = []wire.Mount{{Dir: "/srv/m", Name: "ghcr.io/a/b:1", Created: time.Now().Add(-time.Hour)}}
 		}, "mounts", node.Warn, "/srv/m is not mounted, but still keeps ghcr.io/a/b:1", "ballast unmount /srv/m"},

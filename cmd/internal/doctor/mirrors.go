@@ -45,7 +45,7 @@ func (d *Doctor) mirrors(h *wire.Health) {
 			d.Fail(check, "repair its cache, or remove it from the configuration", "%s sent wrong bytes of models of %s, which has the right ones; it is not asked for them until %s",
 				m.Address, strings.Join(registries, ", "), m.Shunned[registries[0]].Format(time.DateTime))
 		case len(m.Resting) > 0:
-			d.Warn(check, "look whether it runs; it is asked again within a minute, and models come from the registry meanwhile", "%s, a mirror of %s, does not answer or is slow; last reason %s",
+			d.Warn(check, "check that it runs; it is asked again within a minute, and models come from the registry meanwhile", "%s, a mirror of %s, does not answer or is slow; last reason %s",
 				m.Address, strings.Join(slices.Sorted(maps.Keys(m.Resting)), ", "), m.Why())
 		default:
 			d.OK(check, "%s is used", m.Address)

@@ -131,7 +131,7 @@ func Parse(p []byte) (*Bundle, error) {
 	return out, nil
 }
 
-// Claim describes who says to have signed the bundle. Nothing of it is verified.
+// Claim describes who claims to have signed the bundle. Nothing of it is verified.
 func (b *Bundle) Claim() string {
 	if len(b.certificates) > 0 {
 		if c, err := x509.ParseCertificate(b.certificates[0]); err == nil {

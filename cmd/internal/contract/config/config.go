@@ -42,7 +42,7 @@ type Config struct {
 
 	Layout []Layout `toml:"layout,omitempty" comment:"The place of models in mounts, for programs that expect them in a directory. It changes the digest of the converted\nimage, so all nodes of a cluster need the same tables. Tables in a later file replace all of those in earlier files."`
 	Mirror []Mirror `toml:"mirror,omitempty" comment:"A program on the nodes of a cluster that passes blobs to others. Tables in a later file replace all of those in\nearlier files."`
-	Carton []Carton `toml:"carton,omitempty" comment:"A registry host whose references stand for cartons at URLs. Tables in a later file replace all of those in\nearlier files."`
+	Carton []Carton `toml:"carton,omitempty" comment:"A registry host whose references point to cartons at URLs. Tables in a later file replace all of those in\nearlier files."`
 }
 
 // Log configures what the daemon writes to stderr.

@@ -230,7 +230,7 @@ func (p *Plan) prove(ctx context.Context) error {
 		if len(worse) == 0 {
 			return nil
 		}
-		err = fmt.Errorf("containerd is not as well as before: %s", strings.Join(worse, "; "))
+		err = fmt.Errorf("containerd is not as healthy as before: %s", strings.Join(worse, "; "))
 		if slices.ContainsFunc(worse, func(s string) bool { return !strings.HasPrefix(s, "CRI: ") }) {
 			return fmt.Errorf("%w: %w", err, errHopeless)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/storetest"
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 )
 
 // TestTrimImages resolves more images than the limit: unused images of the host with the most images
@@ -66,4 +67,54 @@ func TestTrimImages(t *testing.T) {
 			t.Errorf("there are: the victim's %t, what is used %t, the older %t, the newer %t", there(victim), there(used), there(evil[0]), there(evil[1]))
 		}
 	})
+}
+
+// TestRemoveImages removes images with their files: at once, also those that have just arrived, but not what another
+// image has or a reference needs.
+func TestRemoveImages(t *testing.T) {
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	common, only, other, held := storetest.Random(1, 1<<20), storetest.Random(2, 1<<20), storetest.Random(3, 1<<20), storetest.Random(4, 1<<20)
+	has := func(p []byte) bool {
+		_, err := os.Stat(filepath.Join(s.ObjectsDir(), store.ObjectName(digest.FromBytes(p))))
+		return err == nil
+	}
+	add := func(name string, files ...[]byte) store.Image {
+		t.Helper()
+		b := storetest.NewBuilder(name)
+		for i, p := range files {
+			b.Raw(fmt.Sprint(i), p, 0o644)
+		}
+		manifest, err := s.PutBytes([]byte(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		im := store.Image{Manifest: manifest, Config: manifest, Table: b.Put(t, s), Refs: []string{"r.example/" + name + ":1"}}
+		if err := s.PutImage(im); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: storetest.From(storetest.NewFetcher(files...))}); err != nil {
+			t.Fatal(err)
+		}
+		return im
+	}
+	one, two, three := add("one", common, only), add("two", common, other), add("three", held)
+	if err := s.AddRef("snapshot/1", three.Table, time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	objects, bytes, err := s.RemoveImages([]store.Image{one, three})
+	if err != nil || objects < 2 || bytes < int64(len(only)) || bytes > int64(len(only))+1<<16 {
+		t.Errorf("%d objects of %d bytes were removed, %v", objects, bytes, err)
+	}
+	if has(only) || !has(common) || !has(other) || !has(held) {
+		t.Errorf("its own file: %v; of another image: %v, %v; of a reference: %v", has(only), has(common), has(other), has(held))
+	}
+	if left := s.Catalog.Images(); len(left) != 1 || left[0].Manifest != two.Manifest {
+		t.Errorf("images that are left: %+v", left)
+	}
+	if st, err := s.State(t.Context(), two.Table); err != nil || st.Incomplete() {
+		t.Errorf("the other image: %+v, %v", st, err)
+	}
+	if _, bytes, err = s.RemoveImages([]store.Image{two}); err != nil || has(common) || has(other) || !has(held) {
+		t.Errorf("the last image: %d bytes, %v", bytes, err)
+	}
 }

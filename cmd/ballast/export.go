@@ -304,7 +304,7 @@ func allowed(ctx context.Context, cl *wire.Client, ref remote.Ref, d wire.Detail
 		return err
 	}
 	if res.Origin != d.Origin.Digest {
-		return fmt.Errorf("the name stands for another model now; \"ballast prefetch %s\" downloads it: %w", ref, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("the name points to another model now; \"ballast prefetch %s\" downloads it: %w", ref, errdefs.ErrFailedPrecondition)
 	}
 	for _, r := range res.Results {
 		if r.Mode == string(signature.Enforce) && r.State != wire.SignatureAccepted {

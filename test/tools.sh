@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds containerd, ctr and the runc shim into .cache/tools/<version>/: the versions in containerd.txt with --all, otherwise
 # the newest. Each has the dependencies of its own go.mod, as its release does. .cache/tools/current points to the newest.
-# Builds runc, the version in programs.txt, into .cache/tools/runc/. A program that was built from the same source with the
+# Builds runc, the version in programs.txt, into .cache/tools/runc/; with --all, also Docker Engine and its command line into
+# .cache/tools/docker/. A program that was built from the same source with the
 # same flags is not built again.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -25,7 +26,8 @@ quick=("-gcflags=all=-N -l -dwarf=false")
 
 versions=$(grep -v '^#' containerd.txt)
 newest=$(awk 'END {print $2}' containerd.txt)
-if [ "${1:-}" != --all ]; then
+all=${1:-}
+if [ "$all" != --all ]; then
 	versions=$(tail -n 1 <<<"$versions")
 fi
 while read -r module version sum; do
@@ -49,3 +51,26 @@ build_runc() { # module version checksum ldflags
 read -r module version sum <<<"$(pinned programs.txt github.com/opencontainers/runc)"
 ldflags="-s -w -extldflags -static -X main.version=$version"
 stamped "$tools/runc/stamp" "$go $module $version $sum $ldflags seccomp" build_runc "$module" "$version" "$sum" "$ldflags"
+
+# The engine says the version of its command line: its module has numbers of its own.
+build_docker() { # module version checksum of the engine, the same of the command line
+	echo "tools.sh: building Docker Engine $2 and its command line $5" >&2
+	local dir copy version=${5%+*}
+	dir=$(module_dir "$1" "v$2" "$3")
+	go build -C "$dir" -mod=readonly -trimpath -ldflags "-s -w -X $1/dockerversion.Version=$version" -o "$tools/docker/" ./cmd/dockerd
+	dir=$(module_dir "$4" "v$5" "$6")
+	copy=$(mktemp -d)
+	cp -r "$dir/." "$copy"
+	chmod -R u+w "$copy"
+	mv "$copy/vendor.mod" "$copy/go.mod"
+	mv "$copy/vendor.sum" "$copy/go.sum"
+	go build -C "$copy" -mod=readonly -trimpath -ldflags "-s -w -X $4/cli/version.Version=$version" -o "$tools/docker/" ./cmd/docker
+	rm -rf "$copy"
+}
+
+if [ "$all" = --all ]; then
+	read -r engine version sum <<<"$(pinned programs.txt github.com/moby/moby/v2)"
+	read -r cli cli_version cli_sum <<<"$(pinned programs.txt github.com/docker/cli)"
+	stamped "$tools/docker/stamp" "$go $engine $version $sum $cli $cli_version $cli_sum" \
+		build_docker "$engine" "$version" "$sum" "$cli" "$cli_version" "$cli_sum"
+fi

@@ -44,6 +44,9 @@ the registry of an image that the node needs to recover: the sandbox image in co
 those in --image, unless the image is named by digest, or is on the node and pinned. --open asks a registry
 directly again; it needs neither ballastd nor a restart.
 
+--docker is for Docker Engine 29 and later: ballast is then the storage driver of all its images and containers,
+and those of the former one are not listed until ballast is removed.
+
 With --host, the node is another root directory, as in a pod that mounts that of its machine; systemctl runs
 in that root. Without systemd, --no-service leaves it to you to run ballastd, for example in a pod.`,
 		Example: "  ballast setup --registry registry.ollama.ai --dry-run\n  ballast setup --host /host --no-service --runtime-handler ballast --image registry.example/ballast:1\n  ballast setup --remove",
@@ -57,6 +60,7 @@ in that root. Without systemd, --no-service leaves it to you to run ballastd, fo
 	f.StringVar(&o.RuntimeHandler, "runtime-handler", "", "use ballast only for pods of this runtime handler (default: for all pods)")
 	f.StringSliceVar(&o.Like, "like", nil, likeUsage)
 	f.BoolVar(&o.SnapshotterOnly, "snapshotter-only", false, "configure nothing for Kubernetes")
+	f.BoolVar(&o.Docker, "docker", false, "make ballast the storage driver of Docker Engine, which is restarted (the first time with --snapshotter-only, unless --runtime-handler is given)")
 	f.StringSliceVar(&o.Images, "image", nil, "images that the node needs to recover, such as those of ballastd's pod and of the network")
 	f.StringVar(&o.BinDir, "bin-dir", setup.DefaultBinDir, "directory to copy the programs to; those of a package stay where they are")
 	f.StringVar(&o.settings, "settings", "", "directory with *.toml files to copy to /etc/ballast/conf.d of the node")
@@ -154,6 +158,7 @@ func (o *setupFlags) recall(cmd *cobra.Command) error {
 		"runtime-handler":    func() { o.RuntimeHandler = last.RuntimeHandler },
 		"like":               func() { o.Like = last.Like },
 		"snapshotter-only":   func() { o.SnapshotterOnly = last.SnapshotterOnly },
+		"docker":             func() { o.Docker = last.Docker },
 		"containerd-version": func() { o.ContainerdVersion = last.ContainerdVersion },
 		"image":              func() { o.Images = last.Images },
 		"settings":           func() { o.Settings = last.Settings },
@@ -164,6 +169,9 @@ func (o *setupFlags) recall(cmd *cobra.Command) error {
 		if !cmd.Flags().Changed(flag) {
 			keep()
 		}
+	}
+	if given := cmd.Flags().Changed; o.Docker && !given("runtime-handler") && !given("snapshotter-only") && setup.Fresh(o.Host) {
+		o.SnapshotterOnly = true
 	}
 	if cmd.Flags().Changed("env") {
 		if o.Values, err = config.Variables(o.Env); err != nil {

@@ -229,7 +229,7 @@ func (m *machine) calls() []string {
 }
 
 // tree returns the files below the directories that a setup changes, with their modes and the content
-// of small files, except those that containerd writes.
+// of small files, except those that containerd and Docker write.
 func (m *machine) tree() map[string]string {
 	m.t.Helper()
 	found := map[string]string{}
@@ -241,7 +241,7 @@ func (m *machine) tree() map[string]string {
 			if p == filepath.Dir(machineSettings) || p == machineSettings { // made by the test
 				return nil
 			}
-			if p == "/var/lib/containerd" || p == "/run/containerd" || p == "/run/systemd" || p == "/run/k3s" || strings.HasSuffix(p, "/agent/containerd") {
+			if slices.Contains([]string{"/var/lib/containerd", "/run/containerd", "/var/lib/docker", "/run/docker", "/run/systemd", "/run/k3s"}, p) || strings.HasSuffix(p, "/agent/containerd") {
 				return filepath.SkipDir
 			}
 			info, err := d.Info()

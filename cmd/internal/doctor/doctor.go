@@ -45,6 +45,8 @@ type Doctor struct {
 	// ProbeUsers returns why mounts of a directory cannot be id-mapped, or nil.
 	ProbeUsers func(dir string) error
 
+	forDocker bool // Docker Engine has ballast, or is to have it
+
 	node.Findings
 }
 
@@ -71,6 +73,7 @@ func (d *Doctor) Run(ctx context.Context) node.Findings {
 	d.snapshots(health)
 	d.space(health)
 	d.containerd(ctx)
+	d.docker(ctx)
 	d.environment(ctx, health)
 	if writes {
 		d.users(ctx, health)

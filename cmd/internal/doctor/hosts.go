@@ -14,6 +14,7 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 	"github.com/ballast-dev/ballast/cmd/internal/door/hostsfile"
+	"github.com/ballast-dev/ballast/cmd/internal/installer/node"
 	"github.com/ballast-dev/ballast/cmd/internal/installer/setup"
 	"github.com/ballast-dev/ballast/cmd/internal/installer/snippet"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
@@ -34,6 +35,9 @@ func (d *Doctor) hosts(ctx context.Context, h *wire.Health) {
 		dirs = c.HostsDirs()
 	}
 	dirs = append(dirs, d.HostsDirs...)
+	if d.forDocker {
+		dirs = append(dirs, node.DockerHostsDir)
+	}
 	var through, closed, open []string // registries
 	bad := false
 	dirs = distinct(dirs)
@@ -81,7 +85,7 @@ func (d *Doctor) hosts(ctx context.Context, h *wire.Health) {
 		}
 		d.Warn(check, fix, "no hosts.toml in %s uses the facade at %s, so models of all registries arrive unconverted", cmp.Or(strings.Join(dirs, ", "), "any directory"), d.Config.Facade.Listen)
 	default:
-		d.OK(check, "tags resolve only through the facade: %s", strings.Join(through, ", "))
+		d.OK(check, "tags resolve only through the facade: %s", strings.Join(distinct(through), ", "))
 	}
 }
 

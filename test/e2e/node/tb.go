@@ -121,6 +121,11 @@ func ToolOf(t TB, version, name string) string {
 // Runc returns the path of runc, as built by make tools.
 func Runc(t TB) string { return built(t, ".cache/tools/runc/runc", "make tools") }
 
+// Docker returns the path of dockerd or docker, as built by make tools-all.
+func Docker(t TB, name string) string {
+	return built(t, filepath.Join(".cache/tools/docker", name), "make tools-all")
+}
+
 func built(t TB, name, how string) string {
 	t.Helper()
 	if repository == "" {

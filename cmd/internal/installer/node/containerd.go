@@ -124,18 +124,19 @@ func (c *Containerd) Sandbox() string {
 	return cmp.Or(s, c.Version.Sandbox())
 }
 
-// The directories of hosts.toml files of CRI, unless it is told others.
+// DockerHostsDir is the directory of hosts.toml files of Docker Engine.
+// https://github.com/moby/moby/blob/docker-v29.0.0/daemon/hosts.go
+const DockerHostsDir = "/etc/docker/certs.d"
+
+// The directories of hosts.toml files of CRI, unless it is told others, are this one and Docker's.
 // https://github.com/containerd/containerd/blob/v2.4.2/plugins/cri/images/plugin.go
-const (
-	defaultHostsDir = "/etc/containerd/certs.d"
-	dockerHostsDir  = "/etc/docker/certs.d"
-)
+const defaultHostsDir = "/etc/containerd/certs.d"
 
 // HostsDirs returns the directories of hosts.toml files that CRI uses.
 func (c *Containerd) HostsDirs() []string {
 	v, _ := c.Setting(containerdversion.PluginImages, "registry", "config_path").(string)
 	if v == "" && c.Version.ConfigPathIsList() && len(c.Registry("mirrors")) == 0 {
-		return []string{defaultHostsDir, dockerHostsDir}
+		return []string{defaultHostsDir, DockerHostsDir}
 	}
 	return filepath.SplitList(v)
 }

@@ -113,6 +113,9 @@ func (p *Plan) do(ctx context.Context, s Step) error {
 	case Wait:
 		return p.wait(ctx)
 	case Restart:
+		if s.Target == dockerService {
+			return p.proveDocker(ctx)
+		}
 		return p.prove(ctx)
 	case Enable, Disable, Start, Unmount:
 		return p.service(ctx, s)

@@ -42,7 +42,7 @@ func (b *builder) registries() error {
 	}
 	from := len(b.plan.Steps)
 	for _, r := range open { // before _default is closed
-		text, err := b.openHosts(r)
+		text, err := b.openHosts(r, b.hostsFile(r))
 		if err != nil {
 			return err
 		}
@@ -51,8 +51,10 @@ func (b *builder) registries() error {
 		}
 	}
 	for _, r := range closed {
-		if err := b.closeRegistry(hosts, r, later); err != nil {
-			return err
+		for _, p := range b.hostsFiles(r) {
+			if err := b.closeRegistry(hosts, r, p, later); err != nil {
+				return err
+			}
 		}
 	}
 	if err := b.list(closed, from); err != nil {
@@ -61,9 +63,8 @@ func (b *builder) registries() error {
 	return b.stale(noGroup)
 }
 
-// closeRegistry adds the hosts.toml of a registry.
-func (b *builder) closeRegistry(hosts snippet.Hosts, registry string, later bool) error {
-	p := b.hostsFile(registry)
+// closeRegistry adds the hosts.toml at a path of a registry.
+func (b *builder) closeRegistry(hosts snippet.Hosts, registry, p string, later bool) error {
 	if later {
 		if f, ours := b.old[p]; ours {
 			b.files[p] = f

@@ -14,8 +14,8 @@
 // images, and a second run executes the remaining steps:
 //
 //	set up    programs, settings, units → the daemon answers, its keys are there
-//	          → drop-in, import → containerd restarts → hosts.toml → the list of these files
-//	remove    the list → hosts.toml → images → drop-in, import → containerd restarts → the daemon ends
+//	          → drop-in, import → containerd restarts → hosts.toml → the list of these files → Docker
+//	remove    Docker → the list → hosts.toml → images → drop-in, import → containerd restarts → the daemon ends
 //	          → units, models, settings, programs, record
 //
 // Every file is replaced by a rename.
@@ -77,6 +77,12 @@
 //
 // The proxies of containerd become those of ballastd, in /etc/default/ballastd, which follows them until others edit
 // it.
+//
+// # Docker
+//
+// Docker has one storage driver for all images and containers, and hosts.toml files of its own. Its settings are edited
+// last and undone first: it does not start with a storage driver that containerd does not have. They are written again
+// as data, because JSON has no comments; where others have edited them since, only our keys are taken back.
 //
 // # Certificates and mirrors
 //

@@ -98,9 +98,9 @@ func (v *view) hasHosts(registry string) bool {
 	return v.Exists(p)
 }
 
-// openHosts returns the hosts.toml of a registry that is used without ballastd.
-func (v *view) openHosts(registry string) ([]byte, error) {
-	names, err := v.List(filepath.Dir(v.hostsFile(registry)))
+// openHosts returns the hosts.toml at a path of a registry that is used without ballastd.
+func (v *view) openHosts(registry, p string) ([]byte, error) {
+	names, err := v.List(filepath.Dir(p))
 	if err != nil {
 		return nil, err
 	}

@@ -22,6 +22,7 @@ type view struct {
 	kept     versions // of files of others
 	main     string   // the text of containerd's configuration file, "" if there is none
 	hostsDir string   // of hosts.toml files
+	docker   bool     // Docker has ballast, or gets it
 	running  running
 
 	unreadable error // why View.Containerd is missing
@@ -108,6 +109,7 @@ func look(ctx context.Context, o *Options) (*view, error) {
 			v.hostsDir = dirs[0]
 		}
 	}
+	v.docker = v.record != nil && v.record.Options.Docker
 	v.ask(ctx)
 	return v, nil
 }
@@ -202,4 +204,14 @@ func (v *view) named() ([]string, error) {
 // hostsFile returns the path of the hosts.toml of a registry.
 func (v *view) hostsFile(registry string) string {
 	return filepath.Join(snippet.Dir(v.hostsDir, registry, v.IsDir), "hosts.toml")
+}
+
+// hostsFiles returns the paths of the hosts.toml of a registry: that of containerd, and that of Docker if it has
+// ballast.
+func (v *view) hostsFiles(registry string) []string {
+	files := []string{v.hostsFile(registry)}
+	if v.docker && v.hostsDir != node.DockerHostsDir {
+		files = append(files, filepath.Join(snippet.Dir(node.DockerHostsDir, registry, v.IsDir), "hosts.toml"))
+	}
+	return files
 }

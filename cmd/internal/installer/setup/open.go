@@ -33,15 +33,16 @@ func NewOpen(ctx context.Context, o Options, registries []string) (*Plan, error)
 	b := v.builder(&o, "")
 	b.old, b.files = r.Files, maps.Clone(r.Files)
 	for _, name := range sorted(registries) {
-		p := v.hostsFile(name)
 		left := slices.DeleteFunc(slices.Clone(closed), func(s string) bool { return s == name })
 		if name != snippet.DefaultRegistry && slices.Contains(left, snippet.DefaultRegistry) { // or would become effective
-			text, err := b.openHosts(name)
-			if err != nil {
-				return nil, err
-			}
-			if err := b.want(p, text, 0o644, noGroup, name+" is asked directly"); err != nil {
-				return nil, err
+			for _, p := range v.hostsFiles(name) {
+				text, err := b.openHosts(name, p)
+				if err != nil {
+					return nil, err
+				}
+				if err := b.want(p, text, 0o644, noGroup, name+" is asked directly"); err != nil {
+					return nil, err
+				}
 			}
 			continue
 		}
@@ -49,10 +50,12 @@ func NewOpen(ctx context.Context, o Options, registries []string) (*Plan, error)
 			b.note("%s is open already", name)
 			continue
 		}
-		if _, ours := b.old[p]; !ours {
-			return nil, fmt.Errorf("%s was not written by setup: edit or remove it yourself: %w", p, errdefs.ErrFailedPrecondition)
+		for _, p := range v.hostsFiles(name) {
+			if _, ours := b.old[p]; !ours {
+				return nil, fmt.Errorf("%s was not written by setup: edit or remove it yourself: %w", p, errdefs.ErrFailedPrecondition)
+			}
+			delete(b.files, p)
 		}
-		delete(b.files, p)
 		b.note("models of %s arrive unconverted until you close it again: ballast setup --registry %s", name, name)
 	}
 	left := slices.DeleteFunc(slices.Clone(r.Options.Registries), func(s string) bool { return slices.Contains(registries, s) })

@@ -68,6 +68,7 @@ func planOf(ctx context.Context, v *view, o *Options, programs string) (*Plan, e
 	if v.record != nil && v.record.Removing {
 		return nil, fmt.Errorf("a removal was not completed: run ballast setup --remove to complete it: %w", errdefs.ErrFailedPrecondition)
 	}
+	v.docker = o.Docker
 	b := v.builder(o, programs)
 	if v.record != nil {
 		b.old = v.record.Files
@@ -109,7 +110,7 @@ func (b *builder) build(ctx context.Context) (*Plan, error) {
 		b.note("%s: not of ballast, in its directories; stays when ballast is removed", strings.Join(others, ", "))
 	}
 	environment := func() error { return b.environment(ctx) }
-	for _, f := range []func() error{b.settings, environment, b.daemon, b.containerd, b.registries} {
+	for _, f := range []func() error{b.settings, environment, b.daemon, b.containerd, b.registries, b.docker} {
 		if err := f(); err != nil {
 			return nil, err
 		}
@@ -147,7 +148,7 @@ type builder struct {
 	theirs   *node.Containerd // the configuration of containerd without our drop-in
 	beside   *node.Containerd // the same with the files that our import brings in
 	block    string           // our part of the template of containerd's configuration, if that is how it is added
-	dirty    [3]bool          // by group: files change
+	dirty    [groups]bool     // by group: files change
 	fixing   bool             // edited files stay
 }
 
@@ -232,7 +233,7 @@ func (b *builder) ours(p string, d digest.Digest) bool {
 // the file has again when it is removed.
 func (b *builder) put(s Step, have digest.Digest, theirs bool) {
 	f, known := b.old[s.Target]
-	f.Import, f.Block, f.given = "", false, true
+	f.Import, f.Block, f.Docker, f.given = "", false, false, true
 	f.Wrote = append(slices.DeleteFunc(slices.Clone(f.Wrote), func(d digest.Digest) bool { return d == s.digest }), s.digest)
 	if theirs {
 		b.kept.add(s.Target, have)
@@ -259,7 +260,7 @@ func (b *builder) edit(p, old, data string, g group, why string, part file) erro
 	_, known := b.old[p]
 	b.put(s, have, have != "" && have != s.digest && !known)
 	f := b.files[p]
-	f.Import, f.Block = part.Import, part.Block
+	f.Import, f.Block, f.Docker = part.Import, part.Block, part.Docker
 	b.files[p] = f
 	return nil
 }
@@ -390,6 +391,8 @@ func groupOf(p string) group {
 	switch {
 	case filepath.Base(p) == "hosts.toml", p == closedConfig:
 		return noGroup
+	case p == dockerConfig:
+		return dockerGroup
 	case filepath.Dir(p) == unitDir, filepath.Base(p) == "ballast", filepath.Base(p) == "ballastd", filepath.Dir(p) == settingsDir, p == environmentFile:
 		return daemonGroup
 	}

@@ -54,9 +54,13 @@ type file struct {
 	Was    digest.Digest   `json:"was,omitempty"`    // the version of others that it has replaced, which is kept
 	Import string          `json:"import,omitempty"` // only this import was added
 	Block  bool            `json:"block,omitempty"`  // only our block was added
+	Docker bool            `json:"docker,omitempty"` // only our settings of Docker were added
 
 	given bool // the plan gives the file the last content, unless it has it
 }
+
+// ofOthers reports whether only a part of the file is ours.
+func (f file) ofOthers() bool { return f.Import != "" || f.Block || f.Docker }
 
 // wrote reports whether setup wrote the content with a digest.
 func (f file) wrote(d digest.Digest) bool { return slices.Contains(f.Wrote, d) }
@@ -136,6 +140,9 @@ func (b *builder) finish() {
 	}
 	if b.dirty[containerdGroup] || b.pending(pendingContainerd) {
 		next.Pending = append(next.Pending, pendingContainerd)
+	}
+	if b.dirty[dockerGroup] || b.pending(pendingDocker) {
+		next.Pending = append(next.Pending, pendingDocker)
 	}
 	next.Pending = sorted(next.Pending)
 	b.plan.next, b.plan.done = next, done

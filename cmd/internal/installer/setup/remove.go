@@ -51,6 +51,9 @@ func NewRemoval(ctx context.Context, o Options) (*Plan, error) {
 	}
 	next := *found
 	next.Removing, next.Pending = true, sorted(append(slices.Clone(found.Pending), pendingContainerd))
+	if found.Options.Docker {
+		next.Pending = sorted(append(next.Pending, pendingDocker))
+	}
 	b.plan.next = next
 	if err := b.remove(ctx, found, busy); err != nil {
 		return nil, err
@@ -62,7 +65,7 @@ func NewRemoval(ctx context.Context, o Options) (*Plan, error) {
 
 // remove adds all steps.
 func (b *builder) remove(ctx context.Context, found *record, busy []string) error {
-	var hosts, containerd, units, rest []string
+	var hosts, containerd, units, docker, rest []string
 	for _, p := range slices.Sorted(maps.Keys(found.Files)) {
 		switch g := groupOf(p); {
 		case filepath.Dir(p) == unitDir:
@@ -71,9 +74,17 @@ func (b *builder) remove(ctx context.Context, found *record, busy []string) erro
 			hosts = append(hosts, p) // the list of them comes first
 		case g == containerdGroup:
 			containerd = append(containerd, p)
+		case g == dockerGroup:
+			docker = append(docker, p)
 		default:
 			rest = append(rest, p) // settings, then programs
 		}
+	}
+	if err := b.undoAll(docker, dockerGroup, "Docker has its former storage driver"); err != nil {
+		return err
+	}
+	if b.dirty[dockerGroup] || found.Removing && slices.Contains(found.Pending, pendingDocker) {
+		b.restartDocker(false, "it lists the images and containers of its former storage driver")
 	}
 	if err := b.undoAll(hosts, noGroup, "the registry is asked directly"); err != nil {
 		return err
@@ -198,7 +209,7 @@ func (b *builder) undo(p string, f file) ([]Step, error) {
 		return nil, err
 	case now == "" || now == f.Was:
 		return nil, nil
-	case f.Import != "" || f.Block:
+	case f.ofOthers():
 		return b.undoPart(p, f)
 	case f.wrote(now) && f.Was == "":
 		return []Step{{Action: Remove, Target: p}}, nil
@@ -254,6 +265,13 @@ func (b *builder) undoPart(p string, f file) ([]Step, error) {
 			return nil, fmt.Errorf("%s: %w; take %q out of its imports by hand", p, err, f.Import)
 		}
 		whole, err := withImport(before, versionLine.FindString(text), f.Import)
+		alone = err == nil && text == whole
+	}
+	if f.Docker {
+		if fresh, err = withoutDocker(text, before); err != nil {
+			return nil, err
+		}
+		whole, err := withDocker(before)
 		alone = err == nil && text == whole
 	}
 	switch {

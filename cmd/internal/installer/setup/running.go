@@ -11,9 +11,11 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 	"github.com/ballast-dev/ballast/cmd/internal/host/ctrd"
+	"github.com/ballast-dev/ballast/cmd/internal/installer/node"
 	"github.com/ballast-dev/ballast/cmd/internal/installer/snippet"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
@@ -33,6 +35,9 @@ type running struct {
 	daemon bool // ballastd answers
 	loaded bool // containerd has ballast's snapshotter
 
+	docker *node.Docker // nil: it does not answer, and why says why
+	why    error
+
 	pinned map[string]bool // images of Kubernetes that the kubelet does not remove
 	used   []string        // images used by Kubernetes containers
 }
@@ -43,6 +48,7 @@ func (v *view) ask(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, ctrd.AskTimeout)
 	defer cancel()
 	v.running = running{daemon: v.daemonAnswers(ctx), pinned: map[string]bool{}}
+	v.running.docker, v.running.why = v.Docker(ctx)
 	if v.State == nil {
 		return
 	}
@@ -103,13 +109,32 @@ func (v *view) users(ctx context.Context) ([]string, error) {
 				found = append(found, ns+"/"+is.ID)
 			}
 		}
-		return nameHeld(ctx, c, ns, found)
+		err = eachDocker(ctx, c, func(id string) {
+			found = append(found, fmt.Sprintf("%s/%s (docker rm; what Docker has lost: ctr -n %[1]s leases rm --sync %[2]s)", ns, id))
+		})
+		return errors.Join(err, nameHeld(ctx, c, ns, found))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list the containers that use ballast: %w", err)
 	}
 	return sorted(found), nil
 }
+
+// eachDocker calls f for the snapshots in the namespace of ctx of containers of Docker, also of those that are
+// stopped, and of their image mounts: Docker holds each by a lease of the same name, and has no record of them in
+// containerd.
+func eachDocker(ctx context.Context, c *ctrd.Client, f func(key string)) error {
+	every := func(string) bool { return true }
+	return c.EachLease(ctx, snippet.Snapshotter, every, func(l leases.Lease, held []leases.Resource) error {
+		if slices.ContainsFunc(held, func(r leases.Resource) bool { return r.ID == l.ID }) {
+			f(l.ID)
+		}
+		return nil
+	})
+}
+
+// dockerHas reports whether Docker runs, with ballast as its storage driver.
+func (r *running) dockerHas() bool { return r.docker != nil && r.docker.Driver == snippet.Snapshotter }
 
 // mounted returns the mount points on the host that show files of the daemon's root elsewhere: those of
 // containers, which outlive containerd, of image volumes and of people.
@@ -304,6 +329,9 @@ func releaseSnapshots(ctx context.Context, c *ctrd.Client) error {
 		if is.Snapshotter == snippet.Snapshotter {
 			keep[is.SnapshotKey] = true
 		}
+	}
+	if err := eachDocker(ctx, c, func(key string) { keep[key] = true }); err != nil {
+		return err
 	}
 	all := c.Snapshots(snippet.Snapshotter)
 	children := map[string][]string{}

@@ -32,6 +32,9 @@ type Options struct {
 	// snapshotter themselves.
 	SnapshotterOnly bool `json:"snapshotterOnly,omitempty"`
 
+	// Docker makes ballast the storage driver of Docker Engine, for all its images and containers.
+	Docker bool `json:"docker,omitempty"`
+
 	// NoService installs no unit: the daemon runs elsewhere, for example in a pod.
 	NoService bool `json:"noService,omitempty"`
 
@@ -104,7 +107,7 @@ const (
 	Disable Action = "disable" // units, and stop them
 	Start   Action = "start"   // or restart the daemon
 	Wait    Action = "wait"    // until the daemon answers and has created its keys
-	Restart Action = "restart" // containerd
+	Restart Action = "restart" // containerd or Docker
 	Unmount Action = "unmount" // the mount left by the daemon
 	Chmod   Action = "chmod"   // remove permissions of other users
 	Undo    Action = "undo"    // a run that failed
@@ -130,6 +133,8 @@ const (
 	noGroup         group = iota
 	daemonGroup           // ballastd is restarted
 	containerdGroup       // containerd is restarted
+	dockerGroup           // Docker is restarted
+	groups                // how many there are
 )
 
 // A Plan is a list of steps for a host, in an order in which a crash at any point leaves a node
@@ -145,7 +150,7 @@ type Plan struct {
 	// inside, in YAML.
 	Manifest string `json:"manifest,omitempty"`
 
-	// Pending are actions that are left to do after the plan: the restart of containerd or
+	// Pending are actions that are left to do after the plan: the restart of containerd, Docker or
 	// ballastd.
 	Pending []string `json:"pending,omitempty"`
 
@@ -158,6 +163,7 @@ type Plan struct {
 const (
 	pendingDaemon     = "ballastd"
 	pendingContainerd = "containerd"
+	pendingDocker     = "docker"
 )
 
 func (o *Options) complete() {

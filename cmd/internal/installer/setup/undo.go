@@ -28,6 +28,9 @@ type run struct {
 	// Dirs are the directories that the run makes, sorted.
 	Dirs []string `json:"dirs,omitempty"`
 
+	// Docker means that Docker ran.
+	Docker bool `json:"docker,omitempty"`
+
 	// Daemon means that ballastd ran, and Enabled has its units that started at boot.
 	Daemon  bool     `json:"daemon,omitempty"`
 	Enabled []string `json:"enabled,omitempty"`
@@ -41,7 +44,7 @@ type run struct {
 
 // newRun returns a run that has changed nothing.
 func (v *view) newRun() *run {
-	r := &run{Old: v.record, Files: map[string]digest.Digest{}, Puts: versions{}, Daemon: v.running.daemon}
+	r := &run{Old: v.record, Files: map[string]digest.Digest{}, Puts: versions{}, Daemon: v.running.daemon, Docker: v.running.docker != nil}
 	r.Enabled = slices.DeleteFunc(v.installed(), func(u string) bool { return !v.Exists(wantsLink(u)) })
 	if v.State != nil {
 		well := v.State.Health()
@@ -103,7 +106,7 @@ func (p *Plan) putBack(path string) (changed bool, err error) {
 		return false, nil
 	case was == "":
 		return true, h.remove(path)
-	case now != "" && (f.Import != "" || f.Block): // a file of others, who may have changed its mode
+	case now != "" && f.ofOthers(): // a file of others, who may have changed its mode
 		return true, h.back(path, was, path)
 	default:
 		return true, h.back(path, was, kept(path, was))
@@ -124,8 +127,12 @@ func (p *Plan) undo(ctx context.Context, why string) error {
 	if p.next.Removing {
 		slices.Reverse(paths) // the list of hosts.toml files comes back after them
 	}
-	var changed [3]bool
-	for _, g := range []group{noGroup, containerdGroup, daemonGroup} {
+	order := []group{dockerGroup, noGroup, containerdGroup, daemonGroup}
+	if p.next.Removing { // Docker gets ballast back when it is there
+		order = append(order[1:], dockerGroup)
+	}
+	var changed [groups]bool
+	for _, g := range order {
 		if g == daemonGroup {
 			fresh := slices.DeleteFunc(p.view.installed(), func(u string) bool {
 				was, changed := r.Files[filepath.Join(unitDir, u)]
@@ -144,6 +151,11 @@ func (p *Plan) undo(ctx context.Context, why string) error {
 				return fmt.Errorf("restore %s: %w", path, err)
 			}
 			changed[g] = changed[g] || done
+		}
+		if g == dockerGroup && changed[g] && r.Docker && slices.Contains(p.next.Pending, pendingDocker) && p.view.Systemd {
+			if err := p.systemctl(ctx, "restart", dockerService); err != nil {
+				return fmt.Errorf("dockerd does not start with its old storage driver; see journalctl -u %s: %w", dockerService, err)
+			}
 		}
 		if g == containerdGroup && slices.Contains(p.next.Pending, pendingContainerd) && r.Well != nil && p.view.Systemd {
 			if err := p.restart(ctx); err != nil {

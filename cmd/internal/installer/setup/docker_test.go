@@ -1,0 +1,214 @@
+package setup
+
+import (
+	"encoding/json"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestDockerSettings gives Docker ballast beside settings of others, and takes it away: byte by byte where nobody has
+// edited its file since, and otherwise with what was added.
+func TestDockerSettings(t *testing.T) {
+	const theirs = "{\"log-driver\": \"local\",\n  \"storage-driver\": \"overlayfs\", \"features\": {\"cdi\": true}, \"max-download-attempts\": 12345678901234567890}\n"
+	const ours = `{
+  "features": {
+    "cdi": true,
+    "containerd-snapshotter": true
+  },
+  "log-driver": "local",
+  "max-download-attempts": 12345678901234567890,
+  "storage-driver": "ballast"
+}
+`
+	o := Options{Docker: true, SnapshotterOnly: true, Registries: []string{"registry.ollama.ai"}}
+	for _, tt := range []struct{ name, before, edited, after string }{
+		{"no file", "", "", ""},
+		{"an empty file", "\n", "", "\n"},
+		{"settings of others", theirs, "", theirs},
+		{"edited since", theirs, strings.Replace(ours, `"local"`, `"none"`, 1), strings.NewReplacer(`"local"`, `"none"`, `"ballast"`, `"overlayfs"`, ",\n    \"containerd-snapshotter\": true", "").Replace(ours)},
+		{"made by setup, edited since", "", `{"features": {"containerd-snapshotter": true}, "storage-driver": "ballast", "debug": true}`, "{\n  \"debug\": true\n}\n"},
+		{"another driver since", theirs, `{"storage-driver": "native", "features": {"containerd-snapshotter": true}}`, "{\n  \"features\": {},\n  \"storage-driver\": \"native\"\n}\n"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRoot(t, "docker")
+			r.keys()
+			r.ok(os.MkdirAll(filepath.Join(r.dir, "etc/docker"), 0o755))
+			if tt.before != "" {
+				r.write(dockerConfig, tt.before)
+			}
+			p, err := r.plan(o)
+			r.ok(err)
+			steps := r.apply(p)
+			for _, want := range []string{"write /etc/docker/certs.d/registry.ollama.ai/hosts.toml", "write /etc/containerd/certs.d/registry.ollama.ai/hosts.toml", "write " + dockerConfig} {
+				if !slices.Contains(steps, want) {
+					t.Errorf("%q is not in %q", want, steps)
+				}
+			}
+			if steps[len(steps)-1] != "write "+dockerConfig || !slices.Contains(p.Pending, pendingDocker) {
+				t.Errorf("Docker is not the last: %q, pending %q", steps, p.Pending)
+			}
+			if tt.before == theirs {
+				if d := cmp.Diff(r.read(dockerConfig), ours); d != "" {
+					t.Errorf("settings (-got +want):\n%s", d)
+				}
+			}
+			if tt.edited != "" {
+				r.write(dockerConfig, tt.edited)
+			} else if again := r.set(o); again != nil {
+				t.Errorf("a second run: %q", again)
+			}
+			if got := r.read("etc/docker/certs.d/registry.ollama.ai/hosts.toml"); got != r.read("etc/containerd/certs.d/registry.ollama.ai/hosts.toml") {
+				t.Errorf("hosts.toml of Docker:\n%s", got)
+			}
+			gone, err := NewRemoval(t.Context(), Options{Host: r.dir})
+			r.ok(err)
+			if slices.ContainsFunc(gone.Steps, func(s Step) bool { return s.Target == dockerService }) {
+				t.Errorf("a Docker that does not run, or is not installed any more, is restarted: %v", gone.Steps)
+			}
+			gone, err = NewRemoval(t.Context(), Options{Host: r.dir, NoRestart: true})
+			r.ok(err)
+			if s := gone.Steps[0]; s.Target != dockerConfig {
+				t.Errorf("Docker is not the first: %v", s)
+			}
+			r.apply(gone)
+			switch got, err := os.ReadFile(filepath.Join(r.dir, dockerConfig)); {
+			case tt.after == "":
+				if !os.IsNotExist(err) {
+					t.Errorf("left: %s, %v", got, err)
+				}
+			case err != nil || string(got) != tt.after:
+				t.Errorf("got %s, want %s, %v", got, tt.after, err)
+			}
+			if _, err := os.Stat(filepath.Join(r.dir, "etc/docker/certs.d")); !os.IsNotExist(err) {
+				t.Errorf("hosts.toml files of Docker are left: %v", err)
+			}
+		})
+	}
+}
+
+// TestDockerOpened opens and closes a registry of Docker, and gives Docker its former storage driver without a removal.
+func TestDockerOpened(t *testing.T) {
+	const hosts = "etc/docker/certs.d/ghcr.io/hosts.toml"
+	r := newRoot(t, "docker")
+	r.keys()
+	o := Options{Docker: true, SnapshotterOnly: true, Registries: []string{"ghcr.io"}}
+	r.set(o)
+	p, err := NewOpen(t.Context(), Options{Host: r.dir}, o.Registries)
+	r.ok(err)
+	r.apply(p)
+	if _, err := os.Stat(filepath.Join(r.dir, hosts)); !os.IsNotExist(err) {
+		t.Errorf("ghcr.io is not open: %v", err)
+	}
+	r.set(o)
+	r.read(hosts)
+	o.Docker = false
+	p, err = r.plan(o)
+	r.ok(err)
+	r.apply(p)
+	for _, f := range []string{hosts, dockerConfig} {
+		if _, err := os.Stat(filepath.Join(r.dir, f)); !os.IsNotExist(err) {
+			t.Errorf("%s is left: %v", f, err)
+		}
+	}
+	if !slices.Contains(p.Pending, pendingDocker) {
+		t.Errorf("Docker is not restarted: %q", p.Pending)
+	}
+
+	// A Docker that has ballast is not restarted for its settings, and keeps ballast while it has containers.
+	r.docker(map[string]any{"ServerVersion": "29.7.2", "Driver": "ballast", "Containers": 1})
+	o.Docker = true
+	if p, err = r.plan(o); err != nil || slices.Contains(p.Pending, pendingDocker) {
+		t.Errorf("a Docker that has ballast: %v, pending %q", err, p.Pending)
+	}
+	r.apply(p)
+	o.Docker = false
+	_, err = r.plan(o)
+	wantError(t, err, errdefs.IsFailedPrecondition, "1 containers of Docker use ballast")
+}
+
+// TestDockerConflicts refuses a Docker that cannot have ballast, and one with settings of others that would be
+// replaced.
+func TestDockerConflicts(t *testing.T) {
+	running := func(change func(map[string]any)) map[string]any {
+		is := map[string]any{
+			"ServerVersion": "29.7.2", "Driver": "overlayfs", "DriverStatus": [][]string{{"driver-type", "io.containerd.snapshotter.v1"}},
+			"Containerd": map[string]string{"Address": "/run/containerd/containerd.sock"},
+		}
+		change(is)
+		return is
+	}
+	for _, tt := range []struct {
+		name, settings string
+		is             map[string]any
+		restart, force bool // whether --force helps
+		words          string
+	}{
+		{"no JSON", "{", nil, false, false, "no JSON object"},
+		{"no object", "null", nil, false, false, "no JSON object"},
+		{"a graph driver", `{"storage-driver": "overlay2"}`, nil, false, true, `storage-driver = "overlay2"`},
+		{"images of Docker's own", `{"features": {"containerd-snapshotter": false}}`, nil, false, true, "containerd-snapshotter = false"},
+		{"user namespaces", `{"userns-remap": "default"}`, nil, false, false, "userns-remap"},
+		{"another containerd", `{"containerd": "/run/other.sock"}`, nil, false, false, "/run/other.sock"},
+		{"it does not run", "", nil, true, false, "start Docker first"},
+		{"an older one", "", running(func(is map[string]any) { is["ServerVersion"] = "28.5.2" }), false, false, "28.5.2 is too old"},
+		{"a containerd of its own", "", running(func(is map[string]any) { is["Containerd"] = map[string]string{"Address": "/run/docker/c.sock"} }), false, false, "/run/docker/c.sock"},
+		{"containers", "", running(func(is map[string]any) { is["ContainersRunning"] = 2 }), true, true, "2 containers run in Docker"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRoot(t, "docker")
+			r.keys()
+			r.write(dockerConfig, tt.settings)
+			if tt.is != nil {
+				r.docker(tt.is)
+			}
+			o := Options{Host: r.dir, Docker: true, SnapshotterOnly: true, NoRestart: !tt.restart}
+			before := r.files()
+			_, err := New(t.Context(), o, r.programs)
+			wantError(t, err, errdefs.IsFailedPrecondition, tt.words)
+			if d := cmp.Diff(before, r.files()); d != "" {
+				t.Errorf("changed (-before +after):\n%s", d)
+			}
+			o.Force = true
+			if p, err := New(t.Context(), o, r.programs); (err == nil) != tt.force {
+				t.Errorf("by force: %v", err)
+			} else if tt.force && !strings.Contains(strings.Join(p.Notes, "\n"), tt.words) {
+				t.Errorf("the plan does not say %q: %q", tt.words, p.Notes)
+			}
+		})
+	}
+	// What is hidden is said.
+	r := newRoot(t, "docker")
+	r.keys()
+	r.docker(running(func(is map[string]any) {
+		is["Driver"], is["DriverStatus"], is["Containers"] = "overlay2", [][]string{{"Backing Filesystem", "extfs"}}, 3
+	}))
+	p, err := r.plan(Options{Docker: true, SnapshotterOnly: true})
+	r.ok(err)
+	for _, want := range []string{"its 3 containers of the storage driver overlay2", "its images of the storage driver overlay2"} {
+		if !strings.Contains(strings.Join(p.Notes, "\n"), want) {
+			t.Errorf("the plan does not say %q: %q", want, p.Notes)
+		}
+	}
+}
+
+// docker answers as Docker Engine does, for the rest of the test.
+func (r *root) docker(is map[string]any) {
+	r.t.Helper()
+	l, err := net.Listen("unix", filepath.Join(r.dir, "run/docker.sock"))
+	r.ok(err)
+	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if req.URL.Path == "/info" {
+			_ = json.NewEncoder(w).Encode(is)
+		}
+	})}
+	go func() { _ = s.Serve(l) }()
+	r.t.Cleanup(func() { r.ok(s.Close()) })
+}

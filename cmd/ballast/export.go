@@ -49,7 +49,7 @@ The model must be complete, and of a format whose layers are files with names: M
 artifacts with titles. CRI-O unpacks no archives.
 
 CRI-O gives what is in DIR to every pod, so a model that only credentials can read needs --private. It keeps what a
-moved tag stood for: export REF again after "ballast prefetch REF", and after "ballast verify --repair". "ballast rm"
+moved tag pointed to: export REF again after "ballast prefetch REF", and after "ballast verify --repair". "ballast rm"
 frees no space while DIR has the files; --remove removes them.`,
 		Example: "  ballast export --artifact-store /var/lib/ballast-artifacts ghcr.io/team/model:v1",
 		Args:    modelArgs(1, 0),

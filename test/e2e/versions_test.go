@@ -413,7 +413,7 @@ func (n *aVersion) handler(t *testing.T) string {
 	if _, err := n.pods.Pull(n.Registry.Ref("ordinary", "1"), ""); err != nil {
 		t.Errorf("ordinary image with overlayfs: %v", err)
 	}
-	found := works
+	found := "pods need the annotation, or a pull before them that names the handler"
 	if id, err := n.pods.Pull(ref, "models"); err != nil {
 		t.Logf("without the annotation: %s%v", id, err)
 		n.pods.Annotations = map[string]string{"io.containerd.cri.runtime-handler": "models"}

@@ -36,6 +36,8 @@ type (
 		Name      string            `json:"name"`
 		Namespace string            `json:"namespace"`
 		Labels    map[string]string `json:"labels,omitempty"`
+
+		Annotations map[string]string `json:"annotations,omitempty"`
 	}
 	podSpec struct {
 		HostNetwork bool        `json:"hostNetwork"`
@@ -44,6 +46,8 @@ type (
 		Volumes     []volume    `json:"volumes,omitempty"`
 
 		Secrets []secretName `json:"imagePullSecrets,omitempty"`
+
+		RuntimeClass string `json:"runtimeClassName,omitempty"`
 	}
 	secretName struct {
 		Name string `json:"name"`

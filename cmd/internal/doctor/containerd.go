@@ -50,6 +50,10 @@ func (d *Doctor) version() {
 	default:
 		d.OK(check, "%s", v)
 	}
+	if !v.ReadsAnnotation() {
+		d.Warn(check, "a ModelSet for the models of pods, if setup ran with --runtime-handler",
+			"containerd %s does not read the annotation %s: pods of a handler can use only models that were pulled for it before", v, containerdversion.HandlerAnnotation)
+	}
 }
 
 // support warns of a containerd that gets no fixes.

@@ -80,6 +80,10 @@ func (v Version) HandlerInRequest() bool { return !v.Before(Version{2, 2}) }
 // HandlerAnnotation is the annotation with the runtime handler of a pod, for pulls.
 const HandlerAnnotation = "io.containerd.cri.runtime-handler"
 
+// ReadsAnnotation reports whether pulls learn the runtime handler from HandlerAnnotation.
+// https://github.com/containerd/containerd/blob/v2.4.2/internal/cri/annotations/annotations.go
+func (v Version) ReadsAnnotation() bool { return v.Before(Version{2, 5}) }
+
 // RuntimePlatforms reports whether the snapshotter of a runtime handler must be configured a second
 // time, for pulls, in runtime_platforms. 1.7 does not support that table, and since 2.3 CRI fills
 // it in itself.

@@ -53,14 +53,17 @@ func (h *Handler) convertNamed(ctx context.Context, ref remote.Ref, f *format.Fo
 
 // convertArchive converts the archive at a URL.
 func (h *Handler) convertArchive(ctx context.Context, f *format.Format, address string, src source) (store.Image, error) {
-	im, err := h.alone(ctx, flightKey{origin: filetable.Origin{Format: string(f.Name)}, place: address}, func() {}, func(ctx context.Context) (store.Image, error) {
+	prefix := h.PrefixOf(cmp.Or(src.name, src.ref))
+	im, err := h.alone(ctx, flightKey{origin: filetable.Origin{Format: string(f.Name), Prefix: prefix}, place: address}, func() {}, func(ctx context.Context) (store.Image, error) {
 		c, err := h.archives.get(ctx, archiveKey{place: address}, h.urlOpener(f, address, ""), "", true)
 		if err != nil {
 			return store.Image{}, err
 		}
 		defer h.archives.release(c)
-		if im, err := h.image(c.converted); err == nil {
-			return im, nil
+		if was := c.converted.Load(); was != nil && was.Origin.Prefix == prefix {
+			if im, err := h.image(was.Manifest); err == nil {
+				return im, nil
+			}
 		}
 		// The image is not looked up by its origin: the sizes are those of this archive, which may
 		// be wrong.
@@ -68,9 +71,11 @@ func (h *Handler) convertArchive(ctx context.Context, f *format.Format, address 
 		if err != nil {
 			return store.Image{}, err
 		}
-		model.Table.Origin.Prefix = h.PrefixOf(cmp.Or(src.name, src.ref))
+		model.Table.Origin.Prefix = prefix
 		im, err := h.makeImage(model, src)
-		c.converted = im.Manifest
+		if err == nil {
+			c.converted.Store(&im)
+		}
 		return im, err
 	})
 	if err != nil {

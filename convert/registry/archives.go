@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ballast-dev/ballast/convert/format"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/resolve"
+	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -89,7 +91,7 @@ type openArchive struct {
 	fetcher transfer.Fetcher
 	opened  time.Time
 
-	converted digest.Digest // digest of the image; used only by the one running conversion
+	converted atomic.Pointer[store.Image] // the last image that was made of it
 
 	users int         // guarded by archives.mu
 	gone  bool        // guarded by archives.mu: removed from the map

@@ -117,6 +117,24 @@ func TestCartonURL(t *testing.T) {
 	}
 }
 
+// TestCartonPrefix pulls a carton by a name and by its URL, which have other places in mounts.
+func TestCartonPrefix(t *testing.T) {
+	t.Parallel()
+	s := registrytest.New(t)
+	s.Serve("/org/model/v1.carton", converttest.GoodCarton(weights(1<<20)).Bytes())
+	f := newCartonFacade(t, s, remote.Options{})
+	f.h.Prefix = func(name string) string { return map[string]string{"carton.example/org/model": "models"}[name] }
+	for range 2 {
+		placed, err := f.h.Store.Catalog.Image(digest.FromBytes(f.ask(t, http.MethodGet, "/v2/org/model/manifests/v1", "carton.example").body))
+		if err != nil || placed.Origin.Prefix != "models" {
+			t.Errorf("by name: %+v, %v", placed, err)
+		}
+		if plain, err := f.convertURL(t, s.URL+"/org/model/v1.carton"); err != nil || plain.Origin.Prefix != "" || plain.Table == placed.Table {
+			t.Errorf("by URL: %+v, %v", plain, err)
+		}
+	}
+}
+
 // TestCartonURLRefused asks for what is not there.
 func TestCartonURLRefused(t *testing.T) {
 	t.Parallel()

@@ -25,6 +25,9 @@ type GCOptions struct {
 
 	// Abandoned also cancels, before, hydrations that no caller waits for.
 	Abandoned bool
+
+	// Models also names the images that lose files, for which the tables of all images are read.
+	Models bool
 }
 
 // GCResult reports what was, or would be, removed.
@@ -37,7 +40,7 @@ type GCResult struct {
 	// Downloads is the number of canceled hydrations.
 	Downloads int
 
-	// Models are the references, or digests, of images that lose files.
+	// Models are the references, or digests, of images that lose files, if GCOptions.Models is set.
 	Models []string
 }
 
@@ -60,7 +63,7 @@ func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 	if err == nil {
 		r.Partials, err = s.area.Collect(o.DryRun)
 	}
-	if err == nil && len(c.Gone) > 0 {
+	if err == nil && o.Models && len(c.Gone) > 0 {
 		r.Models, err = s.using(c.Gone)
 	}
 	if err == nil && !o.DryRun && r.Objects+r.Images+r.Partials+r.Downloads > 0 {

@@ -328,6 +328,6 @@ func (h *Handler) gc(ctx context.Context, o wire.GCOptions) (r wire.GCResult, er
 	if err := h.Care.ReleaseUnneeded(ctx); err != nil {
 		h.Log.Warn("models may stay whose images or mounts are gone", "err", err)
 	}
-	res, err := h.Store.GC(ctx, store.GCOptions{Keep: o.Keep, DryRun: o.DryRun, Abandoned: true})
+	res, err := h.Store.GC(ctx, store.GCOptions{Keep: o.Keep, DryRun: o.DryRun, Abandoned: true, Models: true})
 	return wire.GCResult(res), err
 }

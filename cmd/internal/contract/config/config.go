@@ -101,7 +101,7 @@ type Layout struct {
 // PrefixOf returns the directory for models of a repository, "host/path", or at a URL.
 func (c *Config) PrefixOf(name string) string {
 	for _, l := range c.Layout {
-		if matches(l.Match, name) || mayMatch(l.Match, name) {
+		if covers(l.Match, name) {
 			prefix, _ := filetable.CleanPrefix(l.Prefix) // Validate has succeeded
 			return prefix
 		}
@@ -256,7 +256,7 @@ const (
 // ModeOf returns the mode for a model from a repository, "host/path".
 func (l *Lazy) ModeOf(repository string) string {
 	for _, r := range l.Rule {
-		if matches(r.Match, repository) || mayMatch(r.Match, repository) {
+		if covers(r.Match, repository) {
 			return r.Mode
 		}
 	}

@@ -41,6 +41,9 @@ func mayMatch(pattern, name string) bool {
 	return at != nil && matches(of[:at[0]]+below, name)
 }
 
+// covers reports whether a pattern matches a name, or may match it.
+func covers(pattern, name string) bool { return matches(pattern, name) || mayMatch(pattern, name) }
+
 // port matches the port at the end of a host.
 var port = regexp.MustCompile(`:[0-9*]+$`)
 

@@ -84,11 +84,11 @@ func (c *Config) checkValues() error {
 
 func (c *Config) checkLayout() error {
 	for i, l := range c.Layout {
-		key, rule := fmt.Sprintf("layout %d", i+1), VerifyRule{Match: l.Match}
+		key := fmt.Sprintf("layout %d", i+1)
 		if l.Match == "" {
 			return invalid(key, "match is empty")
 		}
-		if why := rule.unusual(); why != "" {
+		if why := unusual(l.Match); why != "" {
 			return invalid(key, "match %q stands for nothing: names have %s", l.Match, why)
 		}
 		if _, err := filetable.CleanPrefix(l.Prefix); err != nil {
@@ -100,11 +100,11 @@ func (c *Config) checkLayout() error {
 
 func (c *Config) checkUpstream() error {
 	for i, p := range c.Upstream.Artifacts {
-		key, rule := fmt.Sprintf("upstream.artifacts %d", i+1), VerifyRule{Match: p}
+		key := fmt.Sprintf("upstream.artifacts %d", i+1)
 		if p == "" {
 			return invalid(key, "is empty")
 		}
-		if why := rule.unusual(); why != "" {
+		if why := unusual(p); why != "" {
 			return invalid(key, "%q stands for nothing: names have %s", p, why)
 		}
 	}

@@ -63,7 +63,7 @@ func (v *Verify) Requires(host string) string {
 			of = of[:i+1]
 		}
 		switch {
-		case r.Mode == VerifyEnforce && len(r.Any) > 0 && (matches(of, host) || mayMatch(of, host)):
+		case r.Mode == VerifyEnforce && len(r.Any) > 0 && covers(of, host):
 			return r.Match
 		case all:
 			return ""
@@ -103,8 +103,8 @@ func (c *Config) checkVerify() error {
 		switch {
 		case r.Match == "":
 			return invalid(key, "match is empty")
-		case r.unusual() != "":
-			return invalid(key, "match %q matches nothing: names have %s", r.Match, r.unusual())
+		case unusual(r.Match) != "":
+			return invalid(key, "match %q matches nothing: names have %s", r.Match, unusual(r.Match))
 		case !slices.Contains([]string{VerifyOff, VerifyWarn, VerifyEnforce}, r.Mode):
 			return invalid(key, "mode %q is not one of off, warn, enforce", r.Mode)
 		case r.Mode != VerifyOff && len(r.Any) == 0 && !r.DenyCode && len(r.Licenses) == 0:
@@ -119,12 +119,12 @@ func (c *Config) checkVerify() error {
 	return nil
 }
 
-// unusual returns how the host in match must be written, if it is written otherwise: such a rule
+// unusual returns how a pattern of names must be written, if it is written otherwise: such a pattern
 // would silently match nothing.
-func (r *VerifyRule) unusual() string {
-	_, address := formats.All().OfURL(r.Match)
-	isArchive := address != "" && address != r.Match
-	if strings.Contains(r.Match, "://") && !isArchive || strings.Contains(r.Match, "@") {
+func unusual(pattern string) string {
+	_, address := formats.All().OfURL(pattern)
+	isArchive := address != "" && address != pattern
+	if strings.Contains(pattern, "://") && !isArchive || strings.Contains(pattern, "@") {
 		return "neither a scheme nor a digest"
 	}
 	return ""

@@ -151,21 +151,29 @@ func (x *exporting) complete() error {
 	return durable.WriteFile(filepath.Join(x.artifacts(), ocispec.ImageLayoutFile), []byte(`{"imageLayoutVersion":"`+ocispec.ImageLayoutVersion+`"}`), 0o644)
 }
 
+// named opens the layout for a name, and returns the manifest that it has there; nil if it has none.
+func (x *exporting) named(ctx context.Context, ref remote.Ref) (l *layout.Layout, manifest []byte, err error) {
+	if l, err = layout.Create(x.artifacts(), ref.Recorded()); err != nil {
+		return nil, nil, err
+	}
+	if manifest, err = l.Named(ctx); err != nil {
+		l.Close()
+		return nil, nil, err
+	}
+	return l, manifest, nil
+}
+
 // export writes a model.
 func (x *exporting) export(ctx context.Context, cl *wire.Client, ref remote.Ref) (err error) {
 	m, config, err := x.model(ctx, cl, ref)
 	if err != nil {
 		return err
 	}
-	l, err := layout.Create(x.artifacts(), ref.Recorded())
+	l, old, err := x.named(ctx, ref)
 	if err != nil {
 		return err
 	}
 	defer l.Close()
-	old, err := l.Named(ctx)
-	if err != nil {
-		return err
-	}
 	if err := x.blobs(ctx, l, m, config); err != nil {
 		return errors.Join(err, l.Prune(ctx, m.body))
 	}
@@ -189,7 +197,8 @@ func (x *exporting) export(ctx context.Context, cl *wire.Client, ref remote.Ref)
 	if left := unnamed(m.Manifest); left != nil {
 		x.app.warn("%s: CRI-O mounts no files for layers without names: %v", ref, left)
 	}
-	return x.app.table([][]string{{ref.Recorded(), m.Digest.String()}})
+	d := m.Digest.String()
+	return x.app.show(outTable, nil, []string{d}, [][]string{{ref.Recorded(), d}})
 }
 
 // blobs writes the config and the layers of a model.
@@ -230,15 +239,11 @@ func (x *exporting) blobs(ctx context.Context, l *layout.Layout, m exported, con
 
 // remove removes a model.
 func (x *exporting) remove(ctx context.Context, ref remote.Ref) error {
-	l, err := layout.Create(x.artifacts(), ref.Recorded())
+	l, old, err := x.named(ctx, ref)
 	if err != nil {
 		return err
 	}
 	defer l.Close()
-	old, err := l.Named(ctx)
-	if err != nil {
-		return err
-	}
 	if old == nil {
 		return fmt.Errorf("it is not in %s: %w", x.dir, errdefs.ErrNotFound)
 	}

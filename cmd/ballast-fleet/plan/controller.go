@@ -43,10 +43,10 @@ func (t *Tally) compare(node string, m v1alpha1.ModelState) {
 		return
 	}
 	of, made := Model{m.Ref, m.Origin}, Made{node, m.Pinned[0][:min(len(m.Pinned[0]), maxDigest)]}
-	first, ok := t.Made[of]
-	switch {
-	case !ok && t.Made == nil:
-		t.Made = map[Model]Made{of: made}
+	if t.Made == nil {
+		t.Made = map[Model]Made{}
+	}
+	switch first, ok := t.Made[of]; {
 	case !ok:
 		t.Made[of] = made
 	case first.Digest != made.Digest && t.Differ == "":

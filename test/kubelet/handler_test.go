@@ -1,12 +1,9 @@
 package kubelet
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
-	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -70,10 +67,7 @@ func TestWithoutAnnotation(t *testing.T) {
 // fleetPull has the daemon pull a model for the pods of a handler, as the agent of ModelSets does.
 func (k *kubelet) fleetPull(t *testing.T, ref, handler string) {
 	t.Helper()
-	c := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(k.node.Run(), "fleet", "fleet.sock"))
-	}}}
-	defer c.CloseIdleConnections()
+	c := node.SocketClient(filepath.Join(k.node.Run(), "fleet", "fleet.sock"))
 	body, err := json.Marshal(map[string]string{"ref": ref, "handler": handler})
 	if err != nil {
 		t.Fatal(err)

@@ -36,7 +36,6 @@ kserve() (
 	out=$PWD/$tools/kserve-pod
 	cd "$work"
 	go mod edit -module kserve-pod -require "$kserve@$kserve_version"
-	go mod download -json "$kserve@$kserve_version" | sed -n 's|^\t"Sum": "\(.*\)",*$|'"$kserve $kserve_version"' \1|p; s|^\t"GoModSum": "\(.*\)",*$|'"$kserve $kserve_version"'/go.mod \1|p' >>go.sum
 	go build -mod=mod -tags kserve -trimpath -ldflags '-s -w' -o "$out" .
 )
 stamped "$tools/$dir/stamp" "$stamp" build k8s.io/kubernetes/cmd/kubelet

@@ -77,12 +77,14 @@ func (n *Node) dropLazy(t TB) {
 }
 
 // AdminClient returns a client of ballastd's admin socket, for URLs with any host.
-func (n *Node) AdminClient() *http.Client {
+func (n *Node) AdminClient() *http.Client { return SocketClient(filepath.Join(n.Run(), "admin.sock")) }
+
+// SocketClient returns a client of the server at a socket, for URLs with any host. It keeps no connections.
+func SocketClient(socket string) *http.Client {
 	return &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			var d net.Dialer
-			return d.DialContext(ctx, "unix", filepath.Join(n.Run(), "admin.sock"))
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
 		},
 	}}
 }

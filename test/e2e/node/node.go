@@ -313,11 +313,7 @@ func (n *Node) Ballast(args ...string) Result {
 // Admin returns the answer to a GET at the admin socket of ballastd.
 func (n *Node) Admin(t TB, path string) []byte {
 	t.Helper()
-	c := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(n.Run(), "admin.sock"))
-	}}}
-	defer c.CloseIdleConnections()
-	resp, err := c.Get("http://admin" + path)
+	resp, err := n.AdminClient().Get("http://admin" + path)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}

@@ -431,15 +431,17 @@ func (e *Engine) fetchTargets(ctx context.Context, h *hydration, missing []int, 
 		case <-h.hurry:
 			urgent = h.wantedFirst(missing)
 			continue
+		case <-ctx.Done():
+			return cmp.Or(all.Wait(), ctx.Err())
 		}
 		all.Go(func() error {
-			defer func() { <-turns }()
 			if ctx.Err() != nil { // nothing starts after a failure
 				return ctx.Err()
 			}
 			if err := e.fetch(ctx, h, i); err != nil {
-				return err
+				return err // and keeps its place, because ctx ends later
 			}
+			<-turns
 			h.finish(i, StateComplete)
 			if t := &h.targets[i]; fragments[t.Blob.Digest] != nil && len(t.Files) == 0 {
 				close(fragments[t.Blob.Digest])

@@ -6,6 +6,7 @@ import (
 
 	"github.com/ballast-dev/ballast/snapshotter/tree"
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/span"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -26,7 +27,9 @@ func (s *Snapshotter) Show(ctx context.Context, id string, table digest.Digest) 
 // show makes the files of snapshot id agree with the table.
 //
 // States: absent → marked → shown. A snapshot that was shown stays so while it is repaired.
-func (s *Snapshotter) show(ctx context.Context, id string, table digest.Digest) error {
+func (s *Snapshotter) show(ctx context.Context, id string, table digest.Digest) (err error) {
+	ctx, end := span.Start(ctx, span.Mount, span.Digest(table))
+	defer func() { end(err) }()
 	dir := s.snapshotDir(id)
 	m, err := readMarker(dir)
 	if err != nil {

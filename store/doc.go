@@ -10,7 +10,7 @@
 //
 //	store      : expose hydrate chunkfile object meta staging dirs transfer filetable verify boltfile
 //	expose     : hydrate chunkfile object meta staging transfer filetable verify
-//	hydrate    : chunkfile meta staging dirs durable transfer filetable verify
+//	hydrate    : chunkfile meta staging dirs durable span transfer filetable verify
 //	chunkfile  : staging transfer filetable verify
 //	object     : meta dirs filetable verify
 //	meta       : filetable boltfile durable
@@ -22,10 +22,12 @@
 //	durable    :
 //	dirs       :
 //	offheap    :
+//	span       :
 //
 //	durable    small files that are replaced atomically
 //	dirs       paths below the directory of the store; some directories stay open
 //	offheap    memory for buffers
+//	span       steps of a pull, as spans of OpenTelemetry
 //	boltfile   checks of databases that may be damaged
 //	verify     the comparison of digests
 //	filetable  the file table, the result of all parsers

@@ -26,6 +26,7 @@ store/boltfile            :
 store/durable             :
 store/durable/durabletest :
 store/offheap             :
+store/span                :
 store/internal/dirs       :
 store/filetable           : store/verify
 store/transfer            : store/offheap
@@ -33,7 +34,7 @@ store/internal/staging    : store/filetable store/internal/dirs
 store/internal/meta       : store/boltfile store/durable store/filetable
 store/internal/object     : store/filetable store/internal/dirs store/internal/meta store/verify
 store/internal/chunkfile  : store/filetable store/internal/staging store/transfer store/verify
-store/internal/hydrate    : store/durable store/filetable store/internal/chunkfile store/internal/dirs store/internal/meta store/internal/staging store/transfer store/verify
+store/internal/hydrate    : store/durable store/filetable store/internal/chunkfile store/internal/dirs store/internal/meta store/internal/staging store/span store/transfer store/verify
 store/internal/expose     : store/filetable store/internal/chunkfile store/internal/hydrate store/internal/meta store/internal/object store/internal/staging store/transfer store/verify
 store                     : store/boltfile store/filetable store/internal/chunkfile store/internal/dirs store/internal/expose store/internal/hydrate store/internal/meta store/internal/object store/internal/staging store/transfer store/verify
 store/storetest           : store store/filetable store/internal/meta store/internal/object store/transfer store/verify
@@ -63,15 +64,15 @@ convert/format            : convert convert/losses convert/mediatype convert/rem
 convert/formats           : convert/format FORMATS
 FORMATS                   : convert convert/format convert/losses convert/mediatype store/filetable store/verify
 convert/pullsecret        : convert/remote store/durable
-convert/registry          : convert convert/format convert/formats convert/image convert/mediatype convert/pullsecret convert/remote convert/resolve convert/signature store store/filetable store/transfer store/verify
+convert/registry          : convert convert/format convert/formats convert/image convert/mediatype convert/pullsecret convert/remote convert/resolve convert/signature store store/filetable store/span store/transfer store/verify
 convert/signature/dsse    : convert/mediatype
 convert/signature/oms     : convert/signature/dsse store/filetable store/verify
 convert/signature/cosign  : convert/mediatype convert/signature/dsse store/verify
-convert/signature         : convert convert/mediatype convert/remote convert/signature/cosign convert/signature/dsse convert/signature/oms store store/filetable store/verify
+convert/signature         : convert convert/mediatype convert/remote convert/signature/cosign convert/signature/dsse convert/signature/oms store store/filetable store/span store/verify
 convert/export            : convert convert/chunked convert/format convert/gguf convert/headers convert/image convert/layout convert/mediatype convert/remote convert/resolve convert/safetensors convert/signature/cosign convert/signature/dsse convert/signature/oms store store/filetable store/transfer store/verify
 convert/converttest       : convert convert/mediatype store/filetable store/verify
 convert/registrytest      : convert/converttest
-snapshotter               : snapshotter/tree store store/boltfile store/durable store/filetable store/verify
+snapshotter               : snapshotter/tree store store/boltfile store/durable store/filetable store/span store/verify
 snapshotter/tree          : store/durable store/filetable
 snapshotter/differ        : snapshotter store store/filetable store/transfer store/verify
 snapshotter/lazy          : snapshotter/lazy/fdstore store/offheap store/verify
@@ -104,6 +105,7 @@ cmd/internal/installer/setup        : cmd/internal/contract/config cmd/internal/
 contrib/systemd                     :
 cmd/internal/doctor                 : cmd/internal/contract/config cmd/internal/contract/wire cmd/internal/door/hostsfile cmd/internal/door/portowner cmd/internal/host/containerdversion cmd/internal/host/ctrd cmd/internal/installer/node cmd/internal/installer/setup cmd/internal/installer/snippet
 cmd/internal/daemon/ahead           :
+cmd/internal/daemon/tracing         :
 cmd/internal/daemon                 : *
 cmd/ballastd                        : cmd/internal/contract/config cmd/internal/contract/wire cmd/internal/daemon cmd/internal/daemon/ahead snapshotter/lazy snapshotter/lazy/fdstore
 cmd/ballast                         : *

@@ -248,16 +248,18 @@ func TestPagesAreLinked(t *testing.T) {
 
 var (
 	metricName  = regexp.MustCompile(`"(ballast_[a-z_]+)"`)
+	spanName    = regexp.MustCompile(`= "(ballast\.[a-z]+)"`)
 	doctorCheck = regexp.MustCompile(`(?:\b[cC]heck[A-Z]?[A-Za-z]* *= |[dk]\.(?:OK|Warn|Fail)\()"([a-z_. -]+)"`)
 )
 
-// TestNamesInPages wants the pages to have all metrics, and all checks of the doctor.
+// TestNamesInPages wants the pages to have all metrics, spans and checks of the doctor.
 func TestNamesInPages(t *testing.T) {
 	for _, tt := range []struct {
 		code, page string
 		name       *regexp.Regexp
 	}{
 		{"../cmd/internal/daemon/metrics/*.go", "../contrib/docs/monitoring.md", metricName},
+		{"../store/span/*.go", "../contrib/docs/traces.md", spanName},
 		{"../cmd/internal/doctor/*.go", "../contrib/docs/troubleshooting.md", doctorCheck},
 		{"../cmd/internal/installer/node/*.go", "../contrib/docs/troubleshooting.md", doctorCheck},
 	} {

@@ -16,6 +16,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/span"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -177,9 +178,10 @@ func (h *Handler) ForHere(im store.Image) (store.Image, error) {
 }
 
 // resolve reads the manifest of ref from upstream and classifies it.
-func (h *Handler) resolve(ctx context.Context, ref remote.Ref, as caller) (*origin, error) {
+func (h *Handler) resolve(ctx context.Context, ref remote.Ref, as caller) (_ *origin, err error) {
+	ctx, end := span.Start(ctx, span.Resolve, span.Ref(ref.Recorded()))
+	defer func() { end(err) }()
 	var o origin
-	var err error
 	o.private, err = h.upstream(ctx, ref, as, func(ctx context.Context, r *remote.Repository) (err error) {
 		o.Origin, err = resolve.Read(ctx, r, ref)
 		switch {
@@ -260,7 +262,9 @@ func (h *Handler) convert(ctx context.Context, o *origin, as caller) (store.Imag
 	if err == nil || !errdefs.IsNotFound(err) {
 		return im, err
 	}
-	im, err = h.shared(ctx, o, key, as, func(ctx context.Context) (store.Image, error) {
+	im, err = h.shared(ctx, o, key, as, func(ctx context.Context) (im store.Image, err error) {
+		ctx, end := span.Start(ctx, span.Convert, span.Ref(o.Ref.Recorded()))
+		defer func() { end(err) }()
 		model, err := h.model(ctx, o, as)
 		if err != nil {
 			return store.Image{}, err

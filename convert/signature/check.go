@@ -14,6 +14,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/signature/oms"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/span"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -153,6 +154,8 @@ func (c *Checker) Check(ctx context.Context, s Subject) []Result {
 	if len(rules) == 0 {
 		return nil
 	}
+	ctx, end := span.Start(ctx, span.Verify, span.Ref(s.String()))
+	defer end(nil) // what the rules say is no error of the check
 	ctx, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()
 	ev := &evidence{c: c, s: s, rules: rules}

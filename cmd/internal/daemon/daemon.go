@@ -19,6 +19,7 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/daemon/jobs"
 	"github.com/ballast-dev/ballast/cmd/internal/daemon/metrics"
 	"github.com/ballast-dev/ballast/cmd/internal/daemon/origins"
+	"github.com/ballast-dev/ballast/cmd/internal/daemon/tracing"
 	"github.com/ballast-dev/ballast/cmd/internal/door/facadeport"
 	"github.com/ballast-dev/ballast/cmd/internal/door/serve"
 	"github.com/ballast-dev/ballast/cmd/internal/door/upstream"
@@ -64,6 +65,7 @@ type Daemon struct {
 	closed      atomic.Pointer[[]config.HostsFile] // as watchHosts has read them last
 	holder      fdstore.Options                    // settings of lazy; set by startLazy
 	metrics     *metrics.Metrics
+	traces      *tracing.Traces
 	providers   upstream.Lookup // plugins of the kubelet; nil without any
 }
 
@@ -76,12 +78,25 @@ func Version() string { return wire.ThisVersion().Version }
 // errdefs.ErrFailedPrecondition if the root or the directory of a socket is not suitable.
 func New(c *config.Config, log *slog.Logger) (*Daemon, error) {
 	d := &Daemon{config: c, version: wire.ThisVersion(), started: time.Now(), log: log}
+	if err := d.startTraces(); err != nil {
+		log.Warn("traces are not sent", "err", err)
+	}
 	for _, build := range []func() error{d.openStore, d.buildFacade, d.buildAhead, d.buildSnapshotter, d.takePassed} {
 		if err := build(); err != nil {
 			return nil, errors.Join(err, d.Close())
 		}
 	}
 	return d, nil
+}
+
+// startTraces sends traces if the environment names a collector.
+func (d *Daemon) startTraces() error {
+	protocol, err := config.Traces()
+	if err != nil {
+		return err
+	}
+	d.traces, err = tracing.Start(context.Background(), protocol, d.version.Version, d.log)
+	return err
 }
 
 func (d *Daemon) openStore() (err error) {
@@ -197,7 +212,7 @@ func (d *Daemon) takePassed() error {
 	if fd, ok := passed[facadeport.SocketName]; ok {
 		socket = os.NewFile(uintptr(fd), facadeport.SocketName)
 	}
-	d.port = facadeport.New(d.config, d.facade, d.metrics, d.log, socket)
+	d.port = facadeport.New(d.config, d.traces.HTTP(d.facade), d.metrics, d.log, socket)
 	return nil
 }
 
@@ -304,6 +319,9 @@ func (d *Daemon) Close() error {
 	}
 	if d.remote != nil {
 		d.remote.Close()
+	}
+	if err := d.traces.Close(); err != nil {
+		d.log.Warn("the last traces are not sent", "err", err)
 	}
 	return errors.Join(errs...)
 }

@@ -17,6 +17,7 @@
 //	lazy         the mount of incomplete files; mounted again after an unmount
 //	admin        HTTP over the admin socket, for the command line
 //	metrics      counters of all of these
+//	tracing      spans of pulls, for a collector of the environment
 //	hostsfile    hosts.toml files of closed registries, which other programs replace
 //
 // All parts run in one errgroup, started in Run; if one part ends with an error, all end.

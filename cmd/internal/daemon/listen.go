@@ -54,10 +54,10 @@ func (d *Daemon) openResolve() (net.Listener, error) {
 
 // grpcServer returns the gRPC server for containerd.
 func (d *Daemon) grpcServer() *grpc.Server {
-	s := grpc.NewServer(
+	s := grpc.NewServer(append(d.traces.GRPC(),
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage),
 		grpc.UnaryInterceptor(d.metrics.Observe),
-	)
+	)...)
 	snapshotsapi.RegisterSnapshotsServer(s, snapshotservice.FromSnapshotter(d.snapshotter))
 	diffapi.RegisterDiffServer(s, diffservice.FromApplierAndComparer(&jobs.Applier{Applier: d.differ, Jobs: d.jobs}, d.differ))
 	return s

@@ -14,6 +14,7 @@ import (
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/ballast-dev/ballast/store/internal/staging"
+	"github.com/ballast-dev/ballast/store/span"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
@@ -228,7 +229,9 @@ func (a *assembly) complete(ctx context.Context, e *Engine, ready func(context.C
 }
 
 // publish makes the file an object.
-func (a *assembly) publish(e *Engine, from *transfer.Sources) error {
+func (a *assembly) publish(ctx context.Context, e *Engine, from *transfer.Sources) (err error) {
+	_, end := span.Start(ctx, span.Publish, span.Digest(a.digest), span.Size(a.file.Size))
+	defer func() { end(err) }()
 	file := meta.File{Staged: filepath.Join(staging.Top, a.staged), Digest: a.digest, Size: a.file.Size, Private: privateTo(from)}
 	assembled := map[digest.Digest]digest.Digest{a.recipe: a.digest}
 	if err := e.Objects.Publish(meta.Arrival{Files: []meta.File{file}, Assembled: assembled}); err != nil {

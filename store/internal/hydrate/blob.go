@@ -10,6 +10,7 @@ import (
 	"github.com/ballast-dev/ballast/store/internal/chunkfile"
 	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/ballast-dev/ballast/store/internal/staging"
+	"github.com/ballast-dev/ballast/store/span"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
@@ -37,6 +38,7 @@ type blobFetch struct {
 
 	ctx    context.Context // of main
 	cancel context.CancelFunc
+	end    span.End
 	done   chan struct{} // closed at the end
 	err    error         // valid after done is closed
 
@@ -53,7 +55,7 @@ type blobFetch struct {
 // joins adds its sources. When ctx ends, the fetch ends too, unless others wait.
 func (e *Engine) fetchTarget(ctx context.Context, h *hydration, i int, t *Target) error {
 	for {
-		b, mine, err := e.join(h, i, t)
+		b, mine, err := e.join(ctx, h, i, t)
 		if err != nil {
 			return err
 		}
@@ -81,7 +83,7 @@ func (e *Engine) fetchTarget(ctx context.Context, h *hydration, i int, t *Target
 }
 
 // join returns the fetch of t, for target i, with one more waiter, and whether it was started by this call.
-func (e *Engine) join(h *hydration, i int, t *Target) (b *blobFetch, mine bool, err error) {
+func (e *Engine) join(ctx context.Context, h *hydration, i int, t *Target) (b *blobFetch, mine bool, err error) {
 	key := t.key()
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -91,7 +93,8 @@ func (e *Engine) join(h *hydration, i int, t *Target) (b *blobFetch, mine bool, 
 	b, ok := e.fetches[key]
 	if !ok {
 		b = &blobFetch{e: e, key: key, target: *t, flow: h.flowOf(i, e.Scheduler), limit: &h.limit, done: make(chan struct{})}
-		b.ctx, b.cancel = context.WithCancel(e.ctx)
+		ctx, b.end = span.Start(span.Under(e.ctx, ctx), span.Fetch, span.Name(t.Name), span.Digest(t.Blob.Digest), span.Size(t.Blob.Size))
+		b.ctx, b.cancel = context.WithCancel(ctx)
 		b.state.Store(StateWaiting)
 		for _, f := range t.Files {
 			b.files = append(b.files, e.Files.Acquire(f.File.Digest, f.File.Size, f.File.Path, f.Layout))
@@ -128,6 +131,8 @@ func (b *blobFetch) main() {
 		err = nil
 	}
 	b.e.mu.Unlock()
+	registries, mirrors := b.flow.Received()
+	b.end(err, span.Received(registries, mirrors)...)
 	for _, f := range b.files {
 		if b.arrived { // staged files that cannot be removed stay for a day
 			_ = f.Move()
@@ -238,10 +243,12 @@ func (b *blobFetch) noRanges() {
 }
 
 // publish makes verified files objects, except those that another fetch has just made objects.
-func (b *blobFetch) publish(files ...*chunkfile.File) error {
+func (b *blobFetch) publish(files ...*chunkfile.File) (err error) {
+	_, end := span.Start(b.ctx, span.Publish)
+	defer func() { end(err) }()
 	defer b.flow.Enter(transfer.Disk)()
 	var list []meta.File
-	err := together(files, func(f *chunkfile.File) error {
+	err = together(files, func(f *chunkfile.File) error {
 		if err := f.Sync(); !errors.Is(err, chunkfile.ErrMoved) {
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/internal/staging"
+	"github.com/ballast-dev/ballast/store/span"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sync/errgroup"
@@ -63,9 +64,11 @@ type Options struct {
 // Hydrate returns when every file of the table is a complete, verified object. Blobs that are
 // present, or whose contents are, are not fetched; a blob that is being fetched is waited for. If
 // ctx ends first, the work continues for Linger.
-func (e *Engine) Hydrate(ctx context.Context, d digest.Digest, t *filetable.Table, o Options) error {
+func (e *Engine) Hydrate(ctx context.Context, d digest.Digest, t *filetable.Table, o Options) (err error) {
+	ctx, end := span.Start(ctx, span.Hydrate, span.Digest(d))
+	defer func() { end(err) }()
 	for {
-		h, joined, err := e.hydration(d, t, o)
+		h, joined, err := e.hydration(ctx, d, t, o)
 		if err != nil {
 			return err
 		}
@@ -100,7 +103,7 @@ func (e *Engine) follow(ctx context.Context, h *hydration, progress func([]Progr
 }
 
 // hydration returns the running hydration of a table with one more waiter, or starts one.
-func (e *Engine) hydration(d digest.Digest, t *filetable.Table, o Options) (h *hydration, joined bool, err error) {
+func (e *Engine) hydration(ctx context.Context, d digest.Digest, t *filetable.Table, o Options) (h *hydration, joined bool, err error) {
 	h = &hydration{table: d, group: transfer.GroupKey(o.Sources), done: make(chan struct{}), list: o.Sources, limiter: o.Limiter}
 	h.from.Set(h.key(), h.list)
 	e.mu.Lock()
@@ -117,7 +120,7 @@ func (e *Engine) hydration(d digest.Digest, t *filetable.Table, o Options) (h *h
 		h, joined = old, true
 		h.renew(o.Sources)
 	} else {
-		e.start(h, t)
+		e.start(span.Under(e.ctx, ctx), h, t)
 	}
 	if !o.Background {
 		h.await()
@@ -131,8 +134,8 @@ func (e *Engine) hydration(d digest.Digest, t *filetable.Table, o Options) (h *h
 }
 
 // start starts the work of a hydration. The caller holds mu.
-func (e *Engine) start(h *hydration, t *filetable.Table) {
-	ctx, cancel := context.WithCancelCause(e.ctx)
+func (e *Engine) start(ctx context.Context, h *hydration, t *filetable.Table) {
+	ctx, cancel := context.WithCancelCause(ctx)
 	h.cancel, h.started = cancel, time.Now()
 	e.hydrations[h.key()] = h
 	close(e.began)
@@ -267,7 +270,7 @@ func (e *Engine) run(ctx context.Context, h *hydration, t *filetable.Table) (lef
 		if !a.copied {
 			continue
 		}
-		if err := a.publish(e, &h.from); err != nil {
+		if err := a.publish(ctx, e, &h.from); err != nil {
 			return nil, err
 		}
 	}
@@ -393,7 +396,7 @@ func (e *Engine) fetchTargets(ctx context.Context, h *hydration, missing []int, 
 				}
 			})
 			if err == nil && !a.copied { // others may wait for it
-				err = a.publish(e, &h.from)
+				err = a.publish(ctx, e, &h.from)
 				e.release(h, a)
 			}
 			return err

@@ -11,6 +11,7 @@ import (
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/ballast-dev/ballast/store/internal/staging"
+	"github.com/ballast-dev/ballast/store/span"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/klauspost/compress/gzip"
@@ -149,7 +150,9 @@ var errHeaders = fmt.Errorf("its headers are not those that the registry gave wh
 
 // publishContents makes the staged members of an archive objects and records the contents of the
 // blob.
-func (e *Engine) publishContents(b *blobFetch, p *staging.Partial, contents []filetable.Member, staged func(filetable.Member) string) error {
+func (e *Engine) publishContents(b *blobFetch, p *staging.Partial, contents []filetable.Member, staged func(filetable.Member) string) (err error) {
+	_, end := span.Start(b.ctx, span.Publish)
+	defer func() { end(err) }()
 	var files []meta.File
 	var names []string
 	seen := map[digest.Digest]bool{}

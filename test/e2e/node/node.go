@@ -48,6 +48,9 @@ type Options struct {
 	// Bin is a directory with other builds of ballast and ballastd; empty means those of Binary.
 	Bin string
 
+	// Daemons is added to the environment of containerd and of ballastd.
+	Daemons []string
+
 	// Wrap is prepended to the command line of ballastd.
 	Wrap []string
 
@@ -161,7 +164,7 @@ func (n *Node) Env() []string {
 func (n *Node) StartContainerd(t TB) {
 	t.Helper()
 	env := []string{"PATH=" + filepath.Dir(n.Tool("containerd")) + ":" + filepath.Dir(Runc(t)) + ":" + os.Getenv("PATH")}
-	n.Containerd = Start(t, "containerd", filepath.Join(n.Dir, "containerd.log"), env,
+	n.Containerd = Start(t, "containerd", filepath.Join(n.Dir, "containerd.log"), append(env, n.options.Daemons...),
 		n.Tool("containerd"), "-c", n.ContainerdConfigFile())
 	n.Containerd.WaitReady(t, func() error {
 		if err := dial("unix", n.Socket()); err != nil {
@@ -203,7 +206,7 @@ func (n *Node) StartBallastd(t TB) {
 // LaunchBallastd starts ballastd and waits until it answers.
 func (n *Node) LaunchBallastd(t TB) {
 	t.Helper()
-	argv, env, files := append(slices.Clip(n.options.Wrap), n.binary("ballastd"), "--config", n.ConfigFile()), n.Env(), []*os.File(nil)
+	argv, env, files := append(slices.Clip(n.options.Wrap), n.binary("ballastd"), "--config", n.ConfigFile()), append(n.Env(), n.options.Daemons...), []*os.File(nil)
 	if n.FacadeSocket != nil {
 		// As systemd does: LISTEN_PID is the pid, which the shell knows.
 		argv = append([]string{"/bin/sh", "-c", `LISTEN_PID=$$ exec "$@"`, "sh"}, argv...)

@@ -33,7 +33,7 @@ type Wire struct {
 // Request is a recorded request with its response so far.
 type Request struct {
 	Method, Path, Range, UserAgent string
-	Authorization                  string
+	Authorization, Traceparent     string
 	Status                         int   // 0 before the response
 	Bytes                          int64 // of the body; counted before the client can receive them
 }
@@ -183,7 +183,7 @@ func (w *Wire) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	// Recorded now: other handlers may change the request, and the client may have the response
 	// before this function returns.
 	seen := &Request{Method: r.Method, Path: r.URL.Path, Range: r.Header.Get("Range"),
-		UserAgent: r.UserAgent(), Authorization: r.Header.Get("Authorization")}
+		UserAgent: r.UserAgent(), Authorization: r.Header.Get("Authorization"), Traceparent: r.Header.Get("Traceparent")}
 	w.mu.Lock()
 	w.requests = append(w.requests, seen)
 	w.answering++

@@ -1,8 +1,10 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/ballast-dev/ballast/convert/hostname"
 	"github.com/containerd/errdefs"
@@ -25,6 +27,25 @@ func Variables(names []string) (map[string]string, error) {
 		}
 	}
 	return all, nil
+}
+
+// Traces returns the protocol in which traces are sent, "http/protobuf" or "grpc", by the variables of OpenTelemetry;
+// "" without a collector. It returns errdefs.ErrInvalidArgument for what is not supported.
+// https://opentelemetry.io/docs/specs/otel/protocol/exporter/
+func Traces() (protocol string, err error) {
+	exporter := cmp.Or(os.Getenv("OTEL_TRACES_EXPORTER"), "otlp")
+	off := strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") || exporter == "none"
+	if off || os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") == "" && os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") == "" {
+		return "", nil
+	}
+	if exporter != "otlp" {
+		return "", fmt.Errorf("OTEL_TRACES_EXPORTER is %q; set otlp or none: %w", exporter, errdefs.ErrInvalidArgument)
+	}
+	protocol = cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), os.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL"), "http/protobuf")
+	if protocol != "http/protobuf" && protocol != "grpc" {
+		return "", fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL is %q; set http/protobuf or grpc: %w", protocol, errdefs.ErrInvalidArgument)
+	}
+	return protocol, nil
 }
 
 // HostsLike returns the hosts (hostname.Normal) that behave like those of a format.

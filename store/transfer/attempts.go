@@ -147,11 +147,14 @@ func (t *Attempts) Done(ctx context.Context, err error) {
 func (t *Attempts) wrong(ctx context.Context, err error) {
 	t.lied = append(t.lied, t.Source)
 	t.from.Blame(t.Source)
-	t.over, t.left, t.start = false, nil, time.Time{}
+	t.anew()
 	if len(t.lied) >= t.most {
 		t.end(ctx, fmt.Errorf("%w: %w", ErrWrong, err))
 	}
 }
+
+// anew begins again, after Done.
+func (t *Attempts) anew() { t.over, t.left, t.start = false, nil, time.Time{} }
 
 // Err returns nil after a success. Otherwise it is the error of ctx, or the most informative one of the sources: that
 // of an origin, if one was asked, since a mirror does not know what there is. One that is not final goes first, then

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io"
 	"log/slog"
 	"maps"
@@ -45,16 +46,16 @@ type Fetch struct {
 	whole *whole // set by All for servers without ranges
 }
 
-// Range fills buf from offset off of the blob, and returns the source of the last bytes. If that is a mirror, all bytes
-// are from it, and otherwise none is from a mirror. hold, if not nil, is the slot that the work holds meanwhile, with
-// its Context and Flow; it is informed of progress. check, if not nil, gets the bytes when buf is full, and returns
-// errdefs.ErrDataLoss if they are wrong. Without it, they are not verified.
+// Range fills buf from offset off of the blob, and returns the source of the last bytes. hold, if not nil, is the slot
+// that the work holds meanwhile, with its Context and Flow; it is informed of progress. check, if not nil, gets the
+// bytes when buf is full, and returns errdefs.ErrDataLoss if they are wrong. Without it, they are not verified.
 //
 // Sources are asked as Attempts describes, until the range is complete, no source can provide it, or eight rounds
 // made no progress. If a source is slower than MinRate, or a mirror much slower than others, the rest of the range is
 // taken from another source without known problems. A source of wrong bytes is blamed and another one is asked, or
 // the same one once more if there is no other. The mirrors among them are reported as wrong if an origin then has the
-// right bytes.
+// right bytes. If a mirror and another source together gave wrong bytes, nobody is blamed: the range is fetched again
+// from one of them, and then its bytes show whether the mirror lied.
 //
 // It returns ErrNoRanges if the server does not support ranges, ErrRevoked if hold is revoked, ErrWrong, other errors
 // of check, and otherwise those of Attempts.
@@ -88,7 +89,7 @@ func (f Fetch) Range(ctx context.Context, hold *Slot, buf []byte, off int64, che
 				})
 			}
 			if n > 0 {
-				r.have, r.from, r.most = have+n, src, max(r.most, have+n)
+				r.add(src, have, n)
 			}
 		}
 		if r.have == len(buf) {
@@ -116,33 +117,93 @@ type rangeFetch struct {
 	off   int64
 	asked map[string]error // of Attempts
 
-	have int    // bytes
-	from Source // of these; the last one of several
-	most int    // the largest value of have
+	have  int    // bytes
+	parts []part // of these, in order
+	most  int    // the largest value of have
+
+	apart    bool   // bytes of a mirror are not joined with others: together they were wrong
+	suspects []part // the parts of mirrors in these
 }
 
-// keep returns how many of the bytes so far are kept for a request to src: none if they are of a mirror and src is
-// another source, or the other way round, because who sent wrong bytes has to be known.
+// A part is bytes of one source in a range.
+type part struct {
+	src      Source
+	from, to int
+	sum      uint64 // of a suspect
+}
+
+// sums are the hashes of suspects.
+var sums = maphash.MakeSeed()
+
+// keep returns how many of the bytes so far are kept for a request to src.
 func (r *rangeFetch) keep(src Source) int {
-	if src.Key() != r.from.Key() && (src.Endpoint.isMirror() || r.from.Endpoint.isMirror()) {
+	if r.apart && joined(append(slices.Clip(r.parts), part{src: src})) {
 		return 0
 	}
 	return r.have
+}
+
+// add records that src has given n bytes after the first have.
+func (r *rangeFetch) add(src Source, have, n int) {
+	r.parts = slices.DeleteFunc(r.parts, func(p part) bool { return p.from >= have })
+	if last := len(r.parts) - 1; last >= 0 {
+		r.parts[last].to = min(r.parts[last].to, have)
+	}
+	r.parts = append(r.parts, part{src: src, from: have, to: have + n})
+	r.have, r.most = have+n, max(r.most, have+n)
+}
+
+// joined reports whether bytes of a mirror are beside those of another source.
+func joined(parts []part) bool {
+	other := func(p part) bool { return p.src.Key() != parts[0].src.Key() }
+	return slices.ContainsFunc(parts, other) && slices.ContainsFunc(parts, part.isMirror)
+}
+
+func (p part) isMirror() bool { return p.src.Endpoint.isMirror() }
+
+// suspect remembers what mirrors gave of a range that is wrong.
+func (r *rangeFetch) suspect() {
+	r.apart = true
+	for _, p := range r.parts {
+		if p.isMirror() {
+			p.sum = maphash.Bytes(sums, r.buf[p.from:p.to])
+			r.suspects = append(r.suspects, p)
+		}
+	}
+}
+
+// liars returns the mirrors among the suspects that gave other bytes than the right ones in buf.
+func (r *rangeFetch) liars() (all []Source) {
+	for _, p := range r.suspects {
+		if p.sum != maphash.Bytes(sums, r.buf[p.from:p.to]) {
+			all = append(all, p.src)
+		}
+	}
+	return all
 }
 
 // judge acts on the result of a check.
 func (r *rangeFetch) judge(ctx context.Context, t *Attempts, err error) {
 	switch {
 	case err == nil:
-		ReportWrong(r.Log, t.Source, t.lied)
+		right := t.Source
+		if i := slices.IndexFunc(r.parts, part.isMirror); i >= 0 {
+			right = r.parts[i].src
+		}
+		ReportWrong(r.Log, right, append(r.liars(), t.lied...))
 	case !errdefs.IsDataLoss(err):
 		t.end(ctx, err)
 	default:
 		r.Corrupt.Add(1)
 		r.Log.Warn("wrong bytes; trying another source",
 			"blob", r.Blob, "source", t.Name, "offset", r.off, "size", len(r.buf), "err", err)
-		t.wrong(ctx, err)
-		r.have, r.most, r.from = 0, 0, Source{}
+		if joined(r.parts) {
+			r.suspect()
+			t.anew()
+		} else {
+			t.wrong(ctx, err)
+		}
+		r.have, r.most, r.parts = 0, 0, nil
 	}
 }
 

@@ -5,7 +5,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -22,7 +24,8 @@ type pieceServer struct {
 	every time.Duration // between reads
 	most  int64         // bytes of an answer, which then breaks off; 0 is no limit
 	fail  func(call int) error
-	late  bool // what begins at 0 fails after a second
+	late  bool   // what begins at 0 fails after a second
+	once  []byte // of the first answer instead of blob
 
 	mu    sync.Mutex // guards the following
 	asked []string
@@ -45,7 +48,11 @@ func (s *pieceServer) Fetch(ctx context.Context, _ digest.Digest, _, off, n int6
 	if s.most > 0 {
 		n = min(n, s.most)
 	}
-	return &pieceBody{ctx, bytes.NewReader(s.blob[off : off+n]), s.every}, off, nil
+	blob := s.blob
+	if s.once != nil && call == 1 {
+		blob = s.once
+	}
+	return &pieceBody{ctx, bytes.NewReader(blob[off : off+n]), s.every}, off, nil
 }
 
 type pieceBody struct {
@@ -171,23 +178,31 @@ func TestPiecesAtRandom(t *testing.T) {
 	}
 }
 
-// TestRangeOfOneSource checks that a range has bytes of a mirror or of others, also if answers break off.
-func TestRangeOfOneSource(t *testing.T) {
+// TestRangeOfSeveralSources wants no byte twice after answers that break off. If the bytes of a mirror and of an origin are
+// wrong together, they are fetched again from one of them, and a mirror is blamed for what it gave and for nothing else.
+func TestRangeOfSeveralSources(t *testing.T) {
 	const size = 12 << 10
 	right, wrong := randomBlob(size), make([]byte, size)
+	unavailable := func(int) error { return errdefs.ErrUnavailable }
 	for name, tt := range map[string]struct {
 		mirror, origin *pieceServer
-		piece          int64 // of the mirror
-		first          bool  // the origin is asked first
-		fromMirror     bool
+		piece          int64  // of the mirror
+		first          bool   // the origin is asked first
 		asked          string // requests to the origin; "": any
+		liar           bool   // the mirror is reported as wrong
 	}{
-		"the mirror breaks off":       {mirror: &pieceServer{blob: wrong, most: 5 << 10}, origin: &pieceServer{blob: right}, asked: "[0-12288]"},
-		"a piece breaks off":          {mirror: &pieceServer{blob: wrong, most: 5 << 10}, piece: 8 << 10, origin: &pieceServer{blob: right}, asked: "[0-12288]"},
-		"the first piece fails":       {mirror: &pieceServer{blob: wrong, late: true}, piece: 8 << 10, origin: &pieceServer{blob: right, most: 11 << 10}, first: true, asked: "[0-12288 8192-12288]"},
-		"the origin breaks off":       {mirror: &pieceServer{blob: right}, origin: &pieceServer{blob: wrong, most: 5 << 10}, first: true, fromMirror: true, asked: "[0-12288]"},
-		"the origin often breaks off": {mirror: &pieceServer{fail: func(int) error { return errdefs.ErrUnavailable }}, origin: &pieceServer{blob: right, most: 5 << 10}, asked: "[0-12288 5120-12288 10240-12288]"},
-		"both break off":              {mirror: &pieceServer{blob: wrong, most: 7 << 10}, origin: &pieceServer{blob: right, most: 8 << 10}},
+		"the mirror breaks off":             {mirror: &pieceServer{blob: right, most: 5 << 10}, origin: &pieceServer{blob: right}, asked: "[5120-12288]"},
+		"a piece breaks off":                {mirror: &pieceServer{blob: right, most: 5 << 10}, piece: 8 << 10, origin: &pieceServer{blob: right}, asked: "[5120-12288]"},
+		"the first piece fails":             {mirror: &pieceServer{blob: right, late: true}, piece: 8 << 10, origin: &pieceServer{blob: right, most: 11 << 10}, first: true, asked: "[0-12288]"},
+		"the origin breaks off":             {mirror: &pieceServer{blob: right}, origin: &pieceServer{blob: right, most: 5 << 10}, first: true, asked: "[0-12288]"},
+		"the origin often breaks off":       {mirror: &pieceServer{fail: unavailable}, origin: &pieceServer{blob: right, most: 5 << 10}, asked: "[0-12288 5120-12288 10240-12288]"},
+		"both break off":                    {mirror: &pieceServer{blob: right, most: 3 << 10}, origin: &pieceServer{blob: right, most: 4 << 10}},
+		"a mirror lies and breaks off":      {mirror: &pieceServer{blob: wrong, most: 5 << 10}, origin: &pieceServer{blob: right}, asked: "[5120-12288 0-12288]", liar: true},
+		"a piece is wrong and breaks off":   {mirror: &pieceServer{blob: wrong, most: 5 << 10}, piece: 8 << 10, origin: &pieceServer{blob: right}, asked: "[5120-12288 0-12288]", liar: true},
+		"an origin is wrong and breaks off": {mirror: &pieceServer{blob: right}, origin: &pieceServer{blob: wrong, most: 5 << 10}, first: true},
+		"an origin is wrong once": {
+			mirror: &pieceServer{blob: right, most: 5 << 10}, origin: &pieceServer{blob: right, once: wrong}, asked: "[5120-12288 0-12288]",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -199,13 +214,20 @@ func TestRangeOfOneSource(t *testing.T) {
 					list[0], list[1] = list[1], list[0]
 				}
 				f.From.Set("a", list)
+				f.Corrupt, f.Log = new(atomic.Int64), slog.New(slog.DiscardHandler)
 				got := make([]byte, size)
-				src, err := f.Range(t.Context(), nil, got, 0, nil)
+				_, err := f.Range(t.Context(), nil, got, 0, func() error {
+					if !bytes.Equal(got, right) {
+						return errdefs.ErrDataLoss
+					}
+					return nil
+				})
 				if err != nil || !bytes.Equal(got, right) {
 					t.Errorf("wrong bytes, %v", err)
 				}
-				if src.Endpoint.isMirror() != tt.fromMirror {
-					t.Errorf("the bytes came from a mirror: %t, want %t", !tt.fromMirror, tt.fromMirror)
+				mirror := slices.IndexFunc(list, func(s Source) bool { return s.Endpoint.isMirror() })
+				if n := list[mirror].Endpoint.Counts.Wrong.Load(); n != 0 != tt.liar {
+					t.Errorf("the mirror was reported %d times, want it: %t", n, tt.liar)
 				}
 				if asked := fmt.Sprint(tt.origin.asked); tt.asked != "" && asked != tt.asked {
 					t.Errorf("the origin was asked for %s, want %s", asked, tt.asked)
@@ -215,15 +237,28 @@ func TestRangeOfOneSource(t *testing.T) {
 	}
 }
 
-// TestRangeOfBrokenSources checks that a range ends although each of its sources always gives a part of it.
+// TestRangeOfBrokenSources checks that a range ends although each of its sources always gives a part of it: together
+// all, or wrong bytes.
 func TestRangeOfBrokenSources(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		blob := randomBlob(100 << 10)
-		f := pieced(&pieceServer{blob: blob, most: 5 << 10}, &pieceServer{blob: blob, most: 5 << 10})
-		if _, err := f.Range(t.Context(), nil, make([]byte, len(blob)), 0, nil); err == nil {
-			t.Error("no error")
-		}
-	})
+	right := randomBlob(100 << 10)
+	for name, blob := range map[string][]byte{"right": right, "wrong": make([]byte, len(right))} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := pieced(&pieceServer{blob: blob, most: 5 << 10}, &pieceServer{blob: right, most: 5 << 10})
+				f.Corrupt, f.Log = new(atomic.Int64), slog.New(slog.DiscardHandler)
+				got := make([]byte, len(right))
+				_, err := f.Range(t.Context(), nil, got, 0, func() error {
+					if !bytes.Equal(got, right) {
+						return errdefs.ErrDataLoss
+					}
+					return nil
+				})
+				if (err == nil) != (name == "right") {
+					t.Errorf("got %v", err)
+				}
+			})
+		})
+	}
 }
 
 // TestJoinAfterTheLast checks that a range does not join a reader that the last range has left.

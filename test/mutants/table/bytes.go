@@ -42,6 +42,9 @@ var content = []Mutant{
 		`func (s *state) saveNode(n *node) error {`, `func (s *state) saveNode(n *node) error {
 			return nil`,
 		"snapshotter/lazy", "TestKilled"},
+	{4, "a mirror is left for what a registry sent with it", "store/transfer/fetch.go",
+		`if p.sum != maphash.Bytes(sums, r.buf[p.from:p.to]) {`, `if p.sum != 0 {`,
+		"store/transfer", "TestRangeOfSeveralSources"},
 	{4, "a source keeps all slots that it has", "store/transfer/scheduler.go",
 		`patience = 200 * time.Millisecond`, `patience = 200 * time.Hour`,
 		"store/transfer", "TestHalfForLaterSources"},

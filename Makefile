@@ -34,8 +34,8 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9%-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: ## Build bin/ballast and bin/ballastd (the default)
-	go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/ballast ./cmd/ballastd
+build: ## Build bin/ballast, bin/ballastd and bin/ballast-keyless (the default)
+	go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/ballast ./cmd/ballastd ./cmd/ballast-keyless
 
 .PHONY: fleet
 fleet: ## Build bin/ballast-fleet, the program for Kubernetes
@@ -129,7 +129,7 @@ prebuild:
 	@test/tools.sh
 	@test/tools.sh --all
 	@test/kubernetes/build.sh
-	@GOARCH=arm64 go list -export -deps ./cmd/ballast ./cmd/ballastd # for test-images, which links them
+	@GOARCH=arm64 go list -export -deps ./cmd/ballast ./cmd/ballastd ./cmd/ballast-keyless # for test-images, which links them
 	@cd cmd/ballast-fleet && GOARCH=arm64 go list -export -deps .
 	@$(if $(filter cluster,$(NEXT)),test/kubernetes/build.sh --all)
 

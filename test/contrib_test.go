@@ -33,7 +33,7 @@ func TestUnit(t *testing.T) {
 		}
 	}
 	for name, want := range map[string][]string{ // as contrib/docs/security.md says
-		"CapabilityBoundingSet":   {"CAP_SYS_ADMIN CAP_DAC_OVERRIDE CAP_CHOWN CAP_FOWNER"},
+		"CapabilityBoundingSet":   {"CAP_SYS_ADMIN CAP_DAC_OVERRIDE CAP_CHOWN CAP_FOWNER CAP_SETUID CAP_SETGID CAP_KILL"},
 		"RestrictAddressFamilies": {"AF_UNIX AF_INET AF_INET6 AF_NETLINK"},
 		"RestrictNamespaces":      {"yes"},
 		"RestrictSUIDSGID":        {"yes"},

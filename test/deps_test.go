@@ -65,10 +65,11 @@ convert/formats           : convert/format FORMATS
 FORMATS                   : convert convert/format convert/losses convert/mediatype store/filetable store/verify
 convert/pullsecret        : convert/remote store/durable
 convert/registry          : convert convert/format convert/formats convert/image convert/mediatype convert/pullsecret convert/remote convert/resolve convert/signature store store/filetable store/span store/transfer store/verify
-convert/signature/dsse    : convert/mediatype
+convert/signature/dsse    : convert/mediatype store/verify
+convert/signature/keyless : store/verify
 convert/signature/oms     : convert/signature/dsse store/filetable store/verify
 convert/signature/cosign  : convert/mediatype convert/signature/dsse store/verify
-convert/signature         : convert convert/mediatype convert/remote convert/signature/cosign convert/signature/dsse convert/signature/oms store store/filetable store/span store/verify
+convert/signature         : convert convert/mediatype convert/remote convert/signature/cosign convert/signature/dsse convert/signature/keyless convert/signature/oms store store/filetable store/span store/verify
 convert/export            : convert convert/chunked convert/format convert/gguf convert/headers convert/image convert/layout convert/mediatype convert/remote convert/resolve convert/safetensors convert/signature/cosign convert/signature/dsse convert/signature/oms store store/filetable store/transfer store/verify
 convert/converttest       : convert convert/mediatype store/filetable store/verify
 convert/registrytest      : convert/converttest
@@ -101,7 +102,7 @@ cmd/internal/daemon/admin           : cmd/internal/contract/modelname cmd/intern
 cmd/internal/host/localgrpc         :
 cmd/internal/host/ctrd              : cmd/internal/host/containerdversion cmd/internal/host/localgrpc store/verify
 cmd/internal/installer/node         : cmd/internal/contract/config cmd/internal/door/hostsfile cmd/internal/host/containerdversion cmd/internal/host/ctrd cmd/internal/installer/snippet
-cmd/internal/installer/setup        : cmd/internal/contract/config cmd/internal/contract/wire cmd/internal/door/facadetls cmd/internal/host/containerdversion cmd/internal/host/ctrd cmd/internal/host/dirs cmd/internal/installer/node cmd/internal/installer/snippet contrib/systemd convert/mediatype store store/durable store/filetable
+cmd/internal/installer/setup        : cmd/internal/contract/config cmd/internal/contract/wire cmd/internal/door/facadetls cmd/internal/host/containerdversion cmd/internal/host/ctrd cmd/internal/host/dirs cmd/internal/installer/node cmd/internal/installer/snippet contrib/systemd convert/mediatype convert/signature/keyless store store/durable store/filetable
 contrib/systemd                     :
 cmd/internal/doctor                 : cmd/internal/contract/config cmd/internal/contract/wire cmd/internal/door/hostsfile cmd/internal/door/portowner cmd/internal/host/containerdversion cmd/internal/host/ctrd cmd/internal/installer/node cmd/internal/installer/setup cmd/internal/installer/snippet
 cmd/internal/daemon/ahead           :
@@ -109,6 +110,7 @@ cmd/internal/daemon/tracing         :
 cmd/internal/daemon                 : *
 cmd/ballastd                        : cmd/internal/contract/config cmd/internal/contract/wire cmd/internal/daemon cmd/internal/daemon/ahead snapshotter/lazy snapshotter/lazy/fdstore
 cmd/ballast                         : *
+cmd/ballast-keyless                 : convert/signature/keyless
 `
 
 // formatUsers are the packages besides convert/formats that may import the folder of a format, with the
@@ -190,7 +192,8 @@ var closures = []struct {
 	banned   string
 	why      string
 }{
-	{"..", "./cmd/...", "k8s.io sigs.k8s.io !k8s.io/cri-api", "only ballast-fleet is a program for Kubernetes"},
+	{"..", "./cmd/ballast ./cmd/ballastd ./cmd/internal/...", "k8s.io sigs.k8s.io !k8s.io/cri-api", "only ballast-fleet is a program for Kubernetes"},
+	{"..", "./cmd/ballast-keyless", "k8s.io sigs.k8s.io !k8s.io/klog/v2", "only ballast-fleet is a program for Kubernetes"},
 	{
 		"..", "./cmd/ballastd",
 		module + "/cmd/internal/installer/setup " + module + "/cmd/internal/installer/node " + module + "/cmd/internal/doctor " + module + "/convert/export " +
@@ -198,6 +201,7 @@ var closures = []struct {
 			"github.com/CycloneDX",
 		"what faces tenants as root is not what installs, judges and publishes",
 	},
+	{"..", "./cmd/ballast ./cmd/ballastd", "github.com/sigstore github.com/go-openapi", "keyless signatures are verified by a process without privileges"},
 	{"../cmd/ballast-fleet", "./...", module + " !" + module + "/cmd/ballast-fleet !" + module + "/cmd/internal/contract/wire !" + module + "/convert/hostname", "it is a client of the daemon"},
 	{"..", "./cmd/internal/contract/wire", module + " !" + module + "/cmd/internal/contract/wire", "clients link the contract, not the engine"},
 }
@@ -205,7 +209,7 @@ var closures = []struct {
 // TestClosures looks at all that programs link, not only at what they import themselves.
 func TestClosures(t *testing.T) {
 	for _, c := range closures {
-		cmd := exec.Command("go", "list", "-deps", c.pkg)
+		cmd := exec.Command("go", append([]string{"list", "-deps"}, strings.Fields(c.pkg)...)...)
 		cmd.Dir = c.dir
 		out, err := cmd.Output()
 		if err != nil {

@@ -31,7 +31,7 @@ var onePlaceRules = []struct {
 		"cmd/internal/contract/config" /* keys that people write */, "convert/hostname/hostname.go" /* a registry has one name */}, is("carton", "carton+", ".carton", "ollama", "ollama:", "ollama-list", "docker-ai", "kitops", "cog", "hf:", "hf.co", "registry.ollama.ai")},
 	{"durations are differences of time.Time, whose clock is never set back", nil, readsWallClock},
 	{"connections of gRPC wait for servers that restart", []string{"cmd/internal/host/localgrpc"}, calls("grpc", "NewClient")},
-	{"only programs end the process", []string{"cmd/ballast", "cmd/ballastd", "cmd/ballast-fleet"}, calls("os", "Exit")},
+	{"only programs end the process", []string{"cmd/ballast", "cmd/ballastd", "cmd/ballast-keyless", "cmd/ballast-fleet"}, calls("os", "Exit")},
 	{"errors and logs go to a logger that is passed in", nil, calls("log", "Printf", "Println", "Fatal", "Fatalf", "Panicf")},
 	{"a file is read by who may have it: the view without a name has those of everybody", []string{"snapshotter/snapshotter.go"}, viewsAll},
 	{"there is no default logger", nil, calls("slog", "Default", "SetDefault", "Info", "Warn", "Error", "Debug")},

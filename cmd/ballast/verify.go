@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/translate"
@@ -23,6 +24,7 @@ func (a *app) verifyCommand() *cobra.Command {
 	var r wire.VerifyRequest
 	var signatures bool
 	var keys []string
+	var id signature.SignerOptions
 	c := &cobra.Command{
 		Use:   "verify [REF|DIGEST]",
 		Short: "compare models with their digests, and repair them",
@@ -34,9 +36,11 @@ not complete. Containers that have a damaged file open keep it until they close 
 With --signatures, find the signatures of REF on this node and in its registry instead, and show whether
 the rules of the configuration accept them. Without a rule for REF, show who claims to have signed it. No weights
 are read. With --key, one signature by one of these keys is required instead, of the files or of the manifest, and
-neither ballastd nor root is needed: everything is read from the registry, with your credentials.`,
-		Example: "  ballast verify --repair\n  ballast verify --signatures --key team.pub registry.example/team/model:v1",
-		Args:    modelNames(0, 1),
+neither ballastd nor root is needed: everything is read from the registry, with your credentials. --trusted-root,
+--issuer and --subject require a keyless signature by this identity in the same way; the three belong together.`,
+		Example: "  ballast verify --repair\n  ballast verify --signatures --key team.pub registry.example/team/model:v1\n" +
+			"  ballast verify --signatures --trusted-root trusted_root.json --issuer https://accounts.google.com --subject release@team.example registry.example/team/model:v1",
+		Args: modelNames(0, 1),
 
 		ValidArgsFunction: a.completes(1, modelRefs),
 	}
@@ -44,6 +48,9 @@ neither ballastd nor root is needed: everything is read from the registry, with 
 	c.Flags().BoolVar(&r.Repair, "repair", false, "download damaged and missing files again")
 	c.Flags().BoolVar(&signatures, "signatures", false, "check the signatures of REF")
 	c.Flags().StringSliceVar(&keys, "key", nil, "with --signatures: require a signature by this public key (PEM), without ballastd")
+	c.Flags().StringVar(&id.TrustedRoot, "trusted-root", "", "with --signatures: require a keyless signature, verified by this trusted root (JSON), without ballastd")
+	c.Flags().StringVar(&id.Issuer, "issuer", "", "with --trusted-root: who vouches for the subject, an issuer of OpenID Connect")
+	c.Flags().StringVar(&id.Subject, "subject", "", "with --trusted-root: the signer, an email address or a URI")
 	ofRules := a.asks(func(cmd *cobra.Command, cl *wire.Client, args []string) error {
 		return a.signatures(cmd.Context(), cl, args[0], *out)
 	})
@@ -77,13 +84,18 @@ neither ballastd nor root is needed: everything is read from the registry, with 
 		return nil
 	})
 	c.RunE = func(cmd *cobra.Command, args []string) error {
+		identity := slices.ContainsFunc([]string{"trusted-root", "issuer", "subject"}, cmd.Flags().Changed)
 		switch {
 		case signatures && (len(args) == 0 || r.Repair):
 			return usage("--signatures needs a reference, and cannot be used with --repair")
 		case len(keys) > 0 && !signatures:
 			return usage("--key is for --signatures")
-		case len(keys) > 0:
-			return a.signedBy(cmd.Context(), keys, args[0], *out)
+		case identity && !signatures:
+			return usage("--trusted-root, --issuer and --subject are for --signatures")
+		case identity && (id.TrustedRoot == "" || id.Issuer == "" || id.Subject == ""):
+			return usage("a keyless signature needs --trusted-root, --issuer and --subject")
+		case len(keys) > 0 || identity:
+			return a.signedBy(cmd.Context(), keys, id, args[0], *out)
 		case signatures:
 			return ofRules(cmd, args)
 		}
@@ -184,18 +196,29 @@ func (a *app) signatures(ctx context.Context, cl *wire.Client, ref string, out o
 	return nil
 }
 
-// signedBy requires a signature of a model by one of some keys. It asks the registry, with an empty store of its own.
-func (a *app) signedBy(ctx context.Context, keys []string, name string, out output) (err error) {
+// signedBy requires a signature of a model by one of some keys, or by an identity. It asks the registry, with an empty
+// store of its own.
+func (a *app) signedBy(ctx context.Context, keys []string, id signature.SignerOptions, name string, out output) (err error) {
 	ref, err := resolve.ParseRef(name)
 	if err != nil {
 		return &usageError{err}
 	}
 	var signers []signature.SignerOptions
-	for _, key := range keys {
-		signers = append(signers, signature.SignerOptions{Type: signature.TypeCosign, Key: key}, signature.SignerOptions{Type: signature.TypeOMS, Key: key})
+	for _, kind := range []string{signature.TypeCosign, signature.TypeOMS} {
+		for _, key := range keys {
+			signers = append(signers, signature.SignerOptions{Type: kind, Key: key})
+		}
+		if id.TrustedRoot != "" {
+			id.Type = kind
+			signers = append(signers, id)
+		}
+	}
+	by, flag := slices.Clone(keys), "--key"
+	if id.TrustedRoot != "" {
+		by, flag = append(by, id.Subject+" of "+id.Issuer), "--trusted-root"
 	}
 	rule, err := signature.NewRule(signature.RuleOptions{
-		Name: "--key", Mode: signature.Enforce, Matches: func(string) bool { return true }, Any: signers,
+		Name: flag, Mode: signature.Enforce, Matches: func(string) bool { return true }, Any: signers,
 	})
 	if err != nil {
 		return asUsage(err)
@@ -231,7 +254,7 @@ func (a *app) signedBy(ctx context.Context, keys []string, name string, out outp
 		}
 		switch r.State {
 		case wire.SignatureRefused:
-			return fmt.Errorf("%s: not signed by %s: %w", name, strings.Join(keys, " or "), errdefs.ErrFailedPrecondition)
+			return fmt.Errorf("%s: not signed by %s: %w", name, strings.Join(by, " or "), errdefs.ErrFailedPrecondition)
 		case wire.SignatureFailed:
 			return fmt.Errorf("%s: the search for its signatures failed: %w", name, errdefs.ErrUnavailable)
 		case wire.SignaturePending:

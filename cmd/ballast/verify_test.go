@@ -36,6 +36,7 @@ func TestVerifyByKey(t *testing.T) {
 		return ref
 	}
 	signed, unsigned := publish("signed", "--as", "modelpack", "--sign", private), publish("unsigned", "--as", "modelpack")
+	const root = "../../convert/signature/keyless/testdata/public-good.json"
 	for name, tt := range map[string]struct {
 		args []string
 		code int
@@ -50,6 +51,12 @@ func TestVerifyByKey(t *testing.T) {
 		"no signature":          {[]string{unsigned, "--key", public}, exitState, "no signature was found"},
 		"a private key":         {[]string{signed, "--key", private}, exitUsage, private},
 		"no file":               {[]string{signed, "--key", filepath.Join(dir, "none")}, exitError, "no such file"},
+		"an identity":           {[]string{signed, "--trusted-root", root, "--issuer", "i", "--subject", "s"}, exitState, "not signed by s of i"},
+		"half an identity":      {[]string{signed, "--trusted-root", root, "--issuer", "i"}, exitUsage, "needs --trusted-root, --issuer and --subject"},
+		"an issuer alone":       {[]string{signed, "--issuer", "i"}, exitUsage, "needs --trusted-root, --issuer and --subject"},
+		"an empty root":         {[]string{signed, "--trusted-root", "", "--issuer", "i", "--subject", "s"}, exitUsage, "needs --trusted-root, --issuer and --subject"},
+		"an empty issuer":       {[]string{signed, "--trusted-root", root, "--issuer", "", "--subject", "s"}, exitUsage, "needs --trusted-root, --issuer and --subject"},
+		"a key or an identity":  {[]string{signed, "--key", public, "--trusted-root", root, "--issuer", "i", "--subject", "s"}, 0, "accepted"},
 		"no model":              {[]string{"--key", public}, exitUsage, "--signatures needs a reference"},
 		"with --repair":         {[]string{signed, "--key", public, "--repair"}, exitUsage, "cannot be used with --repair"},
 	} {
@@ -65,5 +72,8 @@ func TestVerifyByKey(t *testing.T) {
 	}
 	if code, _, stderr := ballast(t, "verify", signed, "--key", public); code != exitUsage || !strings.Contains(stderr, "--key is for --signatures") {
 		t.Errorf("without --signatures: code %d, stderr %q", code, stderr)
+	}
+	if code, _, stderr := ballast(t, "verify", signed, "--trusted-root", root, "--issuer", "i", "--subject", "s"); code != exitUsage || !strings.Contains(stderr, "--subject are for --signatures") {
+		t.Errorf("an identity without --signatures: code %d, stderr %q", code, stderr)
 	}
 }

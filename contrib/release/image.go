@@ -59,7 +59,7 @@ func (r *release) product(ctx context.Context, arch string) ([]layer, error) {
 		return nil, err
 	}
 	programs, err := r.tree("image-"+arch, func(t tree) error { return r.programs(ctx, arch, t, binDir, r.Ours(), r.Fleet()) })
-	return []layer{{"certificates, licence and notices", shared}, {"ballast and ballastd", programs}}, err
+	return []layer{{"certificates, licence and notices", shared}, {"the programs", programs}}, err
 }
 
 // root writes the files of the image for one architecture.

@@ -125,7 +125,7 @@ func checkTarball(t *testing.T, p []byte) {
 	files, top := untar(t, p), fmt.Sprintf("ballast_0.1.0_linux_%s/", runtime.GOARCH)
 	for name, has := range map[string]string{
 		"LICENSE": "Apache License", "NOTICES": "containerd/v2 v2.", "CHANGELOG.md": "# Changes", "man/ballastd.8": ".TH", "completion/zsh": "#compdef ballast",
-		"systemd/ballastd.service": "ExecStart=/usr/local/bin/ballastd", "kubernetes/pod.yaml": "kind: Pod", "ballastd": "ELF",
+		"systemd/ballastd.service": "ExecStart=/usr/local/bin/ballastd", "kubernetes/pod.yaml": "kind: Pod", "ballastd": "ELF", "ballast-keyless": "ELF",
 		"ballast-demo": "ELF", "NOTICES-demo": "distribution/distribution/v3 v3.",
 	} {
 		if !strings.Contains(string(files[top+name]), has) {

@@ -42,3 +42,9 @@ func IsBundle(s string) bool {
 	}
 	return false
 }
+
+// IsTrustedRoot reports whether s is a file of sigstore with the certificates and keys to verify keyless signatures.
+// https://github.com/sigstore/protobuf-specs/blob/v0.5.1/protos/sigstore_trustroot.proto
+func IsTrustedRoot(s string) bool {
+	return strings.HasPrefix(s, "application/vnd.dev.sigstore.trustedroot")
+}

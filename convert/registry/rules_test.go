@@ -23,6 +23,7 @@ func TestRuleErrors(t *testing.T) {
 		}
 		return p
 	}
+	const root = "../signature/keyless/testdata/public-good.json"
 	for _, tt := range []struct {
 		name   string
 		signer signature.SignerOptions
@@ -34,6 +35,12 @@ func TestRuleErrors(t *testing.T) {
 		{"no certificate", signature.SignerOptions{Type: signature.TypeOMS, Roots: write("y", "")}, "no certificate"},
 		{"a directory", signature.SignerOptions{Type: signature.TypeOMS, Roots: dir}, "not a regular file"},
 		{"neither", signature.SignerOptions{Type: signature.TypeCosign}, "neither a key nor roots"},
+		{"keyless without an issuer", signature.SignerOptions{Type: signature.TypeCosign, TrustedRoot: root, Subject: "s"}, "needs an issuer and a subject"},
+		{"keyless without a subject", signature.SignerOptions{Type: signature.TypeCosign, TrustedRoot: root, Issuer: "i"}, "needs an issuer and a subject"},
+		{"keyless with a key", signature.SignerOptions{Type: signature.TypeCosign, TrustedRoot: root, Issuer: "i", Subject: "s", Key: root}, "neither key nor roots"},
+		{"no trusted root", signature.SignerOptions{Type: signature.TypeOMS, TrustedRoot: filepath.Join(dir, "none.json"), Issuer: "i", Subject: "s"}, "none.json"},
+		{"a trusted root of another type", signature.SignerOptions{Type: signature.TypeOMS, TrustedRoot: write("b", `{"mediaType":"application/json"}`), Issuer: "i", Subject: "s"}, "not that of a trusted root"},
+		{"a trusted root that is not JSON", signature.SignerOptions{Type: signature.TypeOMS, TrustedRoot: write("z", "x"), Issuer: "i", Subject: "s"}, "trusted root"},
 		{"notation", signature.SignerOptions{Type: "notation"}, "not one of oms, cosign"},
 		{"another type", signature.SignerOptions{Type: "gpg"}, "not one of oms, cosign"},
 	} {

@@ -735,6 +735,25 @@ func TestIndexSigned(t *testing.T) {
 	}
 }
 
+// filesOf returns the files of a directory that are not empty: ignore-me is, and is unknown to signatures before v1.1.0.
+func filesOf(t *testing.T, dir string) (files []converttest.File) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		p, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(p) > 0 {
+			files = append(files, converttest.File{Path: e.Name(), Data: p, Mode: 0o644})
+		}
+	}
+	return files
+}
+
 // TestVectorsSigned answers models that model-signing signed.
 func TestVectorsSigned(t *testing.T) {
 	t.Parallel()
@@ -742,20 +761,7 @@ func TestVectorsSigned(t *testing.T) {
 	for _, v := range []string{"v0.3.1-certificate", "v0.3.1-elliptic-key", "v1.0.0-certificate", "v1.0.0-elliptic-key", "v1.0.1-certificate", "v1.0.1-elliptic-key", "v1.1.0-certificate", "v1.1.0-elliptic-key"} {
 		t.Run(v, func(t *testing.T) {
 			t.Parallel()
-			entries, err := os.ReadDir(filepath.Join(dir, v))
-			if err != nil {
-				t.Fatal(err)
-			}
-			var files []converttest.File
-			for _, e := range entries {
-				p, err := os.ReadFile(filepath.Join(dir, v, e.Name()))
-				if err != nil {
-					t.Fatal(err)
-				}
-				if len(p) > 0 { // ignore-me is empty, and unknown to signatures before v1.1.0
-					files = append(files, converttest.File{Path: e.Name(), Data: p, Mode: 0o644})
-				}
-			}
+			files := filesOf(t, filepath.Join(dir, v))
 			signer := signature.SignerOptions{Type: signature.TypeOMS, Roots: filepath.Join(dir, "keys/ca-cert.pem")}
 			if strings.HasSuffix(v, "-key") {
 				signer = signature.SignerOptions{Type: signature.TypeOMS, Key: filepath.Join(dir, "keys/signing-key-pub.pem")}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/signature/cosign"
+	"github.com/ballast-dev/ballast/convert/signature/keyless"
 	"github.com/ballast-dev/ballast/convert/signature/oms"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -29,6 +30,9 @@ type Checker struct {
 
 	// Count is called with the mode and state of each Check by a rule that is not off; may be nil.
 	Count func(Mode, State)
+
+	// Keyless verifies keyless signatures.
+	Keyless keyless.Program
 
 	// Log is the logger for models that violate a rule; nil discards.
 	Log *slog.Logger

@@ -3,7 +3,7 @@
 //	Rule (signers, licences, code or not) ─────────────────┐
 //	Subject (names, manifests, file table, repositories) ──┴▶ Checker.Check ─▶ Result
 //	                                                             │
-//	                   oms · cosign ◀── bundles, payloads ┘
+//	                   oms · cosign ◀── bundles, payloads ┘ ──▶ keyless (another process)
 //
 // The first rule that matches a name applies. One signature by one of its signers is enough.
 //
@@ -38,8 +38,9 @@
 // # Limits
 //
 // All input is untrusted. A Check reads at most 32 signatures of a manifest, in bundles of at most 8 MiB, 32 MiB in
-// total, within a minute. Bundles without a trusted signer are dropped at once. At most six Checks run at a time, two
-// for one host, half of them for hosts that have none, and one for hosts that answered the last time. While a host
-// that has none waits, a check of a host that did not answer the last time ends after ten seconds. Memory is not
-// allocated by the sizes in descriptors.
+// total, within a minute. Bundles without a trusted signer are dropped at once; if a rule has keyless signers, those
+// with a certificate are verified by another process first, once by each trusted root. At most six Checks run at a
+// time, two for one host, half of them for hosts that have none, and one for hosts that answered the last time. While
+// a host that has none waits, a check of a host that did not answer the last time ends after ten seconds. Memory is
+// not allocated by the sizes in descriptors.
 package signature

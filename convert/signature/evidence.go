@@ -11,6 +11,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/signature/cosign"
 	"github.com/ballast-dev/ballast/convert/signature/dsse"
+	"github.com/ballast-dev/ballast/convert/signature/keyless"
 	"github.com/ballast-dev/ballast/convert/signature/oms"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -44,6 +45,7 @@ type evidence struct {
 	payloads []payload
 	problems []string // unreadable signatures; irrelevant if another signature is valid
 	err      error    // error that may have hidden a signature
+	unproven error    // why a keyless signature could not be verified
 }
 
 // A bundle is a signed statement with the manifest it was found for; none if it is a file of the
@@ -159,7 +161,7 @@ func (e *evidence) gather(ctx context.Context, m model) {
 	p, err := e.file(ctx, m)
 	switch {
 	case err == nil:
-		e.add(p, "", oms.SignatureFile)
+		e.add(ctx, p, "", oms.SignatureFile)
 	case errdefs.IsInvalidArgument(err):
 		e.problems = append(e.problems, err.Error())
 	case !errdefs.IsNotFound(err):
@@ -182,6 +184,9 @@ func (e *evidence) gather(ctx context.Context, m model) {
 	}
 	if answered || found {
 		e.err = nil // the same repository answered with other credentials, or without
+	}
+	if e.err == nil {
+		e.err = e.unproven
 	}
 }
 
@@ -211,9 +216,10 @@ func (e *evidence) addProblem(err error) {
 }
 
 // add adds a bundle if a trusted signer signed it. Of other bundles only the reason is kept.
-func (e *evidence) add(p []byte, of digest.Digest, where string) {
+func (e *evidence) add(ctx context.Context, p []byte, of digest.Digest, where string) {
 	b, err := dsse.Parse(p)
 	if err == nil && !e.anyone {
+		e.prove(ctx, b, p)
 		err = e.trusted(b)
 	}
 	if err != nil {
@@ -221,6 +227,23 @@ func (e *evidence) add(p []byte, of digest.Digest, where string) {
 		return
 	}
 	e.bundles = append(e.bundles, bundle{b, of})
+}
+
+// prove has a bundle verified, once by each trusted root of the rules.
+func (e *evidence) prove(ctx context.Context, b *dsse.Bundle, p []byte) {
+	for _, r := range e.rules {
+		for _, s := range r.signers {
+			id := s.trust.Identity
+			if id == nil || !b.Unproven(id.Root) {
+				continue
+			}
+			a, err := e.c.Keyless.Verify(ctx, keyless.Request{TrustedRoot: s.root, Bundle: p})
+			if errdefs.IsUnavailable(err) && e.unproven == nil {
+				e.unproven = err
+			}
+			b.Prove(id.Root, dsse.Proof{Signed: a.Signed, Issuer: a.Issuer, Subject: a.Subject, Err: err})
+		}
+	}
 }
 
 // trusted returns nil if a signer of any rule signed a bundle.
@@ -303,7 +326,7 @@ func (e *evidence) manifest(ctx context.Context, repo *remote.Repository, object
 		case l.MediaType == mediatype.CosignPayload:
 			e.payloads = append(e.payloads, payload{l.Descriptor, p, of})
 		default:
-			e.add(p, of, "signature "+object)
+			e.add(ctx, p, of, "signature "+object)
 		}
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/signature/dsse"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -54,12 +55,15 @@ type RuleOptions struct {
 	Licenses []string
 }
 
-// SignerOptions identify a signer, by keys or roots.
+// SignerOptions identify a signer, by keys, roots, or an identity of a trusted root.
 type SignerOptions struct {
 	Type    string
 	Key     string // file with public keys, PEM
 	Roots   string // file with root certificates of signers, PEM
-	Subject string // with Roots: a name in the signer's certificate, as in dsse.Trust
+	Subject string // with Roots: a name in the signer's certificate, as in dsse.Trust; with TrustedRoot: as in dsse.Identity
+
+	TrustedRoot string // file with the trusted root of keyless signatures, JSON
+	Issuer      string // with TrustedRoot, as in dsse.Identity
 }
 
 // A Rule has the requirements for models of some names.
@@ -73,6 +77,7 @@ type signer struct {
 	kind  string
 	about string // for messages
 	trust *dsse.Trust
+	root  []byte // the trusted root of trust.Identity
 }
 
 // NewRule reads the files of a rule. Errors name the file, and are errdefs.ErrInvalidArgument for
@@ -117,6 +122,9 @@ func newSigner(o SignerOptions) (s signer, material []string, err error) {
 	if o.Type != TypeOMS && o.Type != TypeCosign {
 		return s, nil, fmt.Errorf("type %q is not one of %s, %s: %w", o.Type, TypeOMS, TypeCosign, errdefs.ErrInvalidArgument)
 	}
+	if o.TrustedRoot != "" {
+		return newKeyless(o)
+	}
 	s.trust = &dsse.Trust{Subject: o.Subject}
 	if o.Key != "" {
 		p, err := readFile(o.Key)
@@ -144,6 +152,36 @@ func newSigner(o SignerOptions) (s signer, material []string, err error) {
 		return s, nil, fmt.Errorf("neither a key nor roots: %w", errdefs.ErrInvalidArgument)
 	}
 	return s, material, nil
+}
+
+// newKeyless returns a signer of keyless signatures, and what it depends on.
+func newKeyless(o SignerOptions) (s signer, material []string, err error) {
+	if o.Key != "" || o.Roots != "" || o.Issuer == "" || o.Subject == "" {
+		return s, nil, fmt.Errorf("a trusted root needs an issuer and a subject, and neither key nor roots: %w", errdefs.ErrInvalidArgument)
+	}
+	root, err := readFile(o.TrustedRoot)
+	if err == nil {
+		err = checkRoot(root)
+	}
+	if err != nil {
+		return s, nil, fmt.Errorf("trusted root %s: %w", o.TrustedRoot, err)
+	}
+	trust := &dsse.Trust{Identity: &dsse.Identity{Issuer: o.Issuer, Subject: o.Subject, Root: digest.FromBytes(root)}}
+	return signer{o.Type, o.Type + " keyless", trust, root}, []string{"keyless", o.Issuer, string(root)}, nil
+}
+
+// checkRoot checks that a file is a trusted root. Its content is for the program that verifies by it.
+func checkRoot(p []byte) error {
+	var root struct {
+		MediaType string `json:"mediaType"`
+	}
+	if err := json.Unmarshal(p, &root); err != nil {
+		return fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	if !mediatype.IsTrustedRoot(root.MediaType) {
+		return fmt.Errorf("media type %.100q is not that of a trusted root: %w", root.MediaType, errdefs.ErrInvalidArgument)
+	}
+	return nil
 }
 
 func readFile(name string) ([]byte, error) {

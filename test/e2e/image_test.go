@@ -46,7 +46,7 @@ func TestImage(t *testing.T) {
 	}
 	for arch, machine := range map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64} {
 		a := node.Layout(t, builtImage(t, "one"), arch)
-		for _, name := range []string{"usr/local/bin/ballast", "usr/local/bin/ballastd"} {
+		for _, name := range []string{"usr/local/bin/ballast", "usr/local/bin/ballastd", "usr/local/bin/ballast-keyless"} {
 			f, err := elf.NewFile(bytes.NewReader(member(t, a, name)))
 			if err != nil {
 				t.Errorf("%s: %v", arch, err)

@@ -69,7 +69,7 @@ func startMachineAt(t *testing.T, at place, config string) *machine {
 	}
 	t.Cleanup(func() { m.ok(os.RemoveAll("/run/systemd")) })
 	m.ok(os.Chmod(dir, 0o755))
-	for _, b := range []string{"ballast", "ballastd"} {
+	for _, b := range []string{"ballast", "ballastd", "ballast-keyless"} {
 		m.copy(node.Binary(t, b), filepath.Join(m.dir, b), 0o755, "")
 	}
 	m.ok(systemctl.Install(false))

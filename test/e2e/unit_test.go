@@ -10,9 +10,9 @@ import (
 	"github.com/ballast-dev/ballast/test/e2e/node"
 )
 
-// TestUnit runs ballastd with the capabilities of its unit: it shows models and ordinary images,
-// incomplete models can be read, and it can be restarted while they are.
-func TestUnit(t *testing.T) {
+// asUnit returns the beginning of a command line that has the capabilities of the unit.
+func asUnit(t *testing.T) []string {
+	t.Helper()
 	unit, err := os.ReadFile("../../contrib/systemd/ballastd.service")
 	if err != nil {
 		t.Fatal(err)
@@ -26,7 +26,13 @@ func TestUnit(t *testing.T) {
 	for _, c := range strings.Fields(line) {
 		caps += ",+" + strings.ToLower(strings.TrimPrefix(c, "CAP_"))
 	}
-	n := node.StartNode(t, node.Options{Wrap: []string{"setpriv", "--no-new-privs", "--bounding-set=" + caps}})
+	return []string{"setpriv", "--no-new-privs", "--bounding-set=" + caps}
+}
+
+// TestUnit runs ballastd with the capabilities of its unit: it shows models and ordinary images,
+// incomplete models can be read, and it can be restarted while they are.
+func TestUnit(t *testing.T) {
+	n := node.StartNode(t, node.Options{Wrap: asUnit(t)})
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", n.Ballastd.Pid()))
 	if err != nil || !strings.Contains(string(status), "NoNewPrivs:\t1") || strings.Contains(string(status), "CapEff:\t000001ffffffffff") {
 		t.Fatalf("the daemon has all abilities: %v\n%s", err, status)

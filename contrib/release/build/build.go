@@ -16,8 +16,11 @@ import (
 
 const module = "github.com/ballast-dev/ballast"
 
-// Names are the names of the programs, which are also their packages below cmd.
+// Names are the names of the programs with a man page, which are also their packages below cmd.
 var Names = []string{"ballast", "ballastd"}
+
+// KeylessName is the same of the program that these start to verify keyless signatures.
+const KeylessName = "ballast-keyless"
 
 // FleetName is the name of the program for Kubernetes, which is also its module below cmd.
 const FleetName = "ballast-fleet"
@@ -95,7 +98,7 @@ type Main struct {
 
 // Ours are the programs of ballast.
 func (b *Build) Ours() Main {
-	return Main{Name: "ballast", Dir: b.Source, Version: b.Version, Packages: packages(), LDFlags: b.flags()}
+	return Main{Name: "ballast", Dir: b.Source, Version: b.Version, Packages: append(packages(), "./cmd/"+KeylessName), LDFlags: b.flags()}
 }
 
 // Demo is the demo.

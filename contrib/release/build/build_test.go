@@ -21,7 +21,7 @@ func TestModules(t *testing.T) {
 	}
 	dir := t.TempDir()
 	var deps []*debug.Module
-	for name, m := range map[string]Main{"ballastd": ours, FleetName: fleet} {
+	for name, m := range map[string]Main{"ballastd": ours, KeylessName: ours, FleetName: fleet} {
 		if err := m.Write(t.Context(), runtime.GOARCH, dir); err != nil {
 			t.Fatal(err)
 		}

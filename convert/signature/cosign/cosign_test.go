@@ -13,10 +13,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
+	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/signature/dsse"
+	"github.com/ballast-dev/ballast/convert/signature/keyless"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -76,6 +79,41 @@ func TestBundle(t *testing.T) {
 		if _, err := Verify(b, trust, manifest); !errdefs.IsFailedPrecondition(err) {
 			t.Errorf("%s, another predicate: %v", name, err)
 		}
+	}
+}
+
+// TestKeyless accepts a keyless signature of a manifest by its identity, for this manifest alone.
+func TestKeyless(t *testing.T) {
+	const manifest = digest.Digest("sha256:5cf1132744dbb97e37dcd15414b7aada1a7c1b89f48b480824b39eca866d9446")
+	p, err := os.ReadFile("testdata/keyless-bundle.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := os.ReadFile("testdata/keyless-root.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := keyless.Program{Path: converttest.Keyless(t)}
+	a, err := program.Verify(t.Context(), keyless.Request{TrustedRoot: root, Bundle: p})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := dsse.Parse(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := &dsse.Identity{Issuer: "https://accounts.example", Subject: "release@team.example", Root: digest.FromBytes(root)}
+	b.Prove(id.Root, dsse.Proof{Signed: a.Signed, Issuer: a.Issuer, Subject: a.Subject})
+	trust := &dsse.Trust{Identity: id}
+	if _, err := Verify(b, trust, manifest); err != nil {
+		t.Error(err)
+	}
+	if _, err := Verify(b, trust, digest.FromString("other")); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("another manifest: %v", err)
+	}
+	layer, blob := simple(t, keys(t)["P-256"], typeCosign, manifest)
+	if _, err := VerifyPayload(layer, blob, trust, manifest); !errdefs.IsPermissionDenied(err) || !strings.Contains(err.Error(), "has to be in a bundle") {
+		t.Errorf("without a bundle: %v", err)
 	}
 }
 

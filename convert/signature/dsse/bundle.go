@@ -8,6 +8,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 )
 
 // MaxSize limits a bundle, in bytes. The statement of a model has about 150 bytes for each file, a
@@ -21,9 +22,10 @@ const maxCertificates = 8
 type Bundle struct {
 	payload      []byte
 	signature    []byte
-	certificates [][]byte // DER, the signer's first
-	hint         string   // at the key
-	predicate    string   // predicate type in the payload
+	certificates [][]byte                // DER, the signer's first
+	hint         string                  // at the key
+	proofs       map[digest.Digest]Proof // by trusted root
+	predicate    string                  // predicate type in the payload
 }
 
 // bundleJSON is the JSON form of a bundle, limited to the members used here. It accepts several

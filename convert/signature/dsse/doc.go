@@ -16,8 +16,12 @@
 // An elliptic curve key signs with the hash of its curve; SHA-256 is also accepted, which cosign uses with
 // every key. RSA is PKCS #1 v1.5 or PSS with SHA-256.
 //
-// Keyless signatures, whose certificates are valid for ten minutes, are not supported: they need a
-// transparency log and its trust root from the network (TUF).
+// # Keyless signatures
+//
+// Their certificates are valid for ten minutes, and a log and timestamps show when they were used. Another program
+// verifies that: see package keyless. What it has found, a Proof, is kept in the Bundle. An Identity accepts the proof
+// if it is by the trusted root of the Identity, about the bytes of the payload that becomes the Statement, and names
+// issuer and subject exactly.
 //
 // https://github.com/secure-systems-lab/dsse/blob/v1.0.2/protocol.md
 // https://github.com/sigstore/protobuf-specs/blob/v0.5.0/protos/sigstore_bundle.proto

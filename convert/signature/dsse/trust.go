@@ -25,6 +25,9 @@ type Trust struct {
 	// Subject, if not empty, must be a name of the signer's certificate, with its type: "email:a@b.example",
 	// "uri:https://…", "dns:b.example" or "cn:…", the common name. A CA may let its users choose names of some types.
 	Subject string
+
+	// Identity, if not nil, is the only trusted signer. Its proofs must be in the bundle.
+	Identity *Identity
 }
 
 // errSignature means that no trusted key made a signature.
@@ -94,12 +97,18 @@ func (t *Trust) Verify(b *Bundle) (*Statement, string, error) {
 
 // Signer returns the signer of a bundle. Its errors are those of Verify.
 func (t *Trust) Signer(b *Bundle) (string, error) {
+	if t.Identity != nil {
+		return t.Identity.signed(b)
+	}
 	return t.VerifyMessage(pae(b.payload), b.signature, b.certificates)
 }
 
 // VerifyMessage returns the signer of a message: one of the keys, or the key of certificates (DER,
 // the signer's first) if roots are trusted.
 func (t *Trust) VerifyMessage(message, signature []byte, certificates [][]byte) (string, error) {
+	if t.Identity != nil {
+		return "", fmt.Errorf("a keyless signature has to be in a bundle, as cosign 3 and \"cosign sign --new-bundle-format\" write it: %w", errdefs.ErrPermissionDenied)
+	}
 	for _, k := range t.Keys {
 		if signed(k, message, signature) {
 			return "key " + fingerprint(k), nil

@@ -121,8 +121,12 @@ func TestLoadErrors(t *testing.T) {
 		{"rule of another mode", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"on\"\n", "mode \"on\" is not one of off, warn, enforce"},
 		{"rule that requires nothing", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\n", "requires nothing"},
 		{"signer of another type", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\nany = [{type = \"gpg\", key = \"k\"}]\n", "any 1: type \"gpg\" is not one of oms, cosign"},
-		{"signer without key", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\nany = [{type = \"oms\", key = \"k\"}, {type = \"cosign\"}]\n", "any 2: a signer of type cosign needs a key or roots"},
+		{"signer without key", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\nany = [{type = \"oms\", key = \"k\"}, {type = \"cosign\"}]\n", "any 2: a signer of type cosign needs a key, roots or a trusted_root"},
 		{"subject without roots", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\nany = [{type = \"oms\", key = \"k\", subject = \"s\"}]\n", "it needs roots"},
+		{"issuer without root", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\nany = [{type = \"oms\", key = \"k\", issuer = \"i\"}]\n", "it needs trusted_root"},
+		{"keyless without issuer", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\nany = [{type = \"oms\", trusted_root = \"r\", subject = \"s\"}]\n", "both issuer and subject"},
+		{"keyless without subject", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\nany = [{type = \"oms\", trusted_root = \"r\", issuer = \"i\"}]\n", "both issuer and subject"},
+		{"keyless with a key", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\nany = [{type = \"oms\", trusted_root = \"r\", issuer = \"i\", subject = \"s\", key = \"k\"}]\n", "a signer of their own"},
 		{"subject without type", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\nany = [{type = \"oms\", roots = \"r\", subject = \"release@team.example\"}]\n", "write email:"},
 		{"notation", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\nany = [{type = \"notation\", key = \"k\"}]\n", "any 1: type \"notation\" is not one of oms, cosign"},
 		{"relative root", "version = 1\nroot = \"x\"\n", "root: \"x\" is not an absolute path"},
@@ -326,7 +330,8 @@ version = 1
 [[verify.rule]]
 match = "registry.example:5000/team/*"
 mode = "enforce"
-any = [{type = "oms", key = "team.pub"}, {type = "cosign", roots = "/ca.pem", subject = "email:release@team.example"}]
+any = [{type = "oms", key = "team.pub"}, {type = "cosign", roots = "/ca.pem", subject = "email:release@team.example"},
+  {type = "cosign", issuer = "https://accounts.example", subject = "release@team.example", trusted_root = "trusted_root.json"}]
 deny_code = true
 licenses = ["mit"]
 `)
@@ -338,6 +343,7 @@ licenses = ["mit"]
 		Match: "registry.example:5000/team/*", Mode: VerifyEnforce, DenyCode: true, Licenses: []string{"mit"},
 		Any: []Signer{
 			{Type: SignerOMS, Key: filepath.Join(dir, "team.pub")}, {Type: SignerCosign, Roots: "/ca.pem", Subject: "email:release@team.example"},
+			{Type: SignerCosign, Issuer: "https://accounts.example", Subject: "release@team.example", TrustedRoot: filepath.Join(dir, "trusted_root.json")},
 		},
 	}}
 	if diff := cmp.Diff(c.Verify.Rule, want); diff != "" {

@@ -30,7 +30,10 @@ type Signer struct {
 	Type    string `toml:"type" comment:"oms or cosign."`
 	Key     string `toml:"key,omitempty" comment:"File with public keys (PEM)."`
 	Roots   string `toml:"roots,omitempty" comment:"File with CA certificates (PEM)."`
-	Subject string `toml:"subject,omitempty" comment:"Name in the certificate of the signer, with its type: email:, uri:, dns: or cn: (common name). Needs roots."`
+	Subject string `toml:"subject,omitempty" comment:"Name in the certificate of the signer. With roots: with its type, email:, uri:, dns: or cn: (common name).\nWith trusted_root: the name alone, an email address or a URI."`
+
+	TrustedRoot string `toml:"trusted_root,omitempty" comment:"File with the trusted root (JSON) of keyless signatures, which need issuer and subject."`
+	Issuer      string `toml:"issuer,omitempty" comment:"Who vouches for the subject: an issuer of OpenID Connect, exactly as in the certificate. Needs trusted_root."`
 }
 
 // The values of VerifyRule.Mode.
@@ -87,7 +90,7 @@ func (v *Verify) beside(dir string) {
 	for i := range v.Rule {
 		for j := range v.Rule[i].Any {
 			s := &v.Rule[i].Any[j]
-			for _, p := range []*string{&s.Key, &s.Roots} {
+			for _, p := range []*string{&s.Key, &s.Roots, &s.TrustedRoot} {
 				if *p != "" && !filepath.IsAbs(*p) {
 					*p = filepath.Join(dir, *p)
 				}
@@ -138,10 +141,18 @@ func (s *Signer) problem() string {
 	switch {
 	case s.Type != SignerOMS && s.Type != SignerCosign:
 		return fmt.Sprintf("type %q is not one of oms, cosign", s.Type)
+	case s.TrustedRoot != "" && (s.Key != "" || s.Roots != ""):
+		return "trusted_root is for keyless signatures: key and roots need a signer of their own"
+	case s.TrustedRoot != "" && (s.Issuer == "" || s.Subject == ""):
+		return "keyless signatures need both issuer and subject beside trusted_root"
+	case s.TrustedRoot != "":
+		return ""
+	case s.Issuer != "":
+		return "issuer is for keyless signatures: it needs trusted_root"
 	case s.Key == "" && s.Roots == "":
-		return fmt.Sprintf("a signer of type %s needs a key or roots; keyless signatures are not supported", s.Type)
+		return fmt.Sprintf("a signer of type %s needs a key, roots or a trusted_root", s.Type)
 	case s.Subject != "" && s.Roots == "":
-		return "subject is for certificates: it needs roots"
+		return "subject is for certificates: it needs roots or trusted_root"
 	case s.Subject != "" && !subject.MatchString(s.Subject):
 		return fmt.Sprintf("subject %q has no type: write email:, uri:, dns: or cn: (common name) before it", s.Subject)
 	}

@@ -56,7 +56,10 @@ func (v *view) foreign() ([]string, error) {
 		return nil, fmt.Errorf("%s: %w", v.Distro.Config, err)
 	}
 	dir := filepath.Dir(v.Distro.Config)
-	candidates := []string{filepath.Join(DefaultBinDir, "ballast"), filepath.Join(DefaultBinDir, "ballastd")}
+	var candidates []string
+	for _, name := range programs {
+		candidates = append(candidates, filepath.Join(DefaultBinDir, name))
+	}
 	for _, u := range []string{serviceName, socketName} {
 		candidates = append(candidates, filepath.Join(unitDir, u))
 	}

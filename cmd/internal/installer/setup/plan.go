@@ -17,6 +17,7 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/host/dirs"
 	"github.com/ballast-dev/ballast/cmd/internal/installer/node"
 	"github.com/ballast-dev/ballast/cmd/internal/installer/snippet"
+	"github.com/ballast-dev/ballast/convert/signature/keyless"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -280,7 +281,7 @@ func (b *builder) program(name string) error {
 	}
 	var err error
 	if s.digest, err = digestOf(s.from); err != nil {
-		return fmt.Errorf("ballast and ballastd must be in one directory: %w", err)
+		return fmt.Errorf("ballast, ballastd and %s must be in one directory: %w", keyless.Name, err)
 	}
 	before := len(b.plan.Steps)
 	if err := b.give(s, true); err != nil {
@@ -315,8 +316,10 @@ func (b *builder) daemon() error {
 		}
 		return b.stale(daemonGroup)
 	}
-	if err := b.program("ballastd"); err != nil {
-		return err
+	for _, name := range []string{"ballastd", keyless.Name} {
+		if err := b.program(name); err != nil {
+			return err
+		}
 	}
 	texts, units := b.units(), []string(nil)
 	for _, u := range []struct{ name, why string }{
@@ -386,6 +389,9 @@ func (b *builder) note(format string, a ...any) {
 
 func (b *builder) say(note string) { b.plan.Notes = append(b.plan.Notes, note) }
 
+// programs are the names of the programs that setup copies.
+var programs = []string{"ballast", "ballastd", keyless.Name}
+
 // groupOf returns the group of one of our files, which determines the service that reads it.
 func groupOf(p string) group {
 	switch {
@@ -393,7 +399,7 @@ func groupOf(p string) group {
 		return noGroup
 	case p == dockerConfig:
 		return dockerGroup
-	case filepath.Dir(p) == unitDir, filepath.Base(p) == "ballast", filepath.Base(p) == "ballastd", filepath.Dir(p) == settingsDir, p == environmentFile:
+	case filepath.Dir(p) == unitDir, slices.Contains(programs, filepath.Base(p)), filepath.Dir(p) == settingsDir, p == environmentFile:
 		return daemonGroup
 	}
 	return containerdGroup

@@ -857,7 +857,7 @@ func (w *world) hostPath(p string) string {
 
 // replaceable reports whether setup may keep a file of others elsewhere: by force, or a program.
 func (w *world) replaceable(p string) bool {
-	return w.forced || filepath.Base(p) == "ballast" || filepath.Base(p) == "ballastd"
+	return w.forced || slices.Contains(programs, filepath.Base(p))
 }
 
 // importOfSetup matches the import that setup adds: alone, after others, or in an empty list.

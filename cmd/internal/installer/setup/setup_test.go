@@ -80,7 +80,7 @@ func (r *root) program(p, text string) {
 // version creates another version of the programs.
 func (r *root) version(v string) {
 	r.t.Helper()
-	for _, p := range []string{"ballast", "ballastd"} {
+	for _, p := range programs {
 		r.ok(os.WriteFile(filepath.Join(r.programs, p), []byte("#!/bin/sh\n# "+p+" "+v+"\n"), 0o755))
 	}
 }
@@ -145,8 +145,8 @@ func (r *root) files() map[string]string {
 
 const (
 	units          = "write /etc/systemd/system/ballastd.service|write /etc/systemd/system/ballastd.socket|write /etc/systemd/system/ballastd-holder.service|enable ballastd.service ballastd.socket ballastd-holder.service"
-	install        = "copy /usr/local/bin/ballast|copy /usr/local/bin/ballastd|" + units
-	rancherInstall = "copy /usr/local/bin/ballast|write /etc/ballast/conf.d/00-setup.toml|copy /usr/local/bin/ballastd|" + units
+	install        = "copy /usr/local/bin/ballast|copy /usr/local/bin/ballastd|copy /usr/local/bin/ballast-keyless|" + units
+	rancherInstall = "copy /usr/local/bin/ballast|write /etc/ballast/conf.d/00-setup.toml|copy /usr/local/bin/ballastd|copy /usr/local/bin/ballast-keyless|" + units
 )
 
 // TestDistros sets up a host of each distribution: it checks the written files and the resulting

@@ -211,7 +211,8 @@ func (r *runner) test(ctx context.Context, pkg string, tests []string, m *table.
 	}
 	pattern := "^(" + strings.Join(tests, "|") + ")$"
 	if !table.EndToEnd(pkg) {
-		out, err := r.command(ctx, r.root, nil, "go", "test", overlay, "-vet=off", "-count=1", "-v", "-timeout", testTime.String(), "-run", pattern, "./"+pkg)
+		env := []string{"GOFLAGS=" + os.Getenv("GOFLAGS") + " " + overlay} // also for programs that the test builds
+		out, err := r.command(ctx, r.root, env, "go", "test", "-vet=off", "-count=1", "-v", "-timeout", testTime.String(), "-run", pattern, "./"+pkg)
 		return &results{out, notFailure(err)}
 	}
 	bin := filepath.Join(dir, "bin") + "/"

@@ -157,6 +157,7 @@ func (m *Module) add(root, dir string) error {
 // licences are what only one licence has, by its SPDX identifier.
 var licences = []struct{ id, has string }{
 	{"Apache-2.0", "Apache License Version 2.0, January 2004"},
+	{"Apache-2.0", "Licensed under the Apache License, Version 2.0 (the \"License\")"}, // that alone; others have the text
 	{"MPL-2.0", "Mozilla Public License Version 2.0"},
 	{"MIT", "Permission is hereby granted, free of charge, to any person obtaining a copy"},
 	{"ISC", "Permission to use, copy, modify, and/or distribute this software for any purpose"},

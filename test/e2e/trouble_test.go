@@ -56,7 +56,8 @@ func TestKilled(t *testing.T) {
 	mustPull(t, n, "ballast", ref)
 	again := n.Registry.Wire.BlobBytes()[d]
 	t.Logf("%d bytes staged when killed, %d fetched afterwards, of %d", kept, again, size)
-	if again > size-kept {
+	const late = 64 << 10 // of requests of the killed daemon, which the registry may begin to answer late
+	if again > size-kept+late {
 		t.Errorf("fetched after the restart: got %d of %d bytes, of which %d were staged", again, size, kept)
 	}
 	wantFiles(t, n, ref, states(b))

@@ -479,3 +479,27 @@ func TestOriginSigned(t *testing.T) {
 		t.Errorf("got %v, want a refusal by the rule", err)
 	}
 }
+
+// TestFleetPullPastFacade pulls models for pods, as the agent of ModelSets does, from a registry that containerd asks
+// itself: one that pods can mount in its original form, and one that they cannot, for which the error says what to close.
+func TestFleetPullPastFacade(t *testing.T) {
+	n, cri, busybox := startPods(t, node.Options{})
+	bare, rejected := converttest.ModelPackRaw(converttest.Files(weights(75, 1<<20+1))), converttest.DockerAIGGUF(converttest.Files(weights(76, 1<<20+1)))
+	refs := map[*converttest.Built]string{bare: push(t, n, bare), rejected: push(t, n, rejected)}
+	n.Direct(t, n.Registry.Host, n.Registry.Host)
+	if err := n.FleetPull(map[string]string{"ref": refs[bare]}); err != nil {
+		t.Fatal(err)
+	}
+	c, err := cri.RunPod(t, "").Run(busybox, node.ImageMount{Image: refs[bare], Path: "/model"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantVolume(t, cri, c, "/model", states(bare))
+	if err := n.FleetPull(map[string]string{"ref": refs[rejected]}); err == nil || !strings.Contains(err.Error(), "ballast setup --registry "+n.Registry.Host) {
+		t.Errorf("a model that no pod can mount: %v", err)
+	}
+	n.Upstream(t, n.Registry.Host, n.Registry.Host)
+	if err := n.FleetPull(map[string]string{"ref": refs[rejected]}); err != nil {
+		t.Errorf("from a closed registry: %v", err)
+	}
+}

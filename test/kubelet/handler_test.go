@@ -1,10 +1,6 @@
 package kubelet
 
 import (
-	"encoding/json"
-	"fmt"
-	"io"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -43,7 +39,13 @@ func TestWithoutAnnotation(t *testing.T) {
 	}
 	prepared, unknown, annotated := model("prepared", 111), model("unknown", 112), model("annotated", 113)
 
-	k.fleetPull(t, push(t, k, prepared), handler)
+	fleetPull := func(ref string) {
+		t.Helper()
+		if err := k.node.FleetPull(map[string]string{"ref": ref, "handler": handler}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fleetPull(push(t, k, prepared))
 	k.awaitRunning(t, create("prepared", prepared, nil))
 	k.wantFiles(t, "prepared", "main", "/model", states(prepared))
 	for _, e := range k.events(t, podName("prepared")) {
@@ -56,29 +58,10 @@ func TestWithoutAnnotation(t *testing.T) {
 	if m := k.awaitWaiting(t, "unknown", "ErrImagePull", "ImagePullBackOff"); !strings.Contains(m, documented(t, "to overlayfs")) {
 		t.Errorf("the message does not say why:\n%s", m)
 	}
-	k.fleetPull(t, push(t, k, unknown), handler) // as if a set named it later
+	fleetPull(push(t, k, unknown)) // as if a set named it later
 	k.awaitRunning(t, all[1])
 	k.wantFiles(t, "unknown", "main", "/model", states(unknown))
 
 	k.awaitRunning(t, create("annotated", annotated, map[string]string{handlerAnnotation: handler}))
 	k.wantFiles(t, "annotated", "main", "/model", states(annotated))
-}
-
-// fleetPull has the daemon pull a model for the pods of a handler, as the agent of ModelSets does.
-func (k *kubelet) fleetPull(t *testing.T, ref, handler string) {
-	t.Helper()
-	c := node.SocketClient(filepath.Join(k.node.Run(), "fleet", "fleet.sock"))
-	body, err := json.Marshal(map[string]string{"ref": ref, "handler": handler})
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := c.Post("http://ballastd/v1/fleet/pull", "application/json", strings.NewReader(string(body)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	p, err := io.ReadAll(resp.Body)
-	if lines := strings.Split(strings.TrimSpace(string(p)), "\n"); err != nil || !strings.Contains(lines[len(lines)-1], `"status":"success"`) {
-		t.Fatal(fmt.Errorf("%s: %s, %w", resp.Status, p, err))
-	}
 }

@@ -32,7 +32,7 @@ const askTimeout = 2 * time.Second
 // admin returns the handler of the admin interface.
 func (d *Daemon) admin() *admin.Handler {
 	return &admin.Handler{
-		Store: d.store, Version: d.version, Jobs: d.jobs, Mounts: d.mounts, Care: d.care, Holders: d.snapshots, Containerd: d.containerd,
+		Store: d.store, Version: d.version, Jobs: d.jobs, Mounts: d.mounts, Care: d.care, Holders: d.snapshots, Containerd: d.origins,
 		Facade: d.facade, Keys: d.port, Node: facts{d}, Models: filepath.Join(filepath.Dir(d.config.Address), dirs.Models),
 		Metrics: d.metrics.Handler(), Providers: d.providers, Log: d.log,
 	}

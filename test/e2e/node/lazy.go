@@ -3,12 +3,15 @@ package node
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -74,6 +77,24 @@ func (n *Node) dropLazy(t TB) {
 			return
 		}
 	}
+}
+
+// FleetPull has ballastd pull a model for pods, as the agent of ModelSets does.
+func (n *Node) FleetPull(request map[string]string) error {
+	body, err := json.Marshal(request)
+	if err != nil {
+		return err
+	}
+	resp, err := SocketClient(filepath.Join(n.Run(), "fleet", "fleet.sock")).Post("http://ballastd/v1/fleet/pull", "application/json", bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	p, err := io.ReadAll(resp.Body)
+	if lines := strings.Split(strings.TrimSpace(string(p)), "\n"); err != nil || !strings.Contains(lines[len(lines)-1], `"status":"success"`) {
+		return fmt.Errorf("%s: %s, %w", resp.Status, p, err)
+	}
+	return nil
 }
 
 // AdminClient returns a client of ballastd's admin socket, for URLs with any host.

@@ -76,7 +76,8 @@ type Holders interface {
 	Holders(ctx context.Context, table digest.Digest) ([]wire.Holder, error)
 }
 
-// A Puller has containerd pull an image as for a kubelet: *ctrd.Client.
+// A Puller has containerd pull a model as for a kubelet, and returns errdefs.ErrFailedPrecondition if no pod can mount
+// what containerd has then: *origins.Origins.
 type Puller interface {
 	Pull(ctx context.Context, ref, handler string, auth *cri.AuthConfig) error
 }

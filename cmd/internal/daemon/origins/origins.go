@@ -24,6 +24,7 @@ import (
 	"github.com/containerd/platforms"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 const (
@@ -76,6 +77,44 @@ const longestPull = 24 * time.Hour
 
 // New returns the origins of a node.
 func New(o Options) *Origins { return &Origins{Options: o} }
+
+// Pull has containerd pull a model as for a pod, see ctrd.Client.Pull. It returns errdefs.ErrFailedPrecondition if
+// containerd has the manifest of the registry, because the pull did not go through the facade, and cannot mount it.
+func (o *Origins) Pull(ctx context.Context, ref, handler string, auth *cri.AuthConfig) error {
+	id, err := o.Containerd.Pull(ctx, ref, handler, auth)
+	if err != nil {
+		return err
+	}
+	ctx = namespaces.WithNamespace(ctx, kubernetes)
+	all, err := o.Containerd.Images(ctx)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(all, func(e images.Image) bool { return e.Name == id })
+	if i < 0 {
+		return fmt.Errorf("%s: containerd has removed its image again: %w", ref, errdefs.ErrUnavailable)
+	}
+	manifests, _, err := o.Containerd.Manifests(ctx, all[i].Target, platforms.Default())
+	if err != nil {
+		return err
+	}
+	for _, m := range manifests {
+		config, err := o.Containerd.Document(ctx, m.Config, convert.MaxConfigSize)
+		if err != nil {
+			return err
+		}
+		kind, err := registry.MountableOf(m.Bytes, config)
+		if err != nil || kind == registry.Rejected || kind == registry.Bare && o.Off {
+			parsed, err := resolve.ParseRef(ref)
+			return errors.Join(err, fmt.Errorf("no pod can mount %s: containerd has pulled it from the registry itself, since %s is not closed on this node; close it (registries of the chart, or \"ballast setup --registry %[2]s\"), or publish the model with \"ballast convert\": %w",
+				ref, parsed.Host, errdefs.ErrFailedPrecondition))
+		}
+	}
+	return nil
+}
+
+// kubernetes is the namespace of CRI.
+const kubernetes = "k8s.io"
 
 // NamesOf returns the names of the images of the namespace of ctx with one of these manifests or configs.
 func (o *Origins) NamesOf(ctx context.Context, of map[digest.Digest]bool) (names []string, err error) {

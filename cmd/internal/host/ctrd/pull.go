@@ -10,8 +10,8 @@ import (
 )
 
 // Pull has containerd pull an image as for a pod, so that a kubelet finds it. handler is the runtime handler of the
-// pod, or empty; auth are the credentials of a pull secret, or nil.
-func (c *Client) Pull(ctx context.Context, ref, handler string, auth *cri.AuthConfig) error {
+// pod, or empty; auth are the credentials of a pull secret, or nil. It returns the name of the image by its config.
+func (c *Client) Pull(ctx context.Context, ref, handler string, auth *cri.AuthConfig) (id string, err error) {
 	req := &cri.PullImageRequest{
 		Image: &cri.ImageSpec{Image: ref, UserSpecifiedImage: ref, RuntimeHandler: handler}, Auth: auth,
 		SandboxConfig: &cri.PodSandboxConfig{
@@ -21,8 +21,9 @@ func (c *Client) Pull(ctx context.Context, ref, handler string, auth *cri.AuthCo
 	if handler != "" {
 		req.SandboxConfig.Annotations = map[string]string{containerdversion.HandlerAnnotation: handler}
 	}
-	if _, err := cri.NewImageServiceClient(c.conn).PullImage(ctx, req); err != nil {
-		return fmt.Errorf("containerd pulls %s: %w", ref, errgrpc.ToNative(err))
+	pulled, err := cri.NewImageServiceClient(c.conn).PullImage(ctx, req)
+	if err != nil {
+		return "", fmt.Errorf("containerd pulls %s: %w", ref, errgrpc.ToNative(err))
 	}
-	return nil
+	return pulled.ImageRef, nil
 }

@@ -158,6 +158,24 @@ func TestCredentialProviders(t *testing.T) {
 	}
 }
 
+// TestRemovedWhenReady: pods of the removal are ready when their container has started, so all that they change is changed
+// by containers before that. The Job that waits for them then removes them.
+func TestRemovedWhenReady(t *testing.T) {
+	pod := mustRender(t, nil)["DaemonSet/ballast-remove"].Typed.(*apps.DaemonSet).Spec.Template.Spec
+	var before []string
+	for _, c := range pod.InitContainers {
+		before = append(before, c.Name)
+	}
+	if want := []string{"remove", "node"}; !slices.Equal(before, want) {
+		t.Errorf("init containers %q, want %q", before, want)
+	}
+	for _, c := range pod.Containers {
+		if len(c.Args)+len(c.Env)+len(c.VolumeMounts) > 0 {
+			t.Errorf("container %s knows a node: %v %v %v", c.Name, c.Args, c.Env, c.VolumeMounts)
+		}
+	}
+}
+
 // checkObject checks what no values may change.
 func checkObject(t *testing.T, o Object) {
 	t.Helper()

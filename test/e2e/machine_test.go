@@ -20,11 +20,14 @@ import (
 // service manager is emulated, see package systemctl.
 type machine struct {
 	t        *testing.T
-	dir      string // with the downloaded programs: ballast and ballastd
+	dir      string // with the downloaded programs
 	registry *node.Registry
 	facade   string // its address; the usual one may be in use on this machine
 	at       place
 }
+
+// programs are the names of what setup installs.
+var programs = []string{"ballast", "ballastd", "ballast-keyless"}
 
 // A place is where a distribution has containerd, and which version.
 type place struct{ version, unit, config, hosts, socket string }
@@ -69,7 +72,7 @@ func startMachineAt(t *testing.T, at place, config string) *machine {
 	}
 	t.Cleanup(func() { m.ok(os.RemoveAll("/run/systemd")) })
 	m.ok(os.Chmod(dir, 0o755))
-	for _, b := range []string{"ballast", "ballastd", "ballast-keyless"} {
+	for _, b := range programs {
 		m.copy(node.Binary(t, b), filepath.Join(m.dir, b), 0o755, "")
 	}
 	m.ok(systemctl.Install(false))

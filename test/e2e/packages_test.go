@@ -249,7 +249,7 @@ func (d *dpkg) repacked(p, version string) string {
 	text, err := os.ReadFile(control)
 	m.ok(err)
 	m.write(control, strings.Replace(string(text), "\nVersion: 0.1.0\n", "\nVersion: "+version+"\n", 1), 0o644)
-	for _, name := range []string{"ballast", "ballastd", "ballast-keyless"} {
+	for _, name := range programs {
 		m.copy(filepath.Join(dir, "usr/bin", name), filepath.Join(dir, "usr/bin", name), 0o755, version)
 	}
 	m.ok(exec.Command("dpkg-deb", "-Znone", "--root-owner-group", "-b", dir, to).Run())

@@ -58,7 +58,7 @@ func TestSetup(t *testing.T) {
 		t.Fatalf("%v\n%s", out.Err, out.Output())
 	}
 	containerd, old := systemctl.PID("containerd.service"), m.program("ballastd")
-	for _, p := range []string{"ballast", "ballastd", "ballast-keyless"} {
+	for _, p := range programs {
 		m.copy(node.Binary(t, p), m.dir+"/"+p, 0o755, "another version")
 	}
 	m.mustSetup()
@@ -67,7 +67,7 @@ func TestSetup(t *testing.T) {
 	}
 	m.checkReader()
 	m.checkIdle()
-	for _, p := range []string{"ballast", "ballastd", "ballast-keyless"} {
+	for _, p := range programs {
 		m.copy(node.Binary(t, p), m.dir+"/"+p, 0o755, "")
 	}
 	m.mustSetup()

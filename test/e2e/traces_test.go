@@ -77,7 +77,7 @@ func above(spans []received, s received) (names []string) {
 }
 
 // TestTraces pulls a private model as a kubelet does. All steps are in the trace of containerd's pull; no registry
-// sees its headers, and no span has a secret. Without a collector, and with one that does not answer, pulls work.
+// sees its headers, and no span has a secret.
 func TestTraces(t *testing.T) {
 	c := &spanCollector{}
 	address := node.Serve(t, c)

@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
 	"syscall"
 	"time"
 
@@ -49,20 +48,17 @@ type Answer struct {
 }
 
 // A Program starts ballast-keyless. The zero value starts the one that is beside the running executable.
-type Program struct {
-	Path string
+type Program struct{ Path string }
 
-	once  sync.Once
-	turns chan struct{} // of processes, set by once
-}
+// turns are those of processes.
+var turns = make(chan struct{}, maxRunning)
 
 // Verify asks about a bundle. It returns errdefs.ErrPermissionDenied if the signature is not valid, and
 // errdefs.ErrUnavailable if there is no answer: the program is missing, has failed, or was too slow.
 func (p *Program) Verify(ctx context.Context, r Request) (Answer, error) {
-	p.once.Do(func() { p.turns = make(chan struct{}, maxRunning) })
 	select {
-	case p.turns <- struct{}{}:
-		defer func() { <-p.turns }()
+	case turns <- struct{}{}:
+		defer func() { <-turns }()
 	case <-ctx.Done():
 		return Answer{}, fmt.Errorf("wait for %s: %w: %w", Name, context.Cause(ctx), errdefs.ErrUnavailable)
 	}

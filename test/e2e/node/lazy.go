@@ -91,8 +91,11 @@ func (n *Node) FleetPull(request map[string]string) error {
 	}
 	defer resp.Body.Close()
 	p, err := io.ReadAll(resp.Body)
-	if lines := strings.Split(strings.TrimSpace(string(p)), "\n"); err != nil || !strings.Contains(lines[len(lines)-1], `"status":"success"`) {
-		return fmt.Errorf("%s: %s, %w", resp.Status, p, err)
+	if err != nil {
+		return err
+	}
+	if lines := strings.Split(strings.TrimSpace(string(p)), "\n"); !strings.Contains(lines[len(lines)-1], `"status":"success"`) {
+		return fmt.Errorf("%s: %s", resp.Status, p)
 	}
 	return nil
 }

@@ -81,11 +81,15 @@ func New(o Options) *Origins { return &Origins{Options: o} }
 // Pull has containerd pull a model as for a pod, see ctrd.Client.Pull. It returns errdefs.ErrFailedPrecondition if
 // containerd has the manifest of the registry, because the pull did not go through the facade, and cannot mount it.
 func (o *Origins) Pull(ctx context.Context, ref, handler string, auth *cri.AuthConfig) error {
+	parsed, err := resolve.ParseRef(ref)
+	if err != nil {
+		return err
+	}
 	id, err := o.Containerd.Pull(ctx, ref, handler, auth)
 	if err != nil {
 		return err
 	}
-	ctx = namespaces.WithNamespace(ctx, kubernetes)
+	ctx = namespaces.WithNamespace(ctx, ctrd.Kubernetes)
 	all, err := o.Containerd.Images(ctx)
 	if err != nil {
 		return err
@@ -99,22 +103,17 @@ func (o *Origins) Pull(ctx context.Context, ref, handler string, auth *cri.AuthC
 		return err
 	}
 	for _, m := range manifests {
-		config, err := o.Containerd.Document(ctx, m.Config, convert.MaxConfigSize)
+		kind, err := o.mountable(ctx, m)
 		if err != nil {
 			return err
 		}
-		kind, err := registry.MountableOf(m.Bytes, config)
-		if err != nil || kind == registry.Rejected || kind == registry.Bare && o.Off {
-			parsed, err := resolve.ParseRef(ref)
-			return errors.Join(err, fmt.Errorf("no pod can mount %s: containerd has pulled it from the registry itself, since %s is not closed on this node; close it (registries of the chart, or \"ballast setup --registry %[2]s\"), or publish the model with \"ballast convert\": %w",
-				ref, parsed.Host, errdefs.ErrFailedPrecondition))
+		if kind == registry.Rejected || kind == registry.Bare && o.Off {
+			return fmt.Errorf("no pod can mount %s: containerd has pulled it from the registry itself, since %s is not closed on this node; close it (registries of the chart, or \"ballast setup --registry %[2]s\"), or publish the model with \"ballast convert\": %w",
+				ref, parsed.Host, errdefs.ErrFailedPrecondition)
 		}
 	}
 	return nil
 }
-
-// kubernetes is the namespace of CRI.
-const kubernetes = "k8s.io"
 
 // NamesOf returns the names of the images of the namespace of ctx with one of these manifests or configs.
 func (o *Origins) NamesOf(ctx context.Context, of map[digest.Digest]bool) (names []string, err error) {
@@ -345,12 +344,21 @@ func (o *Origins) isBare(ctx context.Context, m ctrd.Manifest) (bool, error) {
 			return false, nil
 		}
 	}
+	kind, err := o.mountable(ctx, m)
+	return kind == registry.Bare, err
+}
+
+// mountable returns how containerd mounts the image of a manifest. What cannot be parsed is rejected.
+func (o *Origins) mountable(ctx context.Context, m ctrd.Manifest) (registry.Mountable, error) {
 	config, err := o.Containerd.Document(ctx, m.Config, convert.MaxConfigSize)
 	if err != nil {
-		return false, err
+		return "", err
 	}
 	kind, err := registry.MountableOf(m.Bytes, config)
-	return err == nil && kind == registry.Bare, nil
+	if err != nil {
+		return registry.Rejected, nil
+	}
+	return kind, nil
 }
 
 // keep adds a reference that protects a model, shown from repositories with these names, for as long as

@@ -35,6 +35,9 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
+// Kubernetes is the namespace of CRI's images and containers.
+const Kubernetes = "k8s.io"
+
 // A Client asks the containerd at the other end of a connection.
 type Client struct {
 	conn    *grpc.ClientConn

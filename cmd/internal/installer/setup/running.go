@@ -27,9 +27,6 @@ import (
 // labelPinned is the label that CRI gives to images that the kubelet must not remove.
 const labelPinned = "io.cri-containerd.pinned"
 
-// kubernetes is the namespace of Kubernetes' images and containers in containerd.
-const kubernetes = "k8s.io"
-
 // running is the state of the daemons on a host.
 type running struct {
 	daemon bool // ballastd answers
@@ -58,7 +55,7 @@ func (v *view) ask(ctx context.Context) {
 		return
 	}
 	defer c.Close()
-	ctx = namespaces.WithNamespace(ctx, kubernetes)
+	ctx = namespaces.WithNamespace(ctx, ctrd.Kubernetes)
 	if images, err := c.Images(ctx); err == nil {
 		for _, im := range images {
 			if im.Labels[labelPinned] == "pinned" {

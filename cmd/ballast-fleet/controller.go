@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -38,7 +39,7 @@ const countEvery = time.Second
 type controller struct {
 	client   client.Client
 	recorder events.EventRecorder
-	nodes    labels.Selector // the nodes of the DaemonSet
+	pods     labels.Selector // the pods of the DaemonSet; nil: all nodes have one
 }
 
 // nodeList is a list of the metadata of nodes: the rest is large and changes often.
@@ -55,8 +56,27 @@ func (c *controller) setup(mgr ctrl.Manager) error {
 	}
 	node := &metav1.PartialObjectMetadata{}
 	node.SetGroupVersionKind(core.SchemeGroupVersion.WithKind("Node"))
-	return ctrl.NewControllerManagedBy(mgr).Named("modelset").For(&v1alpha1.ModelSet{}).
-		Watches(&v1alpha1.ModelNode{}, c.allSets()).Watches(node, c.allSets()).Complete(c)
+	b := ctrl.NewControllerManagedBy(mgr).Named("modelset").For(&v1alpha1.ModelSet{}).
+		Watches(&v1alpha1.ModelNode{}, c.allSets()).Watches(node, c.allSets())
+	if c.pods != nil {
+		b = b.Watches(&core.Pod{}, c.allSets())
+	}
+	return b.Complete(c)
+}
+
+// cacheOptions are the watch of the pods of the DaemonSet.
+func (c *controller) cacheOptions(namespace string) cache.Options {
+	return cache.Options{ByObject: map[client.Object]cache.ByObject{
+		&core.Pod{}: {Namespaces: map[string]cache.Config{namespace: {LabelSelector: c.pods}}, Transform: slim},
+	}}
+}
+
+// slim removes from a pod what the controller does not read.
+func slim(o any) (any, error) {
+	if p, ok := o.(*core.Pod); ok {
+		p.ManagedFields, p.Spec, p.Status = nil, core.PodSpec{NodeName: p.Spec.NodeName}, core.PodStatus{Conditions: p.Status.Conditions}
+	}
+	return o, nil
 }
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
@@ -76,17 +96,28 @@ func (c *controller) allSets() handler.EventHandler {
 		CreateFunc: func(ctx context.Context, _ event.CreateEvent, q queue) { add(ctx, q) },
 		DeleteFunc: func(ctx context.Context, _ event.DeleteEvent, q queue) { add(ctx, q) },
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
-			_, state := e.ObjectNew.(*v1alpha1.ModelNode)
-			if state || !equality.Semantic.DeepEqual(e.ObjectOld.GetLabels(), e.ObjectNew.GetLabels()) {
+			if counts(e.ObjectOld, e.ObjectNew) {
 				add(ctx, q)
 			}
 		},
 	}
 }
 
+// counts reports whether a change of an object is one for sets.
+func counts(was, is client.Object) bool {
+	switch is := is.(type) {
+	case *v1alpha1.ModelNode:
+		return true
+	case *core.Pod:
+		was, ok := was.(*core.Pod)
+		return !ok || was.Spec.NodeName != is.Spec.NodeName || isReady(was) != isReady(is)
+	}
+	return !equality.Semantic.DeepEqual(was.GetLabels(), is.GetLabels())
+}
+
 // setNodes counts the nodes of each set. A set that is gone has no value.
 var setNodes = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-	Name: "ballast_fleet_set_nodes", Help: "Nodes of a ModelSet: selected, with all its models, where one cannot be downloaded, or not ready by its deadline.",
+	Name: "ballast_fleet_set_nodes", Help: "Nodes of a ModelSet: selected, with all its models, where one cannot be downloaded, without them and down, or not ready by its deadline.",
 }, []string{"set", "state"})
 
 // Reconcile counts the nodes of a set.
@@ -102,23 +133,20 @@ func (c *controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	late := int32(0)
-	if set.Spec.Deadline != nil {
-		late = t.Late
-	}
-	for state, n := range map[string]int32{"desired": t.Desired, "ready": t.Ready, "failed": t.Failed, "late": late} {
+	for state, n := range map[string]int32{"desired": t.Desired, "ready": t.Ready, "failed": t.Failed, "down": t.Down, "late": t.Late} {
 		setNodes.WithLabelValues(set.Name, state).Set(float64(n))
 	}
+	now := time.Now()
+	warning := plan.Warning(&set, t, now)
 	is := set.DeepCopy()
-	is.Status.ObservedGeneration = set.Generation
-	is.Status.Desired, is.Status.Ready, is.Status.Failed = t.Desired, t.Ready, t.Failed
-	is.Status.Nodes, is.Status.Progress = t.Nodes(), t.Progress()
-	condition := plan.Condition(t)
-	condition.ObservedGeneration = set.Generation
-	meta.SetStatusCondition(&is.Status.Conditions, condition)
-	warning := plan.Warning(&set, t, time.Now())
+	is.Status.Changed, is.Status.ObservedGeneration = plan.Changed(&set, now), set.Generation
+	is.Status.Desired, is.Status.Ready, is.Status.Failed, is.Status.Down = t.Desired, t.Ready, t.Failed, t.Down
+	is.Status.Progress, is.Status.Turns = t.Progress(), plan.Turns(&set, t, now)
+	for _, condition := range plan.Conditions(&set, t) {
+		meta.SetStatusCondition(&is.Status.Conditions, condition)
+	}
 	if warning != "" {
-		is.Status.Warned = set.Spec.Deadline
+		is.Status.WarnedGeneration = set.Generation
 	}
 	if !equality.Semantic.DeepEqual(set.Status, is.Status) {
 		if err := c.client.Status().Update(ctx, is); err != nil {
@@ -128,10 +156,7 @@ func (c *controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if warning != "" { // after the update: one that fails is repeated
 		c.recorder.Eventf(&set, nil, core.EventTypeWarning, "DeadlineAtRisk", "Count", "%s", warning)
 	}
-	if at := plan.WarnAt(&set); t.Ready < t.Desired && time.Now().Before(at) {
-		return reconcile.Result{RequeueAfter: time.Until(at)}, nil
-	}
-	return reconcile.Result{}, nil
+	return reconcile.Result{RequeueAfter: plan.Again(is, t, now)}, nil
 }
 
 // look returns what the page shows, from the watches.
@@ -140,28 +165,54 @@ func (c *controller) look(r *http.Request) (v page.Cluster, err error) {
 	if err := c.client.List(r.Context(), &sets); err != nil {
 		return v, err
 	}
-	nodes, states, err := c.list(r.Context())
-	if err != nil {
-		return v, err
-	}
-	v.Sets, v.States = sets.Items, states
-	for _, n := range nodes {
-		v.Nodes = append(v.Nodes, page.Node{Name: n.Name, Labels: n.Labels})
-	}
-	return v, nil
+	v.Nodes, v.States, err = c.list(r.Context())
+	v.Sets = sets.Items
+	return v, err
 }
 
-// list returns the nodes with agents and all states.
-func (c *controller) list(ctx context.Context) ([]metav1.PartialObjectMetadata, []v1alpha1.ModelNode, error) {
-	nodes := nodeList()
-	if err := c.client.List(ctx, nodes, client.MatchingLabelsSelector{Selector: c.nodes}); err != nil {
+// list returns the nodes with agents, by name, and all states.
+func (c *controller) list(ctx context.Context) (nodes []plan.Node, states []v1alpha1.ModelNode, err error) {
+	all := nodeList()
+	if err := c.client.List(ctx, all); err != nil {
 		return nil, nil, err
 	}
-	var states v1alpha1.ModelNodeList
-	if err := c.client.List(ctx, &states); err != nil {
+	var list v1alpha1.ModelNodeList
+	if err := c.client.List(ctx, &list); err != nil {
 		return nil, nil, err
 	}
-	return nodes.Items, states.Items, nil
+	ready, err := c.ready(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, n := range all.Items {
+		if up, ok := ready[n.Name]; ok || c.pods == nil {
+			nodes = append(nodes, plan.Node{Name: n.Name, Labels: n.Labels, Down: ok && !up})
+		}
+	}
+	slices.SortFunc(nodes, func(a, b plan.Node) int { return strings.Compare(a.Name, b.Name) })
+	return nodes, list.Items, nil
+}
+
+// ready returns the nodes with pods of the DaemonSet, and whether one is ready.
+func (c *controller) ready(ctx context.Context) (map[string]bool, error) {
+	ready := map[string]bool{}
+	if c.pods == nil {
+		return ready, nil
+	}
+	var pods core.PodList
+	if err := c.client.List(ctx, &pods); err != nil {
+		return nil, err
+	}
+	for _, p := range pods.Items {
+		ready[p.Spec.NodeName] = ready[p.Spec.NodeName] || isReady(&p)
+	}
+	return ready, nil
+}
+
+// isReady reports whether a pod is ready. The controllers of Kubernetes make those of a node not ready that they do not
+// hear of.
+func isReady(p *core.Pod) bool {
+	return slices.ContainsFunc(p.Status.Conditions, func(c core.PodCondition) bool { return c.Type == core.PodReady && c.Status == core.ConditionTrue })
 }
 
 // servePage adds the page to a manager, at an address.
@@ -186,11 +237,11 @@ func (c *controller) tally(ctx context.Context, set *v1alpha1.ModelSet) (t plan.
 	for _, s := range states {
 		by[s.Name] = s.Status.List
 	}
-	slices.SortFunc(nodes, func(a, b metav1.PartialObjectMetadata) int { return strings.Compare(a.Name, b.Name) })
+	selector, _ := plan.Selector(set) // an error is in the conditions
 	left := plan.Left(set, time.Now())
 	for _, n := range nodes {
-		if plan.Selects(set, n.Labels) {
-			t.Add(set, n.Name, by[n.Name], left)
+		if selector.Matches(labels.Set(n.Labels)) {
+			t.Add(set, n, by[n.Name], left)
 		}
 	}
 	return t, nil

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -140,25 +141,30 @@ func nodeFlags(c *cobra.Command, node *string, m *agent.Marks) {
 }
 
 func (a *app) controllerCommand() *cobra.Command {
-	var namespace, nodes, metrics, page string
+	var namespace, pods, metrics, page string
 	var podEvents bool
 	c := &cobra.Command{
 		Use:   "controller",
 		Short: "count the nodes of ModelSets, and show them and downloads; runs until SIGTERM",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			selector, err := labels.Parse(nodes)
-			if err != nil {
-				return fmt.Errorf("--nodes: %w", err)
+			c := &controller{}
+			var caches cache.Options
+			if pods != "" {
+				selector, err := labels.Parse(pods)
+				if err != nil {
+					return fmt.Errorf("--pods: %w", err)
+				}
+				c.pods = selector
+				caches = c.cacheOptions(namespace)
 			}
 			mgr, err := a.manager(manager.Options{
 				LeaderElection: true, LeaderElectionID: "ballast-fleet", LeaderElectionNamespace: namespace, LeaderElectionReleaseOnCancel: true,
-				Metrics: server.Options{BindAddress: metrics},
+				Metrics: server.Options{BindAddress: metrics}, Cache: caches,
 			})
 			if err != nil {
 				return err
 			}
-			c := &controller{nodes: selector}
 			if err := c.setup(mgr); err != nil {
 				return err
 			}
@@ -180,8 +186,8 @@ func (a *app) controllerCommand() *cobra.Command {
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&namespace, "namespace", "ballast-system", "`namespace` of the lease of the leader")
-	f.StringVar(&nodes, "nodes", "", "label `selector` of the nodes with agents (default: all)")
+	f.StringVar(&namespace, "namespace", "ballast-system", "`namespace` of the lease of the leader and of the pods")
+	f.StringVar(&pods, "pods", "", "label `selector` of the pods of the DaemonSet: only nodes with one count (default: all nodes)")
 	f.StringVar(&metrics, "metrics", "0", "`address` for metrics, such as :9759; 0: none")
 	f.BoolVar(&podEvents, "pod-events", false, "make events with the progress of downloads on pods that wait for them")
 	f.StringVar(&page, "page", "", "`address` for the page with all sets, such as 127.0.0.1:8080, without authentication (default: none)")

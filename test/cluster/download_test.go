@@ -113,7 +113,7 @@ func (c *cluster) update(t *testing.T, name string, change func(*v1alpha1.ModelS
 func (c *cluster) limited(t *testing.T, r *node.Registry) {
 	push(t, r, "team/slow", "v1", slowly(5))
 	ref := r.Ref("team/slow", "v1")
-	c.set(t, "slow", v1alpha1.ModelSetSpec{Models: []string{ref}, NodeSelector: map[string]string{"kubernetes.io/hostname": "n2"}, Rate: resource.NewQuantity(slowRate, resource.BinarySI)})
+	c.set(t, "slow", v1alpha1.ModelSetSpec{Models: []string{ref}, NodeSelector: only("n2"), Rate: resource.NewQuantity(slowRate, resource.BinarySI)})
 	eventually(t, "the begin of the download", func() error {
 		if s := c.modelNode(t, "n2")[ref]; s.Phase != v1alpha1.PhaseDownloading {
 			return fmt.Errorf("%+v", s)

@@ -23,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -72,7 +73,7 @@ func startCluster(t *testing.T, o plane.Options) *cluster {
 // startController starts the controller.
 func (c *cluster) startController(t *testing.T) {
 	t.Helper()
-	c.controller = c.start(t, "controller", "ballast-fleet", "", "controller", "--nodes=kubernetes.io/os=linux", "--pod-events")
+	c.controller = c.start(t, "controller", "ballast-fleet", "", "controller", "--pods=app.kubernetes.io/name=ballast,app.kubernetes.io/component=node", "--pod-events")
 }
 
 // config returns the configuration of a client with a token.
@@ -181,11 +182,13 @@ func (c *cluster) token(t *testing.T, account, nodeName string) string {
 	t.Helper()
 	req := &authentication.TokenRequest{}
 	if nodeName != "" {
-		pod := &core.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: account + "-"}, Spec: core.PodSpec{
+		labels := map[string]string{"app.kubernetes.io/name": "ballast", "app.kubernetes.io/component": "node"} // of the pods of the DaemonSet
+		pod := &core.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: account + "-", Labels: labels}, Spec: core.PodSpec{
 			ServiceAccountName: account, NodeName: nodeName, Containers: []core.Container{{Name: "node", Image: "x"}},
 			Tolerations: []core.Toleration{{Operator: core.TolerationOpExists}},
 		}}
 		c.create(t, pod)
+		c.markPod(t, pod, core.ConditionTrue)
 		req.Spec.BoundObjectRef = &authentication.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID}
 	}
 	of := &core.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: account}}
@@ -193,6 +196,25 @@ func (c *cluster) token(t *testing.T, account, nodeName string) string {
 		t.Fatalf("token of %s: %v", account, err)
 	}
 	return req.Status.Token
+}
+
+// markPod sets the condition Ready of a pod, as its kubelet would.
+func (c *cluster) markPod(t *testing.T, pod *core.Pod, ready core.ConditionStatus) {
+	t.Helper()
+	patch := fmt.Appendf(nil, `{"status": {"conditions": [{"type": "Ready", "status": %q}]}}`, ready)
+	if err := c.admin.Status().Patch(t.Context(), pod, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		t.Fatalf("status of %s: %v", pod.Name, err)
+	}
+}
+
+// podsOf returns the pods of the DaemonSet of a node.
+func (c *cluster) podsOf(t *testing.T, name string) []core.Pod {
+	t.Helper()
+	var all core.PodList
+	if err := c.admin.List(t.Context(), &all, client.InNamespace(namespace), client.MatchingFields{"spec.nodeName": name}); err != nil {
+		t.Fatal(err)
+	}
+	return all.Items
 }
 
 // start starts ballast-fleet with the rights of a service account. It is started again if it ends, as the chart has
@@ -242,7 +264,7 @@ func (c *cluster) set(t *testing.T, name string, spec v1alpha1.ModelSetSpec) {
 	c.create(t, &v1alpha1.ModelSet{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec})
 }
 
-// awaitSet waits until the columns of a set, "nodes ready", are these.
+// awaitSet waits until a set has a state: "have/nodes", and the status of Ready.
 func (c *cluster) awaitSet(t *testing.T, name, want string) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("set %s to be %s", name, want), func() error {
@@ -250,7 +272,7 @@ func (c *cluster) awaitSet(t *testing.T, name, want string) {
 		if err != nil {
 			return err
 		}
-		if got := fmt.Sprint(row["Nodes"], " ", row["Ready"]); got != want {
+		if got := fmt.Sprintf("%v/%v %v", row["Have"], row["Nodes"], row["Ready"]); got != want {
 			return fmt.Errorf("%v", row)
 		}
 		return nil

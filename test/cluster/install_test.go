@@ -310,7 +310,7 @@ func (c *site) modelSets(t *testing.T) {
 func (c *site) allReady(t *testing.T) {
 	t.Helper()
 	n := len(c.machines)
-	c.says(t, "kubectl get modelset chat --no-headers | awk '{print $2, $3, $4, $5}'", fmt.Sprintf("%d/%[1]d 0 100%% True", n))
+	c.says(t, "kubectl get modelset chat --no-headers | awk '{print $2, $3, $4, $5, $6, $7, $8}'", fmt.Sprintf("%d %[1]d 0 0 100 True Complete", n))
 	c.says(t, "kubectl get nodes -l models.ballast.dev/chat=ready -o name | wc -l", fmt.Sprint(n))
 }
 
@@ -392,7 +392,7 @@ func (c *site) aloneForAMinute(t *testing.T, llama string) {
 func (c *site) joinsFull(t *testing.T) {
 	m := c.join(t, 4)
 	m.sh(t, `fallocate -l $(($(df --output=avail -B1 /var/lib | tail -n 1) - 1000000000)) /var/lib/containerd/other`) // 1 GiB stays free
-	c.says(t, "kubectl get modelset chat --no-headers | awk '{print $2, $3, $5}'", "3/4 1 False")
+	c.says(t, "kubectl get modelset chat --no-headers | awk '{print $2, $3, $4, $7, $8}'", "4 3 1 False Failed")
 	if got := c.run(t, "kubectl get modelnode "+m.name+" -o 'jsonpath={.status.list[*].error}'"); !strings.Contains(got, "space") {
 		t.Errorf("the node says %q", got)
 	}

@@ -18,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/rest"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -55,6 +56,7 @@ func TestModelSets(t *testing.T) {
 			})
 		}},
 		{"a limit of the rate", func(t *testing.T) { c.limited(t, r) }},
+		{"one node after the other", func(t *testing.T) { c.turns(t, r) }},
 		{"a pod that waits", func(t *testing.T) { c.podWaits(t, r) }},
 		{"no API server", func(t *testing.T) { c.withoutAPI(t, r, llama) }},
 		{"a node joins, another one leaves", func(t *testing.T) { c.joinAndLeave(t, r, llama) }},
@@ -76,6 +78,12 @@ func (c *cluster) refuses(t *testing.T, good string) {
 		"spec.models":                   {Models: []string{}},
 		"spec.keep":                     {Models: []string{good}, Keep: 17},
 		"less than 64Ki bytes a second": {Models: []string{good}, Rate: new(resource.MustParse("63Ki"))},
+		"or a percentage up to 100%":    {Models: []string{good}, MaxUnavailable: new(intstr.FromString("101%"))},
+		"a number of nodes, or a":       {Models: []string{good}, MaxUnavailable: new(intstr.FromInt32(-1))},
+		"spec.parallelism":              {Models: []string{good}, Parallelism: new(int32(-1))},
+		"an operator is In or NotIn":    {Models: []string{good}, NodeSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "gpu", Operator: "Is", Values: []string{"a"}}}}},
+		"or Exists or DoesNotExist":     {Models: []string{good}, NodeSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "gpu", Operator: "Exists", Values: []string{"a"}}}}},
+		"with values":                   {Models: []string{good}, NodeSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "gpu", Operator: "In"}}}},
 	} {
 		err := c.admin.Create(t.Context(), &v1alpha1.ModelSet{ObjectMeta: metav1.ObjectMeta{Name: "wrong"}, Spec: spec})
 		if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), want) {
@@ -152,7 +160,7 @@ func (c *cluster) allHave(t *testing.T, llama string) {
 		})
 	}
 	row, err := c.columns(t.Context(), "llama")
-	if err != nil || row["Progress"] != "100%" {
+	if err != nil || fmt.Sprint(row["Percent"]) != "100" || row["Reason"] != "Complete" {
 		t.Errorf("columns: %v, %v", row, err)
 	}
 }
@@ -160,7 +168,7 @@ func (c *cluster) allHave(t *testing.T, llama string) {
 // rights tries what an agent must not do, with the token of one.
 func (c *cluster) rights(t *testing.T) {
 	k, ctx := c.client(t, c.token(t, "ballast", "n1")), t.Context()
-	patch := client.RawPatch("application/merge-patch+json", []byte(`{"status": {"models": "9/9"}}`))
+	patch := client.RawPatch("application/merge-patch+json", []byte(`{"status": {"ready": 9}}`))
 	state := func(name string) *v1alpha1.ModelNode {
 		return &v1alpha1.ModelNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	}
@@ -228,13 +236,13 @@ func (c *cluster) tagMoves(t *testing.T, r *node.Registry, llama string) {
 func (c *cluster) wrongName(t *testing.T, r *node.Registry) {
 	ref := r.Ref("team/missing", "v1")
 	deadline := metav1.NewTime(time.Now().Add(5 * time.Second).Truncate(time.Second))
-	c.set(t, "missing", v1alpha1.ModelSetSpec{Models: []string{ref}, NodeSelector: map[string]string{"kubernetes.io/hostname": "n2"}, Deadline: &deadline})
+	c.set(t, "missing", v1alpha1.ModelSetSpec{Models: []string{ref}, NodeSelector: only("n2"), Deadline: &deadline})
 	eventually(t, "the error in the set", func() error {
 		row, err := c.columns(t.Context(), "missing")
 		if err != nil {
 			return err
 		}
-		if message := fmt.Sprint(row["Message"]); row["Nodes"] != "0/1" || fmt.Sprint(row["Failed"]) != "1" || !strings.Contains(message, ref+" on n2: ") {
+		if message := fmt.Sprint(row["Message"]); fmt.Sprintf("%v/%v %v %v", row["Have"], row["Nodes"], row["Failed"], row["Reason"]) != "0/1 1 Failed" || !strings.Contains(message, ref+" on n2: ") {
 			return fmt.Errorf("%v", row)
 		}
 		return nil
@@ -248,7 +256,7 @@ func (c *cluster) wrongName(t *testing.T, r *node.Registry) {
 			return err
 		}
 		for _, e := range all.Items {
-			if e.Regarding.Name == "missing" && e.Reason == "DeadlineAtRisk" && strings.Contains(e.Note, "1 of 1 nodes will not have all models by "+deadline.UTC().Format(time.RFC3339)) {
+			if e.Regarding.Name == "missing" && e.Reason == "DeadlineAtRisk" && strings.HasPrefix(e.Note, "1 of 1 nodes do not ") && strings.Contains(e.Note, deadline.UTC().Format(time.RFC3339)) {
 				return nil
 			}
 		}
@@ -300,10 +308,68 @@ func (c *cluster) withoutAPI(t *testing.T, r *node.Registry, llama string) {
 	c.awaitSet(t, "later", "3/3 True")
 }
 
+// only selects the node with a name.
+func only(name string) *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "kubernetes.io/hostname", Operator: metav1.LabelSelectorOpIn, Values: []string{name}}}}
+}
+
+// turns has a set that is paused, then one node after the other downloads.
+func (c *cluster) turns(t *testing.T, r *node.Registry) {
+	push(t, r, "team/turns", "v1", weights(7))
+	ref := r.Ref("team/turns", "v1")
+	c.set(t, "turns", v1alpha1.ModelSetSpec{Models: []string{ref}, Paused: true, Parallelism: new(int32(1))})
+	eventually(t, "the set to be paused", func() error {
+		row, err := c.columns(t.Context(), "turns")
+		if err == nil && row["Reason"] != "Paused" {
+			err = fmt.Errorf("%v", row)
+		}
+		return err
+	})
+	for name := range c.nodes {
+		eventually(t, "the model to wait on "+name, func() error {
+			if s := c.modelNode(t, name)[ref]; s.Phase != v1alpha1.PhasePending {
+				return fmt.Errorf("%+v", s)
+			}
+			return nil
+		})
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	w, err := c.admin.Watch(ctx, &v1alpha1.ModelSetList{}, client.MatchingFields{"metadata.name": "turns"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	c.update(t, "turns", func(s *v1alpha1.ModelSet) { s.Spec.Paused = false })
+	var order []string
+	for e := range w.ResultChan() {
+		s, ok := e.Object.(*v1alpha1.ModelSet)
+		if !ok {
+			t.Fatalf("%s: %v", e.Type, e.Object)
+		}
+		if len(s.Status.Turns) > 1 {
+			t.Errorf("turns of %q", s.Status.Turns)
+		}
+		if name := strings.Join(s.Status.Turns, " "); name != "" && !slices.Contains(order, name) {
+			order = append(order, name)
+		}
+		if s.Status.Ready == 3 && len(s.Status.Turns) == 0 {
+			break
+		}
+	}
+	if got := strings.Join(order, " "); got != "n1 n2 n3" {
+		t.Errorf("turns of %q", got)
+	}
+	if err := c.admin.Delete(t.Context(), &v1alpha1.ModelSet{ObjectMeta: metav1.ObjectMeta{Name: "turns"}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func (c *cluster) joinAndLeave(t *testing.T, r *node.Registry, llama string) {
 	n := c.join(t, "n4", r)
 	c.nodes["n3"].agent.Kill()
 	c.awaitSet(t, "llama", "4/4 True")
+	c.down(t, r)
 	if !n.listed(t, llama) {
 		t.Error("the kubelet does not list the model")
 	}
@@ -319,6 +385,9 @@ func (c *cluster) joinAndLeave(t *testing.T, r *node.Registry, llama string) {
 		return fmt.Errorf("it is there: %v", err)
 	})
 	delete(c.nodes, "n3")
+	if err := c.admin.Delete(t.Context(), &v1alpha1.ModelSet{ObjectMeta: metav1.ObjectMeta{Name: "down"}}); err != nil {
+		t.Fatal(err)
+	}
 	// An agent that starts again goes on where it was, and downloads nothing.
 	n.agent.Stop(t)
 	r.Wire.Reset()
@@ -332,6 +401,38 @@ func (c *cluster) joinAndLeave(t *testing.T, r *node.Registry, llama string) {
 	if s := c.modelNode(t, "n4")[llama]; s.Phase != v1alpha1.PhaseReady {
 		t.Errorf("after the restart of the agent: %+v", s)
 	}
+}
+
+// down has a set of which a node that is down, n3, lacks the model, and which says so, until the DaemonSet has no pod there.
+func (c *cluster) down(t *testing.T, r *node.Registry) {
+	for _, p := range c.podsOf(t, "n3") {
+		c.markPod(t, &p, core.ConditionFalse)
+	}
+	push(t, r, "team/down", "v1", weights(8))
+	c.set(t, "down", v1alpha1.ModelSetSpec{Models: []string{r.Ref("team/down", "v1")}})
+	is := func(want, message string) {
+		t.Helper()
+		eventually(t, want, func() error {
+			row, err := c.columns(t.Context(), "down")
+			if err != nil {
+				return err
+			}
+			got := fmt.Sprintf("%v/%v, %v down, %v %v", row["Have"], row["Nodes"], row["Down"], row["Ready"], row["Reason"])
+			if got != want || !strings.Contains(fmt.Sprint(row["Message"]), message) {
+				return fmt.Errorf("%v", row)
+			}
+			return nil
+		})
+	}
+	is("3/4, 1 down, False NodesDown", "ballast does not run on n3")
+	c.update(t, "down", func(s *v1alpha1.ModelSet) { s.Spec.MaxUnavailable = new(intstr.FromString("25%")) })
+	is("3/4, 1 down, True MaxUnavailable", "ballast does not run on n3")
+	for _, p := range c.podsOf(t, "n3") {
+		if err := c.admin.Delete(t.Context(), &p, client.GracePeriodSeconds(0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	is("3/3, 0 down, True Complete", "3 of 3 nodes have all models")
 }
 
 // remove removes all sets. What they had is unpinned and stays, because containers may use it.

@@ -33,7 +33,7 @@ func TestPage(t *testing.T) {
 	c.controller.Stop(t)
 	address := node.FreeAddress(t)
 	metrics := node.FreeAddress(t)
-	c.start(t, "page", "ballast-fleet", "", "controller", "--nodes=kubernetes.io/os=linux", "--page="+address, "--metrics="+metrics)
+	c.start(t, "page", "ballast-fleet", "", "controller", "--page="+address, "--metrics="+metrics)
 	c.set(t, "chat", v1alpha1.ModelSetSpec{Models: []string{"registry.ollama.ai/library/llama3.2:1b"}, Deadline: &metav1.Time{Time: time.Now().Add(time.Hour)}})
 	c.set(t, "search", v1alpha1.ModelSetSpec{Models: []string{"ghcr.io/team/embedder:v3", "ghcr.io/team/ranker:v1"}})
 	for _, n := range []int{3, 1000} {
@@ -141,22 +141,21 @@ func stateOf(i int) v1alpha1.ModelNodeStatus {
 		Disk:     &v1alpha1.DiskState{Models: 24e9, Saved: 6e9, Free: 400e9},
 		Received: &v1alpha1.ReceivedState{Registries: 3e9, Mirrors: []v1alpha1.MirrorState{{Address: "http://127.0.0.1:4001", Bytes: 21e9}}},
 	}
-	ready := 0
-	for k, ref := range []string{"registry.ollama.ai/library/llama3.2:1b", "ghcr.io/team/embedder:v3", "ghcr.io/team/ranker:v1"} {
+	for k, ref := range []string{"ghcr.io/team/embedder:v3", "ghcr.io/team/ranker:v1", "registry.ollama.ai/library/llama3.2:1b"} {
 		m := v1alpha1.ModelState{Ref: ref, Phase: v1alpha1.PhaseReady, Total: 8e9, Completed: 8e9, Since: metav1.Now()}
 		switch x := (i*7 + k*5) % 31; {
-		case x < 2+k:
+		case x < 4-k:
 			m.Phase, m.Completed, m.Rate = v1alpha1.PhaseDownloading, int64(x+1)*2e9, 90e6
-		case x == 30 && k > 0:
+		case x == 30 && k < 2:
 			m.Phase, m.Completed, m.Error = v1alpha1.PhaseFailed, 0, "ghcr.io answers 403 Forbidden: the pull secret models is not valid there"
 		case x == 29:
 			m.Phase, m.Completed = v1alpha1.PhasePending, 0
 		default:
-			ready++
+			s.Ready++
 		}
 		s.List = append(s.List, m)
 	}
-	s.Models = fmt.Sprintf("%d/3", ready)
+	s.Desired = int32(len(s.List))
 	return s
 }
 

@@ -148,6 +148,7 @@ func (a *Agent) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.R
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	var sets v1alpha1.ModelSetList
+	var wishes map[string]plan.Wish
 	again := time.Hour
 	if a.Models {
 		if err := a.load(ctx, &node); err != nil {
@@ -156,7 +157,8 @@ func (a *Agent) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.R
 		if err := a.client.List(ctx, &sets); err != nil {
 			return reconcile.Result{}, err
 		}
-		wishes, omitted := plan.Wishes(sets.Items, node.Labels)
+		var omitted int
+		wishes, omitted = plan.Wishes(sets.Items, plan.Node{Name: node.Name, Labels: node.Labels})
 		if omitted > 0 && omitted != a.omitted {
 			a.Log.Warn("the node does not get all models of its sets", "omitted", omitted)
 		}
@@ -178,7 +180,7 @@ func (a *Agent) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.R
 	}
 	if ready {
 		want := plan.Labels(sets.Items, node.Labels, states)
-		held := a.Hold && slices.ContainsFunc(states, func(m v1alpha1.ModelState) bool { return m.Phase != v1alpha1.PhaseReady })
+		held := a.Hold && plan.Holds(wishes, states)
 		switch err := a.Marks.set(ctx, a.client, &node, want, !held); {
 		case apierrors.IsConflict(err): // the change of another one, which wakes this again
 		case err != nil:
@@ -242,7 +244,7 @@ func (a *Agent) start(ctx context.Context, wishes map[string]plan.Wish) time.Dur
 		}
 		m.wish = w
 		m.state.Pinned = m.state.Pinned[:min(len(m.state.Pinned), w.Keep)]
-		if m.stop != nil || !a.ready {
+		if m.stop != nil || !a.ready || w.Paused || w.Queued && m.state.Phase != v1alpha1.PhaseReady {
 			continue
 		}
 		if wait := time.Until(m.due); wait > 0 {
@@ -369,7 +371,7 @@ func (a *Agent) states() ([]v1alpha1.ModelState, bool) {
 // write writes the ModelNode if it is time, and otherwise returns when it is.
 func (a *Agent) write(ctx context.Context, states []v1alpha1.ModelState) (time.Duration, error) {
 	is := v1alpha1.ModelNodeStatus{
-		Models: plan.Count(states), List: states, Omitted: int32(a.omitted), Pulls: a.pulling(), Disk: a.usage.Disk, Received: a.usage.Received,
+		Desired: int32(len(states)), Ready: plan.Count(states, v1alpha1.PhaseReady), Failed: plan.Count(states, v1alpha1.PhaseFailed), List: states, Omitted: int32(a.omitted), Pulls: a.pulling(), Disk: a.usage.Disk, Received: a.usage.Received,
 	}
 	after, changed := plan.WriteAfter(a.written, is)
 	if !changed {
@@ -380,7 +382,7 @@ func (a *Agent) write(ctx context.Context, states []v1alpha1.ModelState) (time.D
 	}
 	// Without a version: the agent is the only one who writes it. An empty list replaces an earlier one.
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{
-		"models": is.Models, "list": states, "omitted": is.Omitted, "pulls": is.Pulls, "disk": is.Disk, "received": is.Received,
+		"desired": is.Desired, "ready": is.Ready, "failed": is.Failed, "list": states, "omitted": is.Omitted, "pulls": is.Pulls, "disk": is.Disk, "received": is.Received,
 	}})
 	if err != nil {
 		return 0, err

@@ -4,24 +4,25 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ballast-dev/ballast/cmd/ballast-fleet/plan"
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
 )
 
 // Large returns a cluster with n nodes and two sets, in the middle of a rollout.
 func Large(n int) Cluster {
-	models := []string{"registry.ollama.ai/library/llama3.2:1b", "ghcr.io/team/embedder:v3", "ghcr.io/team/ranker:v1"}
-	chat, search := setNamed("chat", models[0]), setNamed("search", models[1:]...)
+	models := []string{"ghcr.io/team/embedder:v3", "ghcr.io/team/ranker:v1", "registry.ollama.ai/library/llama3.2:1b"}
+	chat, search := setNamed("chat", models[2]), setNamed("search", models[:2]...)
 	c := Cluster{Sets: []v1alpha1.ModelSet{search, chat}}
 	for i := range n {
 		name := fmt.Sprintf("node-%04d", i)
-		c.Nodes = append(c.Nodes, Node{Name: name})
+		c.Nodes = append(c.Nodes, plan.Node{Name: name})
 		var list []v1alpha1.ModelState
 		for k, ref := range models {
 			m := v1alpha1.ModelState{Ref: ref, Phase: v1alpha1.PhaseReady, Total: 8e9, Completed: 8e9, Since: ago(time.Hour)}
 			switch x := (i*7 + k*5) % 31; {
 			case x < 4+k:
 				m.Phase, m.Completed, m.Rate = v1alpha1.PhaseDownloading, int64(x+1)*1e9, 90e6
-			case x == 30 && k > 0:
+			case x == 30 && k < 2:
 				m.Phase, m.Completed, m.Error = v1alpha1.PhaseFailed, 0, fmt.Sprintf("dial tcp 192.0.2.%d:443: connection refused", i%200)
 			case x == 29:
 				m.Phase, m.Completed = v1alpha1.PhasePending, 0

@@ -3,7 +3,6 @@ package page
 import (
 	"cmp"
 	_ "embed"
-	"fmt"
 	"html/template"
 	"io"
 	"net"
@@ -15,18 +14,13 @@ import (
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/plan"
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
 	"github.com/dustin/go-humanize"
+	"k8s.io/apimachinery/pkg/labels"
 )
-
-// A Node is a node of the cluster that has an agent.
-type Node struct {
-	Name   string
-	Labels map[string]string
-}
 
 // A Cluster is what the page shows.
 type Cluster struct {
 	Sets   []v1alpha1.ModelSet
-	Nodes  []Node
+	Nodes  []plan.Node
 	States []v1alpha1.ModelNode // the states of the nodes
 }
 
@@ -95,8 +89,7 @@ type view struct {
 type set struct {
 	Name     string
 	Tally    plan.Tally
-	Deadline string // with what is late
-	Late     bool
+	Deadline string
 	Models   []row
 }
 
@@ -127,9 +120,9 @@ const maxTroubles = 40
 
 func viewOf(c Cluster, now time.Time) view {
 	nodes, sets := slices.Clone(c.Nodes), slices.Clone(c.Sets)
-	slices.SortFunc(nodes, func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(nodes, func(a, b plan.Node) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(sets, func(a, b v1alpha1.ModelSet) int { return strings.Compare(a.Name, b.Name) })
-	states := make(map[string]map[string]v1alpha1.ModelState, len(c.States)) // by node and reference
+	states := make(map[string][]v1alpha1.ModelState, len(c.States)) // by node
 	v := view{Now: now.UTC().Format(time.DateTime), Refresh: int(Refresh.Seconds()), Nodes: len(nodes)}
 	from := map[string]*bytesFrom{}
 	add := func(name string, bytes, wrong int64) {
@@ -139,11 +132,7 @@ func viewOf(c Cluster, now time.Time) view {
 		from[name].Bytes, from[name].Wrong = plan.Sum(from[name].Bytes, bytes), plan.Sum(from[name].Wrong, wrong)
 	}
 	for _, s := range c.States {
-		by := make(map[string]v1alpha1.ModelState, len(s.Status.List))
-		for _, m := range s.Status.List {
-			by[m.Ref] = m
-		}
-		states[s.Name] = by
+		states[s.Name] = s.Status.List
 		if d := s.Status.Disk; d != nil {
 			v.Disk.Models, v.Disk.Saved, v.Disk.Free = plan.Sum(v.Disk.Models, d.Models), plan.Sum(v.Disk.Saved, d.Saved), plan.Sum(v.Disk.Free, d.Free)
 		}
@@ -155,7 +144,7 @@ func viewOf(c Cluster, now time.Time) view {
 		}
 	}
 	for _, n := range nodes {
-		if states[n.Name] == nil {
+		if _, reported := states[n.Name]; !reported {
 			v.Silent++
 		}
 	}
@@ -179,47 +168,39 @@ func viewOf(c Cluster, now time.Time) view {
 }
 
 // setOf returns a set on the nodes that it selects, which are sorted, and adds what is stuck.
-func setOf(s *v1alpha1.ModelSet, nodes []Node, states map[string]map[string]v1alpha1.ModelState, now time.Time, stuck troubles) set {
+func setOf(s *v1alpha1.ModelSet, nodes []plan.Node, states map[string][]v1alpha1.ModelState, now time.Time, stuck troubles) set {
 	out := set{Name: s.Name}
 	left := plan.Left(s, now)
-	var names []string
+	selector, _ := plan.Selector(s)
+	var selected []plan.Node
 	for _, n := range nodes {
-		if !plan.Selects(s, n.Labels) {
-			continue
+		if selector.Matches(labels.Set(n.Labels)) {
+			selected = append(selected, n)
+			out.Tally.Add(s, n, states[n.Name], left)
 		}
-		names = append(names, n.Name)
-		list := make([]v1alpha1.ModelState, 0, len(s.Spec.Models))
-		for _, ref := range s.Spec.Models {
-			if m, ok := states[n.Name][ref]; ok {
-				list = append(list, m)
-			}
-		}
-		out.Tally.Add(s, n.Name, list, left)
 	}
 	if s.Spec.Deadline != nil {
-		out.Late = out.Tally.Late > 0
 		out.Deadline = s.Spec.Deadline.UTC().Format(time.DateTime)
 	}
 	for _, ref := range s.Spec.Models {
-		out.Models = append(out.Models, rowOf(ref, names, states, now, stuck))
+		out.Models = append(out.Models, rowOf(ref, selected, states, now, stuck))
 	}
 	return out
 }
 
 // rowOf returns the row of a model.
-func rowOf(ref string, names []string, states map[string]map[string]v1alpha1.ModelState, now time.Time, stuck troubles) row {
+func rowOf(ref string, nodes []plan.Node, states map[string][]v1alpha1.ModelState, now time.Time, stuck troubles) row {
 	out, counts := row{Ref: ref}, map[v1alpha1.Phase]int{}
-	squares := make([]square, 0, len(names))
-	for _, name := range names {
-		m, ok := states[name][ref]
-		if !ok {
-			m.Phase = v1alpha1.PhasePending
-		}
+	squares := make([]square, 0, len(nodes))
+	for _, n := range nodes {
+		m := plan.StateOf(states[n.Name], ref)
+		m.Phase = cmp.Or(m.Phase, v1alpha1.PhasePending)
 		counts[m.Phase]++
 		out.Rate = plan.Sum(out.Rate, m.Rate)
-		squares = append(squares, square{name, m.Phase, percent(m.Completed, m.Total)})
-		if why := whyStuck(m, states[name] != nil, now); why != "" {
-			stuck.add(ref, why, name)
+		squares = append(squares, square{n.Name, m.Phase, percent(m.Completed, m.Total)})
+		_, reported := states[n.Name]
+		if why := whyStuck(m, n.Down, reported, now); why != "" {
+			stuck.add(ref, why, n.Name)
 		}
 	}
 	for _, p := range v1alpha1.Phases {
@@ -243,11 +224,13 @@ func percent(part, all int64) float64 {
 const stuckAfter = 2 * time.Minute
 
 // whyStuck returns why a model does not become ready on a node; empty if it does.
-func whyStuck(m v1alpha1.ModelState, reported bool, now time.Time) string {
+func whyStuck(m v1alpha1.ModelState, down, reported bool, now time.Time) string {
 	age := now.Sub(m.Since.Time)
 	switch {
 	case m.Phase == v1alpha1.PhaseReady:
 		return ""
+	case down:
+		return "ballast does not run: the node is down or cannot be reached, or its pod of the DaemonSet is not ready"
 	case m.Phase == v1alpha1.PhaseFailed:
 		return cmp.Or(m.Error, "it failed")
 	case !reported:
@@ -255,7 +238,7 @@ func whyStuck(m v1alpha1.ModelState, reported bool, now time.Time) string {
 	case m.Phase == v1alpha1.PhaseDownloading && m.Rate == 0 && age > stuckAfter:
 		return "no bytes arrive"
 	case m.Phase == v1alpha1.PhasePending && !m.Since.IsZero() && age > stuckAfter:
-		return "not begun: ballastd of the node is not ready, or other models come first"
+		return "not begun: ballastd of the node is not ready, other models or nodes come first, or the set is paused"
 	}
 	return ""
 }
@@ -268,14 +251,7 @@ type trouble struct {
 }
 
 // Names are the first nodes, and how many there are besides.
-func (t trouble) Names() string {
-	const shown = 4
-	text := strings.Join(t.Nodes[:min(len(t.Nodes), shown)], ", ")
-	if n := len(t.Nodes) - shown; n > 0 {
-		text += fmt.Sprintf(" and %d more", n)
-	}
-	return text
-}
+func (t trouble) Names() string { return plan.Names(t.Nodes) }
 
 // troubles are reasons with the nodes that have them.
 type troubles map[[2]string]*trouble

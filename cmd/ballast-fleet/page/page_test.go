@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ballast-dev/ballast/cmd/ballast-fleet/plan"
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
 	"golang.org/x/net/html"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -53,24 +54,24 @@ func TestPage(t *testing.T) {
 	failed := v1alpha1.ModelState{Ref: "r/a:1", Phase: v1alpha1.PhaseFailed, Error: "<b>no such model</b>", Since: ago(time.Second)}
 	pending := v1alpha1.ModelState{Ref: "r/a:1", Phase: v1alpha1.PhasePending, Since: ago(time.Hour)}
 	gpu := map[string]string{"gpu": "true"}
-	c := Cluster{Nodes: []Node{{"n7", nil}}}
+	c := Cluster{Nodes: []plan.Node{{Name: "n7"}}}
 	for i, m := range []v1alpha1.ModelState{ready, half, silent, failed, failed, pending} {
 		name := fmt.Sprintf("n%d", 6-i)
-		c.Nodes = append(c.Nodes, Node{name, gpu})
+		c.Nodes = append(c.Nodes, plan.Node{Name: name, Labels: gpu})
 		c.States = append(c.States, stateOf(name, m))
 	}
-	c.Nodes = append(c.Nodes, Node{"n0", gpu}) // without a state
+	c.Nodes = append(c.Nodes, plan.Node{Name: "n0", Labels: gpu}, plan.Node{Name: "n00", Labels: gpu, Down: true}) // without a state
 	c.States[0].Status.Disk = &v1alpha1.DiskState{Models: 3e9, Saved: 1e9, Free: 7e9}
 	c.States[0].Status.Received = &v1alpha1.ReceivedState{Registries: 1e9, Mirrors: []v1alpha1.MirrorState{{Address: "http://mirror", Bytes: 3e9, Wrong: 2}}}
 	s := setNamed("chat", "r/a:1")
-	s.Spec.NodeSelector = gpu
+	s.Spec.NodeSelector = &metav1.LabelSelector{MatchLabels: gpu}
 	s.Spec.Deadline = &metav1.Time{Time: now.Add(time.Minute)}
 	c.Sets = []v1alpha1.ModelSet{s, setNamed("b"), setNamed("a", "r/b:1")}
 	page, seen := text(t, c)
 	for _, want := range []string{
-		"Models on 8 nodes", "2 nodes have not reported", "chat 1/7 nodes have all models", "by 2026-12-01 07:01:00 UTC 5 nodes will be late",
-		"r/a:1 1 Ready 2 Downloading 2 Pending 2 Failed 1.0 MB/s", "n5: Downloading 50 % n6: Ready",
-		"2 r/a:1 <b>no such model</b> n2, n3", "1 r/a:1 no bytes arrive n4", "1 r/a:1 not begun: ballastd", "1 r/a:1 the agent of the node has not written a ModelNode n0",
+		"Models on 9 nodes", "3 nodes have not reported", "chat 1/8 nodes have all models 20 % · by 2026-12-01 07:01:00 UTC 1 nodes are down",
+		"r/a:1 1 Ready 2 Downloading 3 Pending 2 Failed 1.0 MB/s", "n5: Downloading 50 % n6: Ready",
+		"2 r/a:1 <b>no such model</b> n2, n3", "1 r/a:1 no bytes arrive n4", "1 r/a:1 not begun: ballastd", "1 r/a:1 the agent of the node has not written a ModelNode n0", "1 r/a:1 ballast does not run: the node is down or cannot be reached, or its pod of the DaemonSet is not ready n00",
 		"http://mirror 3.0 GB 75 % 2 wrong files or chunks registries 1.0 GB 25 %", "3.0 GB of models on all nodes. Sharing files between them saves 1.0 GB more; 7.0 GB are free.",
 	} {
 		if !strings.Contains(seen, want) {

@@ -12,11 +12,21 @@ import (
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
 	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 )
 
+// A Node is a node of the cluster with a pod of the DaemonSet.
+type Node struct {
+	Name   string
+	Labels map[string]string
+	Down   bool // the pod is not ready
+}
+
 // A Wish is a model that a node should have.
 type Wish struct {
+	Paused bool   // begin nothing
+	Queued bool   // begin nothing before the node has the model: it is not its turn
 	Secret string // name; empty: none
 	Keep   int    // versions
 	Rate   int64  // bytes per second, which the models of Set share; 0: no limit
@@ -24,16 +34,17 @@ type Wish struct {
 }
 
 // Wishes returns the models of all sets that select a node, by reference. Of sets that name the same model, the
-// largest number of versions and the highest rate count, and the secret of the set whose name is the first. Versions
-// above the limit are left out, and models above the limit are omitted.
-func Wishes(sets []v1alpha1.ModelSet, node map[string]string) (all map[string]Wish, omitted int) {
+// largest number of versions and the highest rate count, and the secret of the set whose name is the first; one that
+// lets the node begin suffices. Versions above the limit are left out, and models above the limit are omitted.
+func Wishes(sets []v1alpha1.ModelSet, node Node) (all map[string]Wish, omitted int) {
 	all = map[string]Wish{}
 	sets = slices.Clone(sets)
 	slices.SortFunc(sets, func(a, b v1alpha1.ModelSet) int { return strings.Compare(a.Name, b.Name) })
 	for _, s := range sets {
-		if !Selects(&s, node) {
+		if !Selects(&s, node.Labels) {
 			continue
 		}
+		queued := paused(&s) || s.Spec.Parallelism != nil && !slices.Contains(s.Status.Turns, node.Name)
 		for _, ref := range s.Spec.Models {
 			w, shared := all[ref]
 			if rate := rateOf(&s); !shared || w.Rate > 0 && (rate == 0 || rate > w.Rate) {
@@ -42,6 +53,7 @@ func Wishes(sets []v1alpha1.ModelSet, node map[string]string) (all map[string]Wi
 			if w.Secret == "" {
 				w.Secret = s.Spec.PullSecret
 			}
+			w.Paused, w.Queued = paused(&s) && (w.Paused || !shared), queued && (w.Queued || !shared)
 			w.Keep = max(w.Keep, int(s.Spec.Keep), 1)
 			all[ref] = w
 		}
@@ -72,19 +84,48 @@ const (
 	maxPins   = 1024
 )
 
-// Selects reports whether a set selects the nodes with these labels. A set that is being deleted selects none.
+// Selector returns the selector of the nodes of a set. One that is not valid selects none, and that of a set that is
+// being deleted neither.
+func Selector(s *v1alpha1.ModelSet) (labels.Selector, error) {
+	switch {
+	case !s.DeletionTimestamp.IsZero():
+		return labels.Nothing(), nil
+	case s.Spec.NodeSelector == nil:
+		return labels.Everything(), nil
+	}
+	selector, err := metav1.LabelSelectorAsSelector(s.Spec.NodeSelector)
+	if err != nil {
+		return labels.Nothing(), fmt.Errorf("nodeSelector: %w", err)
+	}
+	return selector, nil
+}
+
+// Selects reports whether a set selects the nodes with these labels.
 func Selects(s *v1alpha1.ModelSet, node map[string]string) bool {
-	return s.DeletionTimestamp.IsZero() && labels.SelectorFromSet(s.Spec.NodeSelector).Matches(labels.Set(node))
+	selector, _ := Selector(s)
+	return selector.Matches(labels.Set(node))
+}
+
+// StateOf returns the state of a model, of sorted ones. A model without one has no phase.
+func StateOf(states []v1alpha1.ModelState, ref string) v1alpha1.ModelState {
+	i, ok := slices.BinarySearchFunc(states, ref, func(m v1alpha1.ModelState, ref string) int { return strings.Compare(m.Ref, ref) })
+	if !ok {
+		return v1alpha1.ModelState{}
+	}
+	return states[i]
+}
+
+// Holds reports whether a node lacks models that it downloads. A model that failed does not hold a node back: a wrong
+// name in a set would hold all nodes. Nor does one of a set that is paused.
+func Holds(wishes map[string]Wish, states []v1alpha1.ModelState) bool {
+	return slices.ContainsFunc(states, func(m v1alpha1.ModelState) bool {
+		return m.Phase != v1alpha1.PhaseReady && m.Phase != v1alpha1.PhaseFailed && !wishes[m.Ref].Paused
+	})
 }
 
 // complete reports whether a node has all models of a set.
 func complete(s *v1alpha1.ModelSet, states []v1alpha1.ModelState) bool {
-	for _, ref := range s.Spec.Models {
-		if !slices.ContainsFunc(states, func(m v1alpha1.ModelState) bool { return m.Ref == ref && m.Phase == v1alpha1.PhaseReady }) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(s.Spec.Models, func(ref string) bool { return StateOf(states, ref).Phase != v1alpha1.PhaseReady })
 }
 
 // SetLabel is the prefix of the labels of a node for the sets that are complete there. Their value is "ready".
@@ -180,15 +221,14 @@ func Usage(n wire.FleetNode) v1alpha1.ModelNodeStatus {
 	}
 }
 
-// Count returns "ready/all".
-func Count(states []v1alpha1.ModelState) string {
-	ready := 0
+// Count returns the number of models in a phase.
+func Count(states []v1alpha1.ModelState, p v1alpha1.Phase) (n int32) {
 	for _, m := range states {
-		if m.Phase == v1alpha1.PhaseReady {
-			ready++
+		if m.Phase == p {
+			n++
 		}
 	}
-	return fmt.Sprintf("%d/%d", ready, len(states))
+	return n
 }
 
 // Sorted returns states by reference.

@@ -1,8 +1,10 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
@@ -11,8 +13,7 @@ import (
 
 // A Tally is what a set has on its nodes.
 type Tally struct {
-	Desired, Ready, Failed int32
-	Total, Completed       int64 // bytes, as far as they are known
+	Desired, Ready, Failed, Down int32
 
 	// Late is the number of nodes that will not have the models by the deadline, and Slowest one of them with the
 	// longest time.
@@ -26,6 +27,30 @@ type Tally struct {
 	// Made has what the first node made of each model and origin. Differ is set if another node made something else.
 	Made   map[Model]Made
 	Differ string
+
+	models []amount // as in the spec
+	down   []string // nodes that are counted in Down
+	waits  []string // nodes that lack models, and are neither down nor failed
+	failed []string // nodes that are counted in Failed
+}
+
+// An amount is what all nodes have of a model.
+type amount struct {
+	share float64 // the sum of the shares that nodes have
+	size  int64   // the sum of the sizes that nodes know
+	known int64   // how many nodes know it
+}
+
+func (a *amount) add(m v1alpha1.ModelState) {
+	if m.Total > 0 {
+		a.size, a.known = Sum(a.size, m.Total), a.known+1
+	}
+	switch {
+	case m.Phase == v1alpha1.PhaseReady:
+		a.share++
+	case m.Total > 0:
+		a.share += float64(m.Completed) / float64(m.Total)
+	}
 }
 
 // A Model is a reference with the digest that it stands for in the registry.
@@ -55,70 +80,85 @@ func (t *Tally) compare(node string, m v1alpha1.ModelState) {
 	}
 }
 
-// Nodes is "ready/desired".
-func (t Tally) Nodes() string { return fmt.Sprintf("%d/%d", t.Ready, t.Desired) }
-
-// Progress is a percentage, which is 100 only if all nodes are ready.
-func (t Tally) Progress() string {
-	switch {
-	case t.Desired > 0 && t.Ready == t.Desired:
-		return "100%"
-	case t.Total <= 0:
-		return "0%"
+// Progress is the percentage of the models that all nodes have, by their sizes. A model whose size no node knows
+// counts as the mean of the others. It is 100 only if all nodes are ready.
+func (t Tally) Progress() int32 {
+	if t.Desired > 0 && t.Ready == t.Desired {
+		return 100
 	}
-	return fmt.Sprintf("%.0f%%", min(99, math.Floor(100*float64(t.Completed)/float64(t.Total))))
+	mean, sizes := 1.0, make([]float64, len(t.models))
+	sum, known := 0.0, 0.0
+	for i, m := range t.models {
+		if m.known > 0 {
+			sizes[i] = float64(m.size) / float64(m.known)
+			sum, known = sum+sizes[i], known+1
+		}
+	}
+	if known > 0 {
+		mean = sum / known
+	}
+	done, all := 0.0, 0.0
+	for i, m := range t.models {
+		size := cmp.Or(sizes[i], mean)
+		done, all = done+size*m.share/float64(t.Desired), all+size
+	}
+	if all == 0 {
+		return 0
+	}
+	return int32(min(99, 100*done/all))
 }
 
-// Left returns the time until the deadline of a set, for Tally.Add; an hour, which nothing uses, if it has none.
+// Left returns the time until the deadline of a set, for Tally.Add; without one, there is always time.
 func Left(s *v1alpha1.ModelSet, now time.Time) time.Duration {
 	if s.Spec.Deadline == nil {
-		return time.Hour
+		return math.MaxInt64
 	}
 	return s.Spec.Deadline.Sub(now)
 }
 
-// Add counts a node with its name and the states of its models; left is the time until the deadline.
-func (t *Tally) Add(s *v1alpha1.ModelSet, node string, states []v1alpha1.ModelState, left time.Duration) {
+// Add counts a node with the states of its models, which are sorted; left is the time until the deadline. A node is
+// late if the time has passed, or if the bytes that it is known to lack need longer at its rate: of a model that waits
+// for its turn or is tried again, nothing is known.
+func (t *Tally) Add(s *v1alpha1.ModelSet, n Node, states []v1alpha1.ModelState, left time.Duration) {
 	t.Desired++
-	by := make(map[string]v1alpha1.ModelState, len(states))
-	for _, m := range states {
-		by[m.Ref] = m
+	if t.models == nil {
+		t.models = make([]amount, len(s.Spec.Models))
 	}
 	var missing, rate int64
-	complete, failed, known := true, false, true
-	for _, ref := range s.Spec.Models {
-		m, ok := by[ref]
+	complete, failed, trouble := true, false, ""
+	for i, ref := range s.Spec.Models {
+		m := StateOf(states, ref)
 		m.Completed = min(m.Completed, m.Total) // the schema does not compare them
-		t.Total, t.Completed = Sum(t.Total, m.Total), Sum(t.Completed, m.Completed)
-		if ok && m.Phase == v1alpha1.PhaseReady {
-			t.compare(node, m)
+		t.models[i].add(m)
+		if m.Phase == v1alpha1.PhaseReady {
+			t.compare(n.Name, m)
 			continue
 		}
 		complete = false
 		missing, rate = Sum(missing, m.Total-m.Completed), Sum(rate, m.Rate)
-		known = known && m.Total > 0
-		if m.Phase == v1alpha1.PhaseFailed {
-			failed = true
-			if t.Trouble == "" {
-				t.Trouble = fmt.Sprintf("%s on %s: %s", ref, node, m.Error)
-			}
+		if m.Phase == v1alpha1.PhaseFailed && !failed {
+			failed, trouble = true, fmt.Sprintf("%s on %s: %s", ref, n.Name, m.Error)
 		}
 	}
 	switch {
 	case complete:
 		t.Ready++
 		return
+	case n.Down:
+		t.Down, t.down, rate = t.Down+1, append(t.down, n.Name), 0
 	case failed:
-		t.Failed++
+		t.Failed, t.failed, t.Trouble = t.Failed+1, append(t.failed, n.Name), cmp.Or(t.Trouble, trouble)
+	default:
+		t.waits = append(t.waits, n.Name)
 	}
 	needs := time.Duration(0)
-	if known && rate > 0 {
+	if rate > 0 {
 		needs = timeFor(missing, rate)
 	}
-	if needs == 0 || needs > left {
+	if left <= 0 || needs > left {
 		t.Late++
 		if t.Slowest == "" || t.Needs != 0 && (needs == 0 || needs > t.Needs) {
-			t.Slowest, t.Needs = node, needs
+			t.Slowest, t.Needs = n.Name, needs
 		}
 	}
 }
@@ -128,41 +168,84 @@ func timeFor(bytes, rate int64) time.Duration {
 	return time.Duration(min(float64(bytes)/float64(rate)*float64(time.Second), 1<<62))
 }
 
-// WarnAt returns when 80 % of the time of a set has passed; zero if it has no deadline.
-func WarnAt(s *v1alpha1.ModelSet) time.Time {
-	if s.Spec.Deadline == nil {
-		return time.Time{}
+// Changed returns when the spec of a set was changed: what the status says, or now if it is about an earlier spec.
+func Changed(s *v1alpha1.ModelSet, now time.Time) *metav1.Time {
+	switch {
+	case s.Status.ObservedGeneration == 0:
+		return &s.CreationTimestamp
+	case s.Status.ObservedGeneration != s.Generation || s.Status.Changed == nil:
+		return &metav1.Time{Time: now}
 	}
-	begin := s.CreationTimestamp.Time
-	return begin.Add(s.Spec.Deadline.Sub(begin) * 8 / 10)
+	return s.Status.Changed
 }
 
-// Warning returns the message of the event that the deadline of a set cannot be met; empty if there is none to make.
+// warnAt returns when 80 % of the time from the last change of a set to its deadline has passed.
+func warnAt(s *v1alpha1.ModelSet, now time.Time) time.Time {
+	begin := Changed(s, now)
+	return begin.Add(s.Spec.Deadline.Sub(begin.Time) * 8 / 10)
+}
+
+// Warning returns the message of the event that the deadline of a set will not be met; empty if there is none to make.
 func Warning(s *v1alpha1.ModelSet, t Tally, now time.Time) string {
-	at := WarnAt(s)
-	if at.IsZero() || now.Before(at) || t.Late == 0 || s.Status.Warned != nil && s.Status.Warned.Equal(s.Spec.Deadline) {
+	if s.Spec.Deadline == nil || now.Before(warnAt(s, now)) || s.Status.WarnedGeneration == s.Generation {
 		return ""
 	}
-	slow := t.Slowest + " has no progress"
-	if t.Needs > 0 {
-		slow = fmt.Sprintf("%s needs %v more", t.Slowest, t.Needs.Round(time.Second))
+	by := s.Spec.Deadline.UTC().Format(time.RFC3339)
+	switch {
+	case t.Late > 0 && t.Needs > 0:
+		return fmt.Sprintf("%d of %d nodes will not have all models by %s: %s needs %v more", t.Late, t.Desired, by, t.Slowest, t.Needs.Round(time.Second))
+	case t.Late > 0:
+		return fmt.Sprintf("%d of %d nodes do not have all models by %s, such as %s", t.Late, t.Desired, by, t.Slowest)
+	case t.Failed+t.Down > 0:
+		return fmt.Sprintf("%d of %d nodes do not download, and the deadline is %s: %s", t.Failed+t.Down, t.Desired, by, texts(t.problems()))
 	}
-	return fmt.Sprintf("%d of %d nodes will not have all models by %s: %s", t.Late, t.Desired, s.Spec.Deadline.UTC().Format(time.RFC3339), slow)
+	return ""
 }
 
-// Condition returns the condition Ready of a set.
-func Condition(t Tally) metav1.Condition {
-	c := metav1.Condition{Type: v1alpha1.ReadyCondition, Status: metav1.ConditionFalse, Reason: "Downloading", Message: t.Nodes() + " nodes have all models"}
-	switch {
-	case t.Desired == 0:
-		c.Reason, c.Message = "NoNodes", "no node is selected"
-	case t.Ready == t.Desired:
-		c.Status, c.Reason = metav1.ConditionTrue, "Complete"
-	case t.Failed > 0:
-		c.Reason, c.Message = "Failed", c.Message+"; "+t.Trouble
+// Again returns when a set is counted again if no object changes before; 0: never.
+func Again(s *v1alpha1.ModelSet, t Tally, now time.Time) time.Duration {
+	var all []time.Duration
+	if d := s.Spec.Deadline; d != nil && t.Ready < t.Desired {
+		all = append(all, warnAt(s, now).Sub(now), d.Sub(now))
 	}
-	if t.Differ != "" {
-		c.Message += "; " + t.Differ
+	if s.Spec.Parallelism != nil && len(t.failed) > 0 {
+		all = append(all, turn)
 	}
-	return c
+	all = slices.DeleteFunc(all, func(d time.Duration) bool { return d <= 0 })
+	if len(all) == 0 {
+		return 0
+	}
+	return slices.Min(all)
+}
+
+// turn is how long nodes where a model failed have the turn: each tries meanwhile (lastRetry).
+const turn = lastRetry
+
+// Turns returns the nodes that may download, sorted; nil if the set does not limit them. A node keeps its turn until
+// it has all models, fails or is down. Nodes where a model failed come after all others, one after the other.
+func Turns(s *v1alpha1.ModelSet, t Tally, now time.Time) []string {
+	if s.Spec.Parallelism == nil || paused(s) {
+		return nil
+	}
+	had := slices.DeleteFunc(slices.Clone(s.Status.Turns), func(node string) bool { return !has(t.waits, node) })
+	all := slices.Concat(had, slices.DeleteFunc(slices.Clone(t.waits), func(node string) bool { return has(had, node) }))
+	n := int(*s.Spec.Parallelism)
+	if len(t.failed) > 0 {
+		first := int(now.Unix()/int64(turn.Seconds())) * n % len(t.failed)
+		all = slices.Concat(all, t.failed[first:], t.failed[:first])
+	}
+	all = all[:min(n, len(all))]
+	slices.Sort(all)
+	return all
+}
+
+// has reports whether a node is among sorted ones.
+func has(sorted []string, node string) bool {
+	_, ok := slices.BinarySearch(sorted, node)
+	return ok
+}
+
+// paused reports whether nodes begin no downloads for a set.
+func paused(s *v1alpha1.ModelSet) bool {
+	return s.Spec.Paused || s.Spec.Parallelism != nil && *s.Spec.Parallelism == 0
 }

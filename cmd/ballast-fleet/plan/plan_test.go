@@ -20,6 +20,11 @@ func set(name string, spec v1alpha1.ModelSetSpec) v1alpha1.ModelSet {
 	return v1alpha1.ModelSet{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
 }
 
+// labelled selects the nodes with a label.
+func labelled(key, value string) *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchLabels: map[string]string{key: value}}
+}
+
 func state(ref string, p v1alpha1.Phase, total, completed, rate int64) v1alpha1.ModelState {
 	return v1alpha1.ModelState{Ref: ref, Phase: p, Total: total, Completed: completed, Rate: rate}
 }
@@ -30,15 +35,15 @@ func TestWishes(t *testing.T) {
 	sets := []v1alpha1.ModelSet{
 		set("b", v1alpha1.ModelSetSpec{Models: []string{"r/a:1", "r/b:1"}, PullSecret: "of-b", Keep: 2}),
 		set("a", v1alpha1.ModelSetSpec{Models: []string{"r/a:1"}, PullSecret: "of-a"}),
-		set("other", v1alpha1.ModelSetSpec{Models: []string{"r/c:1"}, NodeSelector: map[string]string{"gpu": "true"}}),
+		set("other", v1alpha1.ModelSetSpec{Models: []string{"r/c:1"}, NodeSelector: labelled("gpu", "true")}),
 		gone,
 	}
 	want := map[string]Wish{"r/a:1": {Secret: "of-a", Keep: 2, Set: "a"}, "r/b:1": {Secret: "of-b", Keep: 2, Set: "b"}}
-	got, _ := Wishes(sets, map[string]string{"gpu": "false"})
+	got, _ := Wishes(sets, Node{Labels: map[string]string{"gpu": "false"}})
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
-	if got, _ := Wishes(sets, map[string]string{"gpu": "true"}); len(got) != 3 || got["r/c:1"].Keep != 1 {
+	if got, _ := Wishes(sets, Node{Labels: map[string]string{"gpu": "true"}}); len(got) != 3 || got["r/c:1"].Keep != 1 {
 		t.Errorf("with the label: %v", got)
 	}
 }
@@ -58,7 +63,7 @@ func TestRates(t *testing.T) {
 			}
 			sets = append(sets, set(name, spec))
 		}
-		got, _ := Wishes(sets, nil)
+		got, _ := Wishes(sets, Node{})
 		if w := got["r/a:1"]; w.Rate != tt.rate || w.Set != tt.set {
 			t.Errorf("%q and %q: %+v", tt.a, tt.b, w)
 		}
@@ -112,7 +117,7 @@ func TestLimits(t *testing.T) {
 		for i := range models {
 			refs = append(refs, fmt.Sprintf("r/%d:1", i))
 		}
-		got, omitted := Wishes([]v1alpha1.ModelSet{set("a", v1alpha1.ModelSetSpec{Models: refs, Keep: 16})}, nil)
+		got, omitted := Wishes([]v1alpha1.ModelSet{set("a", v1alpha1.ModelSetSpec{Models: refs, Keep: 16})}, Node{})
 		if len(got) != want.models || omitted != models-want.models || got["r/0:1"].Keep != want.keep {
 			t.Errorf("%d: %d models, %+v", models, len(got), got["r/0:1"])
 		}
@@ -123,7 +128,7 @@ func TestLabels(t *testing.T) {
 	sets := []v1alpha1.ModelSet{
 		set("a", v1alpha1.ModelSetSpec{Models: []string{"r/a:1"}}),
 		set("ab", v1alpha1.ModelSetSpec{Models: []string{"r/a:1", "r/b:1"}}),
-		set("other", v1alpha1.ModelSetSpec{Models: []string{"r/a:1"}, NodeSelector: map[string]string{"gpu": "true"}}),
+		set("other", v1alpha1.ModelSetSpec{Models: []string{"r/a:1"}, NodeSelector: labelled("gpu", "true")}),
 	}
 	states := []v1alpha1.ModelState{state("r/a:1", v1alpha1.PhaseReady, 1, 1, 0), state("r/b:1", v1alpha1.PhaseFailed, 1, 0, 0)}
 	if d := cmp.Diff(map[string]string{"models.ballast.dev/a": "ready"}, Labels(sets, nil, states)); d != "" {
@@ -189,122 +194,74 @@ func TestWriteAfter(t *testing.T) {
 	}
 }
 
-// TestTally counts nodes in each state, and finds the slowest one.
-func TestTally(t *testing.T) {
-	s := set("s", v1alpha1.ModelSetSpec{Models: []string{"r/a:1", "r/b:1"}})
-	ready := func(ref string) v1alpha1.ModelState { return state(ref, v1alpha1.PhaseReady, 100, 100, 0) }
-	failed := state("r/b:1", v1alpha1.PhaseFailed, 0, 0, 0)
-	failed.Error = "no such model"
-	var got Tally
-	for _, n := range []struct {
-		name   string
-		states []v1alpha1.ModelState
+// TestBegin: a node begins a model if one of its sets lets it.
+func TestBegin(t *testing.T) {
+	free := set("free", v1alpha1.ModelSetSpec{Models: []string{"r/a:1"}})
+	paused := set("paused", v1alpha1.ModelSetSpec{Models: []string{"r/a:1"}, Paused: true})
+	other := set("limited", v1alpha1.ModelSetSpec{Models: []string{"r/a:1"}, Parallelism: new(int32(1))})
+	mine := other
+	other.Status.Turns, mine.Status.Turns = []string{"other"}, []string{"n"}
+	for name, tt := range map[string]struct {
+		sets           []v1alpha1.ModelSet
+		paused, queued bool
 	}{
-		{"ready", []v1alpha1.ModelState{ready("r/a:1"), ready("r/b:1"), state("r/other:1", v1alpha1.PhaseFailed, 0, 0, 0)}},
-		{"fast", []v1alpha1.ModelState{ready("r/a:1"), state("r/b:1", v1alpha1.PhaseDownloading, 100, 50, 50)}},
-		{"slow", []v1alpha1.ModelState{ready("r/a:1"), state("r/b:1", v1alpha1.PhaseDownloading, 100, 50, 1)}},
-		{"new", nil},
-		{"bad", []v1alpha1.ModelState{ready("r/a:1"), failed}},
+		"free":                 {sets: []v1alpha1.ModelSet{free}},
+		"paused":               {[]v1alpha1.ModelSet{paused}, true, true},
+		"paused, but not here": {sets: []v1alpha1.ModelSet{paused, free}},
+		"its turn":             {sets: []v1alpha1.ModelSet{mine}},
+		"not its turn":         {[]v1alpha1.ModelSet{other}, false, true},
+		"not its turn, paused": {[]v1alpha1.ModelSet{other, paused}, false, true},
+		"paused, its turn":     {sets: []v1alpha1.ModelSet{mine, paused}},
 	} {
-		got.Add(&s, n.name, n.states, 10*time.Second)
-	}
-	want := Tally{Desired: 5, Ready: 1, Failed: 1, Total: 700, Completed: 600, Late: 3, Slowest: "new", Trouble: "r/b:1 on bad: no such model"}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
-	if got.Nodes() != "1/5" || got.Progress() != "85%" {
-		t.Errorf("%s %s", got.Nodes(), got.Progress())
-	}
-	// What compromised agents say, to the limits of the schema, leaves numbers in their range.
-	var lies Tally
-	for range 1 << 14 {
-		a, b := state("r/a:1", v1alpha1.PhaseDownloading, v1alpha1.MaxBytes, v1alpha1.MaxBytes, 1), state("r/b:1", v1alpha1.PhaseDownloading, 1, v1alpha1.MaxBytes, 1)
-		lies.Add(&s, "lies", []v1alpha1.ModelState{a, b}, time.Hour)
-		a.Completed = 0
-		lies.Add(&s, "late", []v1alpha1.ModelState{a, b}, time.Hour)
-	}
-	if lies.Total < 0 || lies.Completed < 0 || lies.Completed > lies.Total || lies.Progress() != "50%" && lies.Progress() != "99%" || lies.Needs < 0 || lies.Late < 1<<14 {
-		t.Errorf("lies: %+v, %s", lies, lies.Progress())
-	}
-	var slow Tally
-	slow.Add(&s, "slow", []v1alpha1.ModelState{ready("r/a:1"), state("r/b:1", v1alpha1.PhaseDownloading, 100, 50, 1)}, 10*time.Second)
-	slow.Add(&s, "slower", []v1alpha1.ModelState{ready("r/a:1"), state("r/b:1", v1alpha1.PhaseDownloading, 100, 20, 1)}, 10*time.Second)
-	if slow.Late != 2 || slow.Slowest != "slower" || slow.Needs != 80*time.Second {
-		t.Errorf("%+v", slow)
-	}
-}
-
-// TestDiffer finds nodes that make different images of one manifest. Nodes that have not yet seen that a tag was moved are not such.
-func TestDiffer(t *testing.T) {
-	s := set("s", v1alpha1.ModelSetSpec{Models: []string{"r/a:1"}})
-	at := func(origin string, pinned ...string) []v1alpha1.ModelState {
-		m := state("r/a:1", v1alpha1.PhaseReady, 1, 1, 0)
-		m.Origin, m.Pinned = origin, pinned
-		return []v1alpha1.ModelState{m}
-	}
-	var tally Tally
-	for node, states := range [][]v1alpha1.ModelState{at("", "x"), at("o1", "d1"), at("o2", "d2", "d1"), at("o1", "d1"), at("o2", "d2"), at("o1"), at("", "y")} {
-		tally.Add(&s, fmt.Sprint("n", node), states, time.Hour)
-	}
-	if tally.Differ != "" {
-		t.Errorf("nodes agree: %s", tally.Differ)
-	}
-	tally.Add(&s, "other", at("o2", "d3"), time.Hour)
-	want := "r/a:1 is d2 on n2 and d3 on other: "
-	if c := Condition(tally); !strings.HasPrefix(tally.Differ, want) || !strings.Contains(c.Message, "; "+want) || c.Reason != "Complete" {
-		t.Errorf("got %q, %+v", tally.Differ, c)
-	}
-}
-
-func TestCondition(t *testing.T) {
-	for _, tt := range []struct {
-		t              Tally
-		status, reason string
-	}{
-		{Tally{}, "False", "NoNodes"},
-		{Tally{Desired: 2, Ready: 1}, "False", "Downloading"},
-		{Tally{Desired: 2, Ready: 1, Failed: 1, Trouble: "x"}, "False", "Failed"},
-		{Tally{Desired: 2, Ready: 2}, "True", "Complete"},
-	} {
-		if c := Condition(tt.t); string(c.Status) != tt.status || c.Reason != tt.reason {
-			t.Errorf("%+v: %+v", tt.t, c)
+		got, _ := Wishes(tt.sets, Node{Name: "n"})
+		if w := got["r/a:1"]; w.Paused != tt.paused || w.Queued != tt.queued {
+			t.Errorf("%s: %+v", name, w)
 		}
 	}
-	if p := (Tally{Desired: 2, Ready: 1, Total: 10, Completed: 10}).Progress(); p != "99%" {
-		t.Errorf("not all nodes are ready: %s", p)
+}
+
+// TestHolds: neither a model that failed nor one of a paused set keeps the taint of a node.
+func TestHolds(t *testing.T) {
+	states := []v1alpha1.ModelState{state("r/a:1", v1alpha1.PhaseReady, 1, 1, 0), state("r/b:1", v1alpha1.PhaseFailed, 0, 0, 0), state("r/c:1", v1alpha1.PhasePending, 0, 0, 0)}
+	for want, w := range map[bool]Wish{true: {Queued: true}, false: {Paused: true}} {
+		if got := Holds(map[string]Wish{"r/a:1": {}, "r/b:1": {}, "r/c:1": w}, states); got != want {
+			t.Errorf("%+v: %t", w, got)
+		}
 	}
 }
 
-// TestWarning wants one event, at 80 % of the time or later, if a node is late.
-func TestWarning(t *testing.T) {
-	begin := time.Date(2026, 12, 1, 6, 0, 0, 0, time.UTC)
-	at := func(d time.Duration) *metav1.Time { return &metav1.Time{Time: begin.Add(d)} }
-	s := set("s", v1alpha1.ModelSetSpec{})
-	late := Tally{Desired: 3, Late: 2, Slowest: "n1", Needs: 30 * time.Minute}
-	if w := Warning(&s, late, begin.Add(time.Hour)); w != "" {
-		t.Errorf("without a deadline: %q", w)
+// TestSelector has sets with expressions, without a selector, and with one that is not valid.
+func TestSelector(t *testing.T) {
+	in := func(op metav1.LabelSelectorOperator, values ...string) *metav1.LabelSelector {
+		return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "gpu", Operator: op, Values: values}}}
 	}
-	s.CreationTimestamp, s.Spec.Deadline = *at(0), at(100*time.Minute)
-	if w := Warning(&s, late, begin.Add(79*time.Minute)); w != "" {
-		t.Errorf("too early: %q", w)
-	}
-	if w, want := Warning(&s, late, begin.Add(80*time.Minute)), "2 of 3 nodes will not have all models by 2026-12-01T07:40:00Z: n1 needs 30m0s more"; w != want {
-		t.Errorf("got %q, want %q", w, want)
-	}
-	if w := Warning(&s, Tally{Desired: 3, Ready: 3}, begin.Add(90*time.Minute)); w != "" {
-		t.Errorf("no node is late: %q", w)
-	}
-	late.Needs = 0
-	if w := Warning(&s, late, begin.Add(200*time.Minute)); !strings.HasSuffix(w, "n1 has no progress") {
-		t.Errorf("no rate: %q", w)
-	}
-	s.Status.Warned = at(100 * time.Minute)
-	if w := Warning(&s, late, begin.Add(90*time.Minute)); w != "" {
-		t.Errorf("again: %q", w)
-	}
-	s.Spec.Deadline = at(101 * time.Minute)
-	if w := Warning(&s, late, begin.Add(90*time.Minute)); w == "" {
-		t.Error("no warning for another deadline")
+	for name, tt := range map[string]struct {
+		selector *metav1.LabelSelector
+		want     string // values of the label
+		err      bool
+	}{
+		"none":   {nil, "h100 a100 -", false},
+		"empty":  {&metav1.LabelSelector{}, "h100 a100 -", false},
+		"label":  {labelled("gpu", "a100"), "a100", false},
+		"in":     {in("In", "h100", "a100"), "h100 a100", false},
+		"not in": {in("NotIn", "h100"), "a100 -", false},
+		"exists": {in("Exists"), "h100 a100", false},
+		"wrong":  {in("in", "h100"), "", true},
+	} {
+		s := set("s", v1alpha1.ModelSetSpec{NodeSelector: tt.selector})
+		var got []string
+		for _, gpu := range []string{"h100", "a100", "-"} {
+			node := map[string]string{"gpu": gpu}
+			if gpu == "-" {
+				node = nil
+			}
+			if Selects(&s, node) {
+				got = append(got, gpu)
+			}
+		}
+		if _, err := Selector(&s); strings.Join(got, " ") != tt.want || (err != nil) != tt.err {
+			t.Errorf("%s: got %q, %v", name, got, err)
+		}
 	}
 }
 
@@ -326,7 +283,7 @@ func TestUsage(t *testing.T) {
 
 func TestSorted(t *testing.T) {
 	got := Sorted(map[string]v1alpha1.ModelState{"b": {Ref: "b"}, "a": {Ref: "a", Phase: v1alpha1.PhaseReady}})
-	if !slices.EqualFunc(got, []string{"a", "b"}, func(m v1alpha1.ModelState, ref string) bool { return m.Ref == ref }) || Count(got) != "1/2" {
-		t.Errorf("%v, %s", got, Count(got))
+	if !slices.EqualFunc(got, []string{"a", "b"}, func(m v1alpha1.ModelState, ref string) bool { return m.Ref == ref }) || Count(got, v1alpha1.PhaseReady) != 1 || Count(got, v1alpha1.PhaseFailed) != 0 {
+		t.Errorf("%v", got)
 	}
 }

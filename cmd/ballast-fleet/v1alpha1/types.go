@@ -5,6 +5,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 // GroupVersion is the group and version of the objects.
@@ -24,10 +25,13 @@ func AddToScheme(s *runtime.Scheme) error {
 // +kubebuilder:metadata:annotations="helm.sh/resource-policy=keep"
 // +kubebuilder:subresource:status
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 63",message="the name has more than 63 characters: it is part of a label of nodes"
-// +kubebuilder:printcolumn:name="Nodes",type=string,JSONPath=`.status.nodes`,description="Nodes that have all models, of the nodes that should"
+// +kubebuilder:printcolumn:name="Nodes",type=integer,JSONPath=`.status.desired`,description="Nodes that should have the models"
+// +kubebuilder:printcolumn:name="Have",type=integer,JSONPath=`.status.ready`,description="Nodes that have all models"
 // +kubebuilder:printcolumn:name="Failed",type=integer,JSONPath=`.status.failed`,description="Nodes where a model cannot be downloaded"
-// +kubebuilder:printcolumn:name="Progress",type=string,JSONPath=`.status.progress`,description="Downloaded bytes of all nodes"
+// +kubebuilder:printcolumn:name="Down",type=integer,JSONPath=`.status.down`,description="Nodes without all models where ballast does not run"
+// +kubebuilder:printcolumn:name="Percent",type=integer,JSONPath=`.status.progress`,description="What all nodes have of the models"
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Deadline",type=date,JSONPath=`.spec.deadline`,priority=1
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
@@ -35,12 +39,14 @@ type ModelSet struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
+	// Spec says which models which nodes have.
 	Spec ModelSetSpec `json:"spec"`
+	// Status is what the controller has counted.
 	// +optional
 	Status ModelSetStatus `json:"status,omitempty"`
 }
 
-// ModelSetSpec is what is wished.
+// ModelSetSpec says which models which nodes have.
 type ModelSetSpec struct {
 	// Models are references with registry, and a tag or a digest. A tag is looked up again every ten minutes.
 	// +kubebuilder:validation:MinItems=1
@@ -51,13 +57,30 @@ type ModelSetSpec struct {
 	// +listType=set
 	Models []string `json:"models"`
 
-	// NodeSelector selects nodes by their labels. Without one, all nodes of the DaemonSet have the models.
+	// NodeSelector selects nodes of the DaemonSet by their labels. Without one, all of them have the models.
 	// +optional
-	// +kubebuilder:validation:MaxProperties=16
-	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.operator in ['In', 'NotIn'] ? has(e.values) && size(e.values) > 0 : e.operator in ['Exists', 'DoesNotExist'] && (!has(e.values) || size(e.values) == 0))",message="an operator is In or NotIn, with values, or Exists or DoesNotExist, without values"
+	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
 
-	// Deadline is when all nodes should have the models. At 80 % of the time from the creation of the set, an event
-	// says so if the rate of a node does not suffice.
+	// Paused has nodes begin no downloads for the set, and look up no tags. Downloads that run go on to their end.
+	// +optional
+	Paused bool `json:"paused,omitempty"`
+
+	// Parallelism is the number of nodes that download models of the set at the same time; 0 pauses the set. Without
+	// it, all nodes do. A node that has all models looks up tags, and downloads a later version, at any time.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=256
+	Parallelism *int32 `json:"parallelism,omitempty"`
+
+	// MaxUnavailable is the number of selected nodes, or a percentage of them, rounded down, that may lack models of a
+	// set that is Ready. The default is 0.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 0 : self.matches('^(100|[0-9]{1,2})%$')",message="a number of nodes, or a percentage up to 100%"
+	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
+
+	// Deadline is when all nodes should have the models. When 80 % of the time from the last change of the spec has
+	// passed, an event says so if they will not.
 	// +optional
 	Deadline *metav1.Time `json:"deadline,omitempty"`
 
@@ -81,37 +104,56 @@ type ModelSetSpec struct {
 	PullSecret string `json:"pullSecret,omitempty"`
 }
 
-// ReadyCondition is the condition of a ModelSet whose models all nodes have.
-const ReadyCondition = "Ready"
+// The conditions of a ModelSet.
+const (
+	ReadyCondition       = "Ready"       // all nodes have all models, but for as many as may lack some
+	ProgressingCondition = "Progressing" // nodes download
+	DegradedCondition    = "Degraded"    // something does not go as the spec says
+)
 
-// ModelSetStatus is what the controller has counted.
+// ModelSetStatus is what the controller has counted. Nodes without a pod of the DaemonSet do not count.
 type ModelSetStatus struct {
 	// ObservedGeneration is the generation of the spec that was counted.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// Desired is the number of selected nodes, Ready of those that have all models, Failed of those where one cannot be
-	// downloaded.
+	// Changed is when this generation of the spec was first counted.
+	// +optional
+	Changed *metav1.Time `json:"changed,omitempty"`
+
+	// Desired is the number of selected nodes.
 	Desired int32 `json:"desired"`
-	Ready   int32 `json:"ready"`
-	Failed  int32 `json:"failed"`
 
-	// Nodes is "ready/desired".
+	// Ready is the number of selected nodes that have all models.
+	Ready int32 `json:"ready"`
+
+	// Failed is the number of selected nodes where a model cannot be downloaded.
+	Failed int32 `json:"failed"`
+
+	// Down is the number of selected nodes that lack models, and whose pod of the DaemonSet is not ready: the node is
+	// down or cannot be reached, or ballast does not run there.
+	Down int32 `json:"down"`
+
+	// Progress is the percentage of the models that the selected nodes have: of the bytes, and of the nodes while the
+	// size of a model is not known. It is 100 only if all nodes have all models.
+	Progress int32 `json:"progress"`
+
+	// Turns are the nodes that may download, if parallelism limits their number.
 	// +optional
-	Nodes string `json:"nodes,omitempty"`
+	// +kubebuilder:validation:MaxItems=256
+	// +listType=set
+	Turns []string `json:"turns,omitempty"`
 
-	// Progress is the percentage of the known bytes of all nodes.
-	// +optional
-	Progress string `json:"progress,omitempty"`
-
+	// Conditions are Ready (the nodes have the models, but for maxUnavailable), Progressing (nodes download), and
+	// Degraded (something does not go as the spec says). The reason and the message say why.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// Warned is the deadline about which an event was made.
+	// WarnedGeneration is the generation of the spec about whose deadline an event was made.
 	// +optional
-	Warned *metav1.Time `json:"warned,omitempty"`
+	WarnedGeneration int64 `json:"warnedGeneration,omitempty"`
 }
 
 // ModelSetList is a list of ModelSets.
@@ -129,14 +171,16 @@ type ModelSetList struct {
 // +kubebuilder:resource:scope=Cluster,shortName=mnode
 // +kubebuilder:metadata:annotations="helm.sh/resource-policy=keep"
 // +kubebuilder:subresource:status
-// +kubebuilder:printcolumn:name="Models",type=string,JSONPath=`.status.models`,description="Models that are ready, of all"
-// +kubebuilder:printcolumn:name="Phases",type=string,JSONPath=`.status.list[*].phase`
+// +kubebuilder:printcolumn:name="Models",type=integer,JSONPath=`.status.desired`,description="Models of all sets for this node"
+// +kubebuilder:printcolumn:name="Have",type=integer,JSONPath=`.status.ready`,description="Models that the node has"
+// +kubebuilder:printcolumn:name="Failed",type=integer,JSONPath=`.status.failed`,description="Models that cannot be downloaded"
 // +kubebuilder:printcolumn:name="Error",type=string,JSONPath=`.status.list[?(@.error)].error`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type ModelNode struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
+	// Status is the state of the node, which its agent writes.
 	// +optional
 	Status ModelNodeStatus `json:"status,omitempty"`
 }
@@ -147,10 +191,19 @@ const MaxBytes = 1 << 50
 
 // ModelNodeStatus is the state of a node.
 type ModelNodeStatus struct {
-	// Models is "ready/all".
-	// +optional
-	Models string `json:"models,omitempty"`
+	// Desired is the number of models in List.
+	// +kubebuilder:validation:Minimum=0
+	Desired int32 `json:"desired"`
 
+	// Ready is the number of models that are ready.
+	// +kubebuilder:validation:Minimum=0
+	Ready int32 `json:"ready"`
+
+	// Failed is the number of models that cannot be downloaded.
+	// +kubebuilder:validation:Minimum=0
+	Failed int32 `json:"failed"`
+
+	// List has the models of all sets for this node, sorted by reference.
 	// +optional
 	// +kubebuilder:validation:MaxItems=512
 	// +listType=map
@@ -168,9 +221,11 @@ type ModelNodeStatus struct {
 	// +listType=atomic
 	Pulls []PullState `json:"pulls,omitempty"`
 
-	// Disk is what models take on the node, and Received where their bytes came from; not newer than some minutes.
+	// Disk is what models take on the node. It is up to five minutes old.
 	// +optional
 	Disk *DiskState `json:"disk,omitempty"`
+
+	// Received is where the bytes of models came from. It is up to five minutes old.
 	// +optional
 	Received *ReceivedState `json:"received,omitempty"`
 }
@@ -184,13 +239,17 @@ type PullState struct {
 	// +listType=atomic
 	Refs []string `json:"refs,omitempty"`
 
-	// Total and Completed are bytes, Rate is bytes per second.
+	// Total is the size in bytes.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1125899906842624
 	Total int64 `json:"total"`
+
+	// Completed is how many bytes are there.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1125899906842624
 	Completed int64 `json:"completed"`
+
+	// Rate is bytes per second.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1125899906842624
 	Rate int64 `json:"rate"`
@@ -198,22 +257,30 @@ type PullState struct {
 
 // DiskState is the disk of a node, in bytes.
 type DiskState struct {
+	// Models are the files of models, each once.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1125899906842624
-	Models int64 `json:"models"` // files of models, each once
+	Models int64 `json:"models"`
+
+	// Saved is what the files would take in addition if models did not share them.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1125899906842624
-	Saved int64 `json:"saved"` // what they would take in addition without sharing
+	Saved int64 `json:"saved"`
+
+	// Free is the free space, in whole gigabytes.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1125899906842624
-	Free int64 `json:"free"` // whole gigabytes
+	Free int64 `json:"free"`
 }
 
 // ReceivedState are the bytes that a node has received since its daemon was started.
 type ReceivedState struct {
+	// Registries are the bytes from registries themselves.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1125899906842624
-	Registries int64 `json:"registries"` // from registries themselves
+	Registries int64 `json:"registries"`
+
+	// Mirrors are the mirrors with the most bytes.
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=map
@@ -223,11 +290,15 @@ type ReceivedState struct {
 
 // MirrorState is a mirror of a node.
 type MirrorState struct {
+	// Address is the URL of the mirror.
 	// +kubebuilder:validation:MaxLength=512
 	Address string `json:"address"`
+
+	// Bytes are the bytes from the mirror.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1125899906842624
 	Bytes int64 `json:"bytes"`
+
 	// Wrong are files and chunks with wrong bytes: the mirror is not asked for an hour after each.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
@@ -253,29 +324,38 @@ var Phases = []Phase{PhaseReady, PhaseDownloading, PhasePending, PhaseFailed}
 
 // ModelState is one model on a node.
 type ModelState struct {
+	// Ref is the reference in the sets.
 	// +kubebuilder:validation:MaxLength=512
-	Ref   string `json:"ref"`
-	Phase Phase  `json:"phase"`
+	Ref string `json:"ref"`
 
-	// Total and Completed are bytes, Rate is bytes per second.
+	// Phase is how far the model is.
+	Phase Phase `json:"phase"`
+
+	// Total is the size in bytes; 0: not known yet.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1125899906842624
 	Total int64 `json:"total,omitempty"`
+
+	// Completed is how many bytes are there.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1125899906842624
 	Completed int64 `json:"completed,omitempty"`
+
+	// Rate is bytes per second.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1125899906842624
 	Rate int64 `json:"rate,omitempty"`
 
-	// Registries and Mirrors are the bytes of the last download that came from there; others were present.
+	// Registries are the bytes of the last download that came from registries themselves.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1125899906842624
 	Registries int64 `json:"registries,omitempty"`
+
+	// Mirrors are the bytes of the last download that came from mirrors. The other bytes were on the node.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1125899906842624

@@ -63,7 +63,7 @@ func (c *cluster) private(t *testing.T) {
 	for _, n := range c.nodes {
 		n.Upstream(t, r.Host, r.Host)
 	}
-	c.set(t, "other", v1alpha1.ModelSetSpec{Models: []string{ref}, PullSecret: "other"})
+	c.set(t, "other", v1alpha1.ModelSetSpec{Models: []string{ref}, PullSecrets: []string{"other"}})
 	eventually(t, "the advice to allow the secret", func() error {
 		if s := c.modelNode(t, "n1")[ref]; !strings.Contains(s.Error, "add it to fleet.pullSecrets") {
 			return fmt.Errorf("%+v", s)
@@ -77,13 +77,14 @@ func (c *cluster) private(t *testing.T) {
 	}
 	secret.Data = of("elsewhere.example")
 	c.create(t, secret)
-	c.update(t, "other", func(s *v1alpha1.ModelSet) { s.Spec.PullSecret = "models" })
+	c.update(t, "other", func(s *v1alpha1.ModelSet) { s.Spec.PullSecrets = []string{"models"} })
 	eventually(t, "the secret to have no entry", func() error {
-		if s := c.modelNode(t, "n1")[ref]; !strings.Contains(s.Error, "pull secret models has no entry for it") {
+		if s := c.modelNode(t, "n1")[ref]; !strings.Contains(s.Error, "no entry for it in the pull secrets models") {
 			return fmt.Errorf("%+v", s)
 		}
 		return nil
 	})
+	c.update(t, "other", func(s *v1alpha1.ModelSet) { s.Spec.PullSecrets = []string{"other", "models"} }) // one of which cannot be read
 	secret.Data = of(r.Host)
 	if err := c.admin.Update(t.Context(), secret); err != nil {
 		t.Fatal(err)

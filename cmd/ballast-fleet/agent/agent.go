@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
@@ -260,16 +259,8 @@ func (a *Agent) start(ctx context.Context, wishes map[string]plan.Wish) time.Dur
 
 // attempt has the daemon fetch a model.
 func (a *Agent) attempt(ctx context.Context, ref string, w plan.Wish, m *model) {
-	req := wire.FleetPullRequest{Ref: ref, Handler: a.Handler, Rate: w.Rate, Set: w.Set}
-	err := a.credentials(ctx, w.Secret, &req)
-	var digest, origin string
-	if err == nil {
-		im, perr := a.daemon.FleetPull(ctx, req, func(e wire.Event) { a.progress(m, e) })
-		digest, origin, err = im.ID().String(), im.Origin.Digest.String(), perr
-		if refused := errdefs.IsUnauthorized(err) || errdefs.IsPermissionDenied(err); refused && w.Secret != "" && req.Username == "" {
-			err = fmt.Errorf("pull secret %s has no entry for it: %w", w.Secret, err)
-		}
-	}
+	im, err := a.fetch(ctx, ref, w, func(e wire.Event) { a.progress(m, e) })
+	digest, origin := im.ID().String(), im.Origin.Digest.String()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	stopped := ctx.Err() != nil

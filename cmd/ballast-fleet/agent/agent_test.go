@@ -14,40 +14,51 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// daemon serves the pins of a daemon, which has what has returns. A call that drops all counts as a hundred.
-func daemon(t *testing.T, has func(wire.FleetPin) bool) (c *wire.Client, calls *int) {
+// serve serves what handlers do at a socket.
+func serve(t *testing.T, handlers map[string]http.HandlerFunc) *wire.Client {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	calls = new(int)
 	mux := http.NewServeMux()
-	mux.HandleFunc("PUT /v1/fleet/pins", func(w http.ResponseWriter, r *http.Request) {
-		var all, set wire.FleetPins
-		if err := json.NewDecoder(r.Body).Decode(&all); err != nil {
-			t.Error(err)
-		}
-		for _, p := range all.Pins {
-			if has(p) {
-				set.Pins = append(set.Pins, p)
-			}
-		}
-		*calls++
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(set)
-	})
-	mux.HandleFunc("DELETE /v1/fleet/pins", func(w http.ResponseWriter, r *http.Request) {
-		*calls += 100
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(wire.FleetPins{})
-	})
+	for pattern, h := range handlers {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			h(w, r)
+		})
+	}
 	s := &http.Server{Handler: mux}
 	go s.Serve(l)
-	c = wire.NewClient(path)
+	c := wire.NewClient(path)
 	t.Cleanup(func() { c.Close(); s.Close() })
-	return c, calls
+	return c
+}
+
+// daemon serves the pins of a daemon, which has what has returns. A call that drops all counts as a hundred.
+func daemon(t *testing.T, has func(wire.FleetPin) bool) (c *wire.Client, calls *int) {
+	t.Helper()
+	calls = new(int)
+	return serve(t, map[string]http.HandlerFunc{
+		"PUT /v1/fleet/pins": func(w http.ResponseWriter, r *http.Request) {
+			var all, set wire.FleetPins
+			if err := json.NewDecoder(r.Body).Decode(&all); err != nil {
+				t.Error(err)
+			}
+			for _, p := range all.Pins {
+				if has(p) {
+					set.Pins = append(set.Pins, p)
+				}
+			}
+			*calls++
+			_ = json.NewEncoder(w).Encode(set)
+		},
+		"DELETE /v1/fleet/pins": func(w http.ResponseWriter, _ *http.Request) {
+			*calls += 100
+			_ = json.NewEncoder(w).Encode(wire.FleetPins{})
+		},
+	}), calls
 }
 
 func ready(ref string, pinned ...string) *model {

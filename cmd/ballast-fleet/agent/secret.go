@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -8,6 +9,7 @@ import (
 	"maps"
 	"strings"
 
+	"github.com/ballast-dev/ballast/cmd/ballast-fleet/plan"
 	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 	"github.com/ballast-dev/ballast/convert/hostname"
 	"github.com/containerd/errdefs"
@@ -16,24 +18,56 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// credentials reads a pull secret. A model whose registry has no entry in it is public, as to a kubelet.
-func (a *Agent) credentials(ctx context.Context, secret string, req *wire.FleetPullRequest) error {
-	if secret == "" {
-		return nil
+// fetch has the daemon fetch a model with each login that its sets have for it, until the registry gives it. A secret
+// that cannot be read, or that the registry refuses, does not prevent the others.
+func (a *Agent) fetch(ctx context.Context, ref string, w plan.Wish, event func(wire.Event)) (wire.Record, error) {
+	logins, first := a.logins(ctx, ref, w.Secrets)
+	if w.Public || len(logins) == 0 && first == nil {
+		logins = append(logins, login{})
 	}
-	var s core.Secret
-	if err := a.direct.Get(ctx, client.ObjectKey{Namespace: a.Namespace, Name: secret}, &s); err != nil {
-		if apierrors.IsForbidden(err) {
-			return fmt.Errorf("pull secret %s cannot be read; add it to fleet.pullSecrets of the chart: %w", secret, errdefs.ErrPermissionDenied)
+	for _, l := range logins {
+		im, err := a.daemon.FleetPull(ctx, wire.FleetPullRequest{Ref: ref, Handler: a.Handler, Rate: w.Rate, Set: w.Set, Username: l.username, Password: l.password}, event)
+		if err == nil {
+			return im, nil
 		}
-		return fmt.Errorf("pull secret %s in namespace %s: %w", secret, a.Namespace, err)
+		refused := errdefs.IsUnauthorized(err) || errdefs.IsPermissionDenied(err)
+		switch {
+		case refused && l.secret != "":
+			err = fmt.Errorf("pull secret %s: %w", l.secret, err)
+		case refused && len(w.Secrets) > 0:
+			err = fmt.Errorf("no entry for it in the pull secrets %s: %w", strings.Join(w.Secrets, ", "), err)
+		case !refused && !errdefs.IsNotFound(err): // as registries answer that hide what a login may not see
+			return im, err
+		}
+		first = cmp.Or(first, err)
 	}
-	var err error
-	req.Username, req.Password, err = loginOf(s.Data[core.DockerConfigJsonKey], req.Ref)
-	if err != nil {
-		return fmt.Errorf("pull secret %s: %w", secret, err)
+	return wire.Record{}, first
+}
+
+// A login is what a pull secret has for a model. Without a secret there is none.
+type login struct{ secret, username, password string }
+
+// logins returns what pull secrets have for a model, and the first error of those that cannot be read. A model that has
+// no entry in them is public, as to a kubelet.
+func (a *Agent) logins(ctx context.Context, ref string, secrets []string) (all []login, first error) {
+	for _, name := range secrets {
+		var s core.Secret
+		err := a.direct.Get(ctx, client.ObjectKey{Namespace: a.Namespace, Name: name}, &s)
+		if apierrors.IsForbidden(err) {
+			err = fmt.Errorf("it cannot be read; add it to fleet.pullSecrets of the chart: %w", errdefs.ErrPermissionDenied)
+		}
+		l := login{secret: name}
+		if err == nil {
+			l.username, l.password, err = loginOf(s.Data[core.DockerConfigJsonKey], ref)
+		}
+		switch {
+		case err != nil:
+			first = cmp.Or(first, fmt.Errorf("pull secret %s in namespace %s: %w", name, a.Namespace, err))
+		case l.username != "" || l.password != "":
+			all = append(all, l)
+		}
 	}
-	return nil
+	return all, first
 }
 
 // loginOf returns the user and the password of a Docker configuration for a reference: those of the entry with its host

@@ -25,17 +25,18 @@ type Node struct {
 
 // A Wish is a model that a node should have.
 type Wish struct {
-	Paused bool   // begin nothing
-	Queued bool   // begin nothing before the node has the model: it is not its turn
-	Secret string // name; empty: none
-	Keep   int    // versions
-	Rate   int64  // bytes per second, which the models of Set share; 0: no limit
-	Set    string
+	Paused  bool     // begin nothing
+	Queued  bool     // begin nothing before the node has the model: it is not its turn
+	Secrets []string // names of the pull secrets of all sets; each may have an entry for it
+	Public  bool     // a set has it without a pull secret
+	Keep    int      // versions
+	Rate    int64    // bytes per second, which the models of Set share; 0: no limit
+	Set     string
 }
 
 // Wishes returns the models of all sets that select a node, by reference. Of sets that name the same model, the
-// largest number of versions and the highest rate count, and the secret of the set whose name is the first; one that
-// lets the node begin suffices. Versions above the limit are left out, and models above the limit are omitted.
+// largest number of versions and the highest rate count, and one that lets the node begin suffices. Versions above the
+// limit are left out, and models above the limit are omitted.
 func Wishes(sets []v1alpha1.ModelSet, node Node) (all map[string]Wish, omitted int) {
 	all = map[string]Wish{}
 	sets = slices.Clone(sets)
@@ -50,8 +51,11 @@ func Wishes(sets []v1alpha1.ModelSet, node Node) (all map[string]Wish, omitted i
 			if rate := rateOf(&s); !shared || w.Rate > 0 && (rate == 0 || rate > w.Rate) {
 				w.Rate, w.Set = rate, s.Name
 			}
-			if w.Secret == "" {
-				w.Secret = s.Spec.PullSecret
+			w.Public = w.Public || len(s.Spec.PullSecrets) == 0
+			for _, secret := range s.Spec.PullSecrets {
+				if !slices.Contains(w.Secrets, secret) {
+					w.Secrets = append(w.Secrets, secret)
+				}
 			}
 			w.Paused, w.Queued = paused(&s) && (w.Paused || !shared), queued && (w.Queued || !shared)
 			w.Keep = max(w.Keep, int(s.Spec.Keep), 1)

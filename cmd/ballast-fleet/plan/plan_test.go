@@ -33,17 +33,19 @@ func TestWishes(t *testing.T) {
 	gone := set("gone", v1alpha1.ModelSetSpec{Models: []string{"r/x:1"}})
 	gone.DeletionTimestamp = &metav1.Time{Time: time.Now()}
 	sets := []v1alpha1.ModelSet{
-		set("b", v1alpha1.ModelSetSpec{Models: []string{"r/a:1", "r/b:1"}, PullSecret: "of-b", Keep: 2}),
-		set("a", v1alpha1.ModelSetSpec{Models: []string{"r/a:1"}, PullSecret: "of-a"}),
+		set("b", v1alpha1.ModelSetSpec{Models: []string{"r/a:1", "r/b:1"}, PullSecrets: []string{"of-b", "of-all"}, Keep: 2}),
+		set("a", v1alpha1.ModelSetSpec{Models: []string{"r/a:1"}, PullSecrets: []string{"of-a", "of-all"}}),
 		set("other", v1alpha1.ModelSetSpec{Models: []string{"r/c:1"}, NodeSelector: labelled("gpu", "true")}),
 		gone,
 	}
-	want := map[string]Wish{"r/a:1": {Secret: "of-a", Keep: 2, Set: "a"}, "r/b:1": {Secret: "of-b", Keep: 2, Set: "b"}}
+	want := map[string]Wish{
+		"r/a:1": {Secrets: []string{"of-a", "of-all", "of-b"}, Keep: 2, Set: "a"}, "r/b:1": {Secrets: []string{"of-b", "of-all"}, Keep: 2, Set: "b"},
+	}
 	got, _ := Wishes(sets, Node{Labels: map[string]string{"gpu": "false"}})
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
-	if got, _ := Wishes(sets, Node{Labels: map[string]string{"gpu": "true"}}); len(got) != 3 || got["r/c:1"].Keep != 1 {
+	if got, _ := Wishes(sets, Node{Labels: map[string]string{"gpu": "true"}}); len(got) != 3 || got["r/c:1"].Keep != 1 || !got["r/c:1"].Public {
 		t.Errorf("with the label: %v", got)
 	}
 }

@@ -96,12 +96,15 @@ type ModelSetSpec struct {
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('64Ki')) >= 0",message="the rate is less than 64Ki bytes a second"
 	Rate *resource.Quantity `json:"rate,omitempty"`
 
-	// PullSecret is the name of a secret of type kubernetes.io/dockerconfigjson in the namespace of the agents, which
-	// fleet.pullSecrets of the chart lists. Without one, models must be public, or in a registry of
-	// upstream.share_credentials.
+	// PullSecrets are names of secrets of type kubernetes.io/dockerconfigjson in the namespace of the agents, which
+	// fleet.pullSecrets of the chart lists. Each one with an entry for a model is tried. Without one, models must be
+	// public, or in a registry of upstream.share_credentials. Of several sets with a model, one that can have it suffices.
 	// +optional
-	// +kubebuilder:validation:MaxLength=253
-	PullSecret string `json:"pullSecret,omitempty"`
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=253
+	// +listType=set
+	PullSecrets []string `json:"pullSecrets,omitempty"`
 }
 
 // The conditions of a ModelSet.

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
 // TestGenerated compares the definitions of the chart and the generated code with the types.
@@ -33,6 +34,51 @@ func TestGenerated(t *testing.T) {
 		if d := cmp.Diff(string(want), string(got)); d != "" {
 			t.Errorf("%s is not what controller-gen writes, run `make crds` (-want +file):\n%s", name, d)
 		}
+	}
+}
+
+// TestExplained: kubectl explain describes all fields. The API server describes metadata itself.
+func TestExplained(t *testing.T) {
+	type schema struct {
+		Description string
+		Properties  map[string]schema
+		Items       *schema
+	}
+	var walk func(string, schema)
+	fields := 0
+	walk = func(path string, s schema) {
+		for name, p := range s.Properties {
+			fields++
+			if p.Description == "" && path+name != "/metadata" {
+				t.Errorf("%s%s has no description", path, name)
+			}
+			walk(path+name+"/", p)
+		}
+		if s.Items != nil {
+			walk(path, *s.Items)
+		}
+	}
+	for _, name := range []string{"modelsets", "modelnodes"} {
+		p, err := os.ReadFile("../../contrib/helm/ballast/files/ballast.dev_" + name + ".yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var crd struct {
+			Spec struct {
+				Versions []struct {
+					Schema struct{ OpenAPIV3Schema schema }
+				}
+			}
+		}
+		if err := yaml.Unmarshal(p, &crd); err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range crd.Spec.Versions {
+			walk("/", v.Schema.OpenAPIV3Schema)
+		}
+	}
+	if fields < 60 {
+		t.Errorf("%d fields", fields)
 	}
 }
 

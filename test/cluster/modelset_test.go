@@ -15,6 +15,7 @@ import (
 	"github.com/ballast-dev/ballast/test/e2e/node"
 	core "k8s.io/api/core/v1"
 	eventsapi "k8s.io/api/events/v1"
+	rbac "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,6 +43,7 @@ func TestModelSets(t *testing.T) {
 		{"wrong sets are refused", func(t *testing.T) { c.refuses(t, llama) }},
 		{"all nodes have a model", func(t *testing.T) { c.allHave(t, llama) }},
 		{"rights", func(t *testing.T) { c.rights(t) }},
+		{"rights of users", func(t *testing.T) { c.users(t, llama) }},
 		{"a tag moves", func(t *testing.T) { c.tagMoves(t, r, llama) }},
 		{"a wrong name", func(t *testing.T) { c.wrongName(t, r) }},
 		{"a private model, while the controller loses its lease", func(t *testing.T) {
@@ -204,6 +206,41 @@ func (c *cluster) rights(t *testing.T) {
 	}
 	if err := k.Patch(ctx, of("n1"), labelled(label)); err != nil {
 		t.Errorf("its own label: %v", err)
+	}
+}
+
+// users tries what users may do who have the roles view and edit in the whole cluster.
+func (c *cluster) users(t *testing.T, llama string) {
+	as := func(role string) client.Client {
+		c.create(t, &rbac.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: "of-" + role}, RoleRef: rbac.RoleRef{APIGroup: rbac.GroupName, Kind: "ClusterRole", Name: role},
+			Subjects: []rbac.Subject{{APIGroup: rbac.GroupName, Kind: "User", Name: "user-" + role}},
+		})
+		config := c.config(t, "admin")
+		config.Impersonate.UserName = "user-" + role
+		k, err := client.New(config, client.Options{Scheme: scheme(t)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, role+" to be aggregated", func() error {
+			return errors.Join(k.List(t.Context(), &v1alpha1.ModelSetList{}), k.List(t.Context(), &v1alpha1.ModelNodeList{}))
+		})
+		return k
+	}
+	view, edit := as("view"), as("edit")
+	set := func() *v1alpha1.ModelSet {
+		return &v1alpha1.ModelSet{ObjectMeta: metav1.ObjectMeta{Name: "of-a-user"}, Spec: v1alpha1.ModelSetSpec{Models: []string{llama}}}
+	}
+	if err := view.Create(t.Context(), set(), client.DryRunAll); !apierrors.IsForbidden(err) {
+		t.Errorf("view creates a set: %v", err)
+	}
+	if err := edit.Create(t.Context(), set(), client.DryRunAll); err != nil {
+		t.Errorf("edit creates no set: %v", err)
+	}
+	for what, o := range map[string]client.Object{"a node": &v1alpha1.ModelNode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, "a set": &v1alpha1.ModelSet{ObjectMeta: metav1.ObjectMeta{Name: "llama"}}} {
+		if err := edit.Status().Patch(t.Context(), o, client.RawPatch("application/merge-patch+json", []byte(`{"status": {"ready": 9}}`)), client.DryRunAll); !apierrors.IsForbidden(err) {
+			t.Errorf("edit writes the status of %s: %v", what, err)
+		}
 	}
 }
 

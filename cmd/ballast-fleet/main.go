@@ -24,6 +24,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
@@ -141,7 +142,7 @@ func nodeFlags(c *cobra.Command, node *string, m *agent.Marks) {
 }
 
 func (a *app) controllerCommand() *cobra.Command {
-	var namespace, pods, metrics, page string
+	var namespace, pods, metrics, health, page string
 	var podEvents bool
 	c := &cobra.Command{
 		Use:   "controller",
@@ -160,9 +161,12 @@ func (a *app) controllerCommand() *cobra.Command {
 			}
 			mgr, err := a.manager(manager.Options{
 				LeaderElection: true, LeaderElectionID: "ballast-fleet", LeaderElectionNamespace: namespace, LeaderElectionReleaseOnCancel: true,
-				Metrics: server.Options{BindAddress: metrics}, Cache: caches,
+				Metrics: server.Options{BindAddress: metrics}, HealthProbeBindAddress: health, Cache: caches,
 			})
 			if err != nil {
+				return err
+			}
+			if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
 				return err
 			}
 			if err := c.setup(mgr); err != nil {
@@ -189,6 +193,7 @@ func (a *app) controllerCommand() *cobra.Command {
 	f.StringVar(&namespace, "namespace", "ballast-system", "`namespace` of the lease of the leader and of the pods")
 	f.StringVar(&pods, "pods", "", "label `selector` of the pods of the DaemonSet: only nodes with one count (default: all nodes)")
 	f.StringVar(&metrics, "metrics", "0", "`address` for metrics, such as :9759; 0: none")
+	f.StringVar(&health, "health", "0", "`address` for probes of /healthz and /readyz, such as :9760; 0: none")
 	f.BoolVar(&podEvents, "pod-events", false, "make events with the progress of downloads on pods that wait for them")
 	f.StringVar(&page, "page", "", "`address` for the page with all sets, such as 127.0.0.1:8080, without authentication (default: none)")
 	return c

@@ -181,6 +181,7 @@ func checkObject(t *testing.T, o Object) {
 	t.Helper()
 	if d, ok := o.Typed.(*apps.Deployment); ok {
 		checkContainers(t, o.ID(), d.Spec.Template.Spec)
+		checkController(t, o.ID(), d)
 	}
 	set, ok := o.Typed.(*apps.DaemonSet)
 	if !ok {
@@ -205,6 +206,22 @@ func checkObject(t *testing.T, o Object) {
 		t.Errorf("%s: it is shown by what it brings", o.ID())
 	}
 	checkContainers(t, o.ID(), pod)
+}
+
+// checkController: a controller runs where all nodes have the startup taint, and is started again if it hangs.
+func checkController(t *testing.T, id string, d *apps.Deployment) {
+	t.Helper()
+	pod := d.Spec.Template.Spec
+	if !slices.ContainsFunc(pod.Tolerations, func(x core.Toleration) bool {
+		return x.Key == "ballast.dev/not-ready" && x.Operator == core.TolerationOpExists && x.Effect == ""
+	}) {
+		t.Errorf("%s: tolerations %+v", id, pod.Tolerations)
+	}
+	for _, c := range pod.Containers {
+		if c.LivenessProbe == nil || c.ReadinessProbe == nil || pod.PriorityClassName == "" {
+			t.Errorf("%s %s: no probes, or no priority", id, c.Name)
+		}
+	}
 }
 
 // socketsOf are the sockets that a container gets: the daemon and what replaces it get all, who asks for a model gets

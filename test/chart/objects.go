@@ -13,6 +13,7 @@ import (
 	coordination "k8s.io/api/coordination/v1"
 	core "k8s.io/api/core/v1"
 	nodeapi "k8s.io/api/node/v1"
+	policy "k8s.io/api/policy/v1"
 	rbac "k8s.io/api/rbac/v1"
 	extensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/yaml"
@@ -45,6 +46,8 @@ func typeOf(apiVersion, kind string) any {
 		return &extensions.CustomResourceDefinition{}
 	case "apps/v1/DaemonSet":
 		return &apps.DaemonSet{}
+	case "policy/v1/PodDisruptionBudget":
+		return &policy.PodDisruptionBudget{}
 	case "batch/v1/Job":
 		return &batch.Job{}
 	case "node.k8s.io/v1/RuntimeClass":

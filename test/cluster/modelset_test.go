@@ -44,6 +44,7 @@ func TestModelSets(t *testing.T) {
 		{"all nodes have a model", func(t *testing.T) { c.allHave(t, llama) }},
 		{"rights", func(t *testing.T) { c.rights(t) }},
 		{"rights of users", func(t *testing.T) { c.users(t, llama) }},
+		{"a state is deleted", func(t *testing.T) { c.stateDeleted(t, llama) }},
 		{"a tag moves", func(t *testing.T) { c.tagMoves(t, r, llama) }},
 		{"a wrong name", func(t *testing.T) { c.wrongName(t, r) }},
 		{"a private model, while the controller loses its lease", func(t *testing.T) {
@@ -207,6 +208,27 @@ func (c *cluster) rights(t *testing.T) {
 	if err := k.Patch(ctx, of("n1"), labelled(label)); err != nil {
 		t.Errorf("its own label: %v", err)
 	}
+}
+
+// stateDeleted deletes the state of a node, which its agent writes again.
+func (c *cluster) stateDeleted(t *testing.T, llama string) {
+	var was v1alpha1.ModelNode
+	if err := c.admin.Get(t.Context(), client.ObjectKey{Name: "n1"}, &was); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.admin.Delete(t.Context(), was.DeepCopy()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the same state", func() error {
+		var is v1alpha1.ModelNode
+		if err := c.admin.Get(t.Context(), client.ObjectKey{Name: "n1"}, &is); err != nil {
+			return err
+		}
+		if is.UID == was.UID || is.Status.Ready != 1 || is.Status.Disk == nil || is.Status.List[0].Ref != llama || !is.Status.List[0].Since.Equal(&was.Status.List[0].Since) {
+			return fmt.Errorf("%+v", is)
+		}
+		return nil
+	})
 }
 
 // users tries what users may do who have the roles view and edit in the whole cluster.

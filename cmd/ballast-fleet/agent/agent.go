@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/plan"
@@ -22,7 +23,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -59,7 +62,8 @@ type Agent struct {
 	direct client.Reader // reads the rest
 	poke   chan event.GenericEvent
 
-	loaded  types.UID // of the node whose ModelNode is known; what follows is that
+	gone    atomic.Bool // the ModelNode was removed
+	loaded  types.UID   // of the node whose ModelNode is known; what follows is that
 	written v1alpha1.ModelNodeStatus
 	at      time.Time // of the last write
 	pinned  []wire.FleetPin
@@ -84,11 +88,10 @@ type model struct {
 	events   map[digest.Digest]wire.Event
 }
 
-// cacheOptions are the two watches of an agent.
+// cacheOptions restrict the watches of an agent to its own node, but for that of the sets.
 func (a *Agent) cacheOptions() cache.Options {
-	return cache.Options{ByObject: map[client.Object]cache.ByObject{
-		&core.Node{}: {Field: fields.OneTermEqualSelector("metadata.name", a.Node), Transform: slim},
-	}}
+	own := fields.OneTermEqualSelector("metadata.name", a.Node)
+	return cache.Options{ByObject: map[client.Object]cache.ByObject{&core.Node{}: {Field: own, Transform: slim}, &v1alpha1.ModelNode{}: {Field: own}}}
 }
 
 // slim removes from a node what the agent does not read.
@@ -122,12 +125,15 @@ func (a *Agent) Run(ctx context.Context, newManager func(manager.Options) (manag
 
 func (a *Agent) setup(mgr manager.Manager) error {
 	a.client, a.direct, a.poke, a.work = mgr.GetClient(), mgr.GetAPIReader(), make(chan event.GenericEvent, 1), map[string]*model{}
-	all := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
-		return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: a.Node}}}
-	})
+	node := reconcile.Request{NamespacedName: types.NamespacedName{Name: a.Node}}
+	all := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{node} })
 	b := ctrl.NewControllerManagedBy(mgr).Named("agent").Watches(&core.Node{}, all).WatchesRawSource(source.Channel(a.poke, all))
 	if a.Models {
-		b = b.Watches(&v1alpha1.ModelSet{}, all)
+		removed := handler.Funcs{DeleteFunc: func(_ context.Context, _ event.DeleteEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			a.gone.Store(true)
+			q.Add(node)
+		}}
+		b = b.Watches(&v1alpha1.ModelSet{}, all).Watches(&v1alpha1.ModelNode{}, removed, builder.OnlyMetadata)
 	}
 	return b.Complete(a)
 }
@@ -192,8 +198,11 @@ func (a *Agent) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.R
 	return reconcile.Result{RequeueAfter: again}, nil
 }
 
-// load reads the ModelNode of an earlier agent, or creates one.
+// load reads the ModelNode of an earlier agent, or creates one, also when it was removed.
 func (a *Agent) load(ctx context.Context, node *core.Node) error {
+	if a.gone.Swap(false) {
+		a.loaded = ""
+	}
 	if a.loaded == node.UID {
 		return nil
 	}
@@ -207,7 +216,10 @@ func (a *Agent) load(ctx context.Context, node *core.Node) error {
 	if err != nil {
 		return err
 	}
-	a.loaded, a.written, a.usage = node.UID, is.Status, is.Status
+	a.loaded, a.written = node.UID, is.Status
+	if is.Status.Disk != nil {
+		a.usage = is.Status
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, s := range is.Status.List {

@@ -301,7 +301,7 @@ func (c *cluster) wrongName(t *testing.T, r *node.Registry) {
 		if err != nil {
 			return err
 		}
-		if message := fmt.Sprint(row["Message"]); fmt.Sprintf("%v/%v %v %v", row["Have"], row["Nodes"], row["Failed"], row["Reason"]) != "0/1 1 Failed" || !strings.Contains(message, ref+" on n2: ") {
+		if message := fmt.Sprint(row["Message"]); fmt.Sprintf("%v/%v %v %v", row["Have"], row["Nodes"], row["Failed"], row["Reason"]) != "0/1 1 Failed" || row["Deadline"] != deadline.UTC().Format(time.RFC3339) || !strings.Contains(message, ref+" on n2: ") {
 			return fmt.Errorf("%v", row)
 		}
 		return nil

@@ -224,6 +224,7 @@ func (a *Agent) load(ctx context.Context, node *core.Node) error {
 	defer a.mu.Unlock()
 	for _, s := range is.Status.List {
 		if a.work[s.Ref] == nil {
+			s.Rate = 0 // nothing is downloaded yet
 			a.work[s.Ref] = &model{state: s}
 		}
 	}

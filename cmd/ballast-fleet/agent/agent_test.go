@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"encoding/json"
 	"net"
 	"net/http"
@@ -12,6 +13,8 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
+	core "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // serve serves what handlers do at a socket.
@@ -121,5 +124,40 @@ func TestReadyStaysReady(t *testing.T) {
 		if m.state.Phase != want {
 			t.Errorf("got %s, want %s", m.state.Phase, want)
 		}
+	}
+}
+
+// An earlier agent has written a state.
+type earlier struct {
+	state v1alpha1.ModelNode
+	reads int
+}
+
+func (e *earlier) Get(_ context.Context, _ client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+	e.reads++
+	e.state.DeepCopyInto(o.(*v1alpha1.ModelNode))
+	return nil
+}
+
+func (*earlier) List(context.Context, client.ObjectList, ...client.ListOption) error { return nil }
+
+// TestEarlierState goes on with the state of an earlier agent, whose rate is over, and reads it again if it was removed.
+func TestEarlierState(t *testing.T) {
+	e := &earlier{}
+	e.state.Status = v1alpha1.ModelNodeStatus{
+		List: []v1alpha1.ModelState{{Ref: "r/a:1", Phase: v1alpha1.PhaseDownloading, Total: 10, Completed: 5, Rate: 1}}, Disk: &v1alpha1.DiskState{Free: 1},
+	}
+	a, n := &Agent{Node: "n1", direct: e, work: map[string]*model{}}, &core.Node{}
+	n.UID = "u"
+	for i, want := range []int{1, 1, 2} {
+		a.gone.Store(i == 2)
+		if err := a.load(t.Context(), n); err != nil || e.reads != want {
+			t.Errorf("%d reads, %v, want %d", e.reads, err, want)
+		}
+	}
+	want := e.state.Status.List[0]
+	want.Rate = 0
+	if d := cmp.Diff(want, a.work["r/a:1"].state); d != "" || a.usage.Disk == nil {
+		t.Errorf("%v (-want +got):\n%s", a.usage, d)
 	}
 }

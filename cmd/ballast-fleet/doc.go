@@ -11,7 +11,7 @@
 //
 // # Load on the API server
 //
-// An agent has three watches: the ModelSets, its own node, and the metadata of its ModelNode. It writes its ModelNode when a phase, an error or a pin
-// changes, and otherwise at most each 30 s. The controller watches ModelSets, ModelNodes, the metadata of nodes, and
-// the pods of the DaemonSet, and writes the status of a set at most each second.
+// An agent has three watches: the ModelSets, its own node, and the metadata of its ModelNode. It writes the ModelNode
+// when a phase, an error or a pin changes, and otherwise at most each 30 s. The controller watches ModelSets,
+// ModelNodes, the metadata of nodes, and the pods of the DaemonSet, and writes the status of a set at most each second.
 package main

@@ -97,8 +97,8 @@ type ModelSetSpec struct {
 	Rate *resource.Quantity `json:"rate,omitempty"`
 
 	// PullSecrets are names of secrets of type kubernetes.io/dockerconfigjson in the namespace of the agents, which
-	// fleet.pullSecrets of the chart lists. Each one with an entry for a model is tried. Without one, models must be
-	// public, or in a registry of upstream.share_credentials. Of several sets with a model, one that can have it suffices.
+	// fleet.pullSecrets of the chart lists. Each one with an entry for a model is tried, also those of other sets with
+	// the model. Without one, models must be public, or in a registry of upstream.share_credentials.
 	// +optional
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MinLength=1

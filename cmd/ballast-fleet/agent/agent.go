@@ -91,7 +91,11 @@ type model struct {
 // cacheOptions restrict the watches of an agent to its own node, but for that of the sets.
 func (a *Agent) cacheOptions() cache.Options {
 	own := fields.OneTermEqualSelector("metadata.name", a.Node)
-	return cache.Options{ByObject: map[client.Object]cache.ByObject{&core.Node{}: {Field: own, Transform: slim}, &v1alpha1.ModelNode{}: {Field: own}}}
+	by := map[client.Object]cache.ByObject{&core.Node{}: {Field: own, Transform: slim}}
+	if a.Models { // otherwise the cluster may have no such kind
+		by[&v1alpha1.ModelNode{}] = cache.ByObject{Field: own}
+	}
+	return cache.Options{ByObject: by}
 }
 
 // slim removes from a node what the agent does not read.

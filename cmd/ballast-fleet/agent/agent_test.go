@@ -161,3 +161,15 @@ func TestEarlierState(t *testing.T) {
 		t.Errorf("%v (-want +got):\n%s", a.usage, d)
 	}
 }
+
+// TestWatchesWithoutModels wants an agent without ModelSets to watch its Node and nothing else: the cluster may have no
+// other kinds.
+func TestWatchesWithoutModels(t *testing.T) {
+	for _, models := range []bool{false, true} {
+		for of := range (&Agent{Node: "n1", Models: models}).cacheOptions().ByObject {
+			if _, ok := of.(*core.Node); !ok && !models {
+				t.Errorf("it watches %T", of)
+			}
+		}
+	}
+}

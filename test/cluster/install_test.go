@@ -137,6 +137,7 @@ func TestInstall(t *testing.T) {
 		do   func(*testing.T)
 	}{
 		{"Helm, and the startup taint", c.installed},
+		{"all pods without a handler", func(t *testing.T) { c.withoutHandler(t, llama) }},
 		{"a pod with a model", func(t *testing.T) { c.podReads(t, llama) }},
 		{"nodes with GPUs", func(t *testing.T) { c.gpus(t, llama) }},
 		{"ModelSets", c.modelSets},
@@ -203,6 +204,53 @@ func (c *site) ready(t *testing.T) {
 			return nil
 		})
 	}
+}
+
+// withoutHandler types how ballast becomes the snapshotter of all pods, so that a pod needs no class and no annotation.
+// Then one node loses all that ballast has, as if its disk was replaced, and starts without the registries.
+func (c *site) withoutHandler(t *testing.T, llama string) {
+	const (
+		upgrade = "helm upgrade ballast ballast-0.1.0.tgz --namespace ballast-system --reuse-values --set "
+		rollout = "kubectl -n ballast-system rollout status daemonset/ballast " + timeout
+		started = "kubectl wait --for=condition=Ready pod/%s " + timeout
+	)
+	m := c.machines[1]
+	ofNode := func(name string) string {
+		return fmt.Sprintf(`sed '/runtimeClassName/d; /annotations:/d; /runtime-handler:/d; s/name: llama/name: %s/; s/^spec:/&\n  nodeName: %s/' contrib/kubernetes/pod.yaml`, name, m.name)
+	}
+	c.types(t, node.Typed(t, installPage, "### All pods without a handler")...)
+	c.run(t, rollout)
+	c.ready(t)
+	c.run(t, ofNode("plain")+" | kubectl apply -f -")
+	c.run(t, fmt.Sprintf(started, "plain"))
+	c.says(t, "kubectl logs plain | cut -c -64", llama)
+
+	m.sh(t, `systemctl stop kubelet
+for task in $(ctr -n k8s.io tasks ls -q); do ctr -n k8s.io tasks rm -f "$task" || ! ctr -n k8s.io tasks ls -q | grep -qx "$task"; done
+systemctl stop ballastd
+systemctl stop containerd
+umount -l $(awk '$2 ~ "^/var/lib/ballast/" {print $2}' /proc/mounts) || true
+rm -rf /var/lib/ballast
+ip route add blackhole `+registriesAddress+`
+systemctl start ballastd
+systemctl start containerd
+systemctl start kubelet`)
+	c.run(t, "kubectl run after --image=registry.example/pause:1 --image-pull-policy=IfNotPresent --overrides='"+`{"spec": {"nodeName": "`+m.name+`"}}'`)
+	c.run(t, fmt.Sprintf(started, "after"))
+	c.ready(t)
+	m.sh(t, "ip route del blackhole "+registriesAddress)
+	eventually(t, "the model to be there again", func() error {
+		out := c.try("kubectl wait --for=condition=Ready pod/plain --timeout=1s && kubectl logs plain | cut -c -64")
+		if out.Err != nil || !strings.Contains(out.Stdout, llama) {
+			return fmt.Errorf("%w: %s\n%s", out.Err, out.Output(), c.try("kubectl get events | grep plain | tail -n 5").Output())
+		}
+		return nil
+	})
+
+	c.run(t, "kubectl delete pod plain after --now")
+	c.run(t, upgrade+"runtimeHandler=ballast")
+	c.run(t, rollout)
+	c.ready(t)
 }
 
 // podReads applies the example of a pod.

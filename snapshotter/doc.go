@@ -45,7 +45,8 @@
 //	Reconcile  removes directories and references without a snapshot, except after metadata was
 //	           lost, and except directories that are mounted in any mount namespace. It adds the
 //	           missing reference of every marker, also of a directory unknown to the metadata.
-//	Missing    finds what containerd has recorded and the metadata have not.
+//	Missing    finds what containerd has recorded and the metadata have not. If they have none (Empty),
+//	           the daemon has containerd forget what is lost.
 //	Inspect    compares some stubs of every model with its table. A damaged snapshot is marked as
 //	           not shown, shown again, and only then marked as shown. Stubs become links if this
 //	           kernel, older than the one before, cannot mount stubs.

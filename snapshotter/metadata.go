@@ -42,6 +42,18 @@ var (
 	keyLabels       = []byte("labels")
 )
 
+// isEmpty reports whether metadata have no snapshot.
+func isEmpty(ctx context.Context, meta *storage.MetaStore) (empty bool, err error) {
+	found := errors.New("found")
+	err = meta.WithTransaction(ctx, false, func(ctx context.Context) error {
+		return storage.WalkInfo(ctx, func(context.Context, snapshots.Info) error { return found })
+	})
+	if errors.Is(err, found) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
 // prepareMetadata sets a damaged database aside. It reports whether there is none, which then may have been lost.
 func prepareMetadata(root string, log *slog.Logger) (missing bool, err error) {
 	path := filepath.Join(root, metadataName)

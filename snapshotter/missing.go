@@ -34,6 +34,10 @@ func (s *Snapshotter) Stat(ctx context.Context, key string) (snapshots.Info, err
 	return info, err
 }
 
+// Empty reports whether there was no snapshot when the root was opened, and no directory of one: all that containerd has
+// recorded then is lost.
+func (s *Snapshotter) Empty() bool { return s.empty }
+
 // Missing returns the names of the snapshots that containerd asks for during walk and that do not exist. If
 // walk lists the snapshots of a namespace of containerd, these are all that containerd has recorded there and
 // that were lost: it asks for each, and does not list them. It refuses their layers as existing, so no image

@@ -64,6 +64,7 @@ type Snapshotter struct {
 	told    func(name string, table digest.Digest, view string) // Options.Mounted
 	log     *slog.Logger
 
+	empty   bool  // there was no snapshot when it was opened
 	noStubs error // why the kernel mounts no stubs, if backend is tree.Links
 
 	leaving sync.Map // ids of removed snapshots, whose directories a Cleanup removes
@@ -125,6 +126,10 @@ func New(root string, st *store.Store, o Options) (*Snapshotter, error) {
 	if err != nil {
 		return nil, errors.Join(err, meta.Close())
 	}
+	empty, err := isEmpty(context.Background(), meta)
+	if err != nil {
+		return nil, errors.Join(err, meta.Close())
+	}
 	if unsure {
 		o.Log.Error("metadata of some snapshots is lost; \"ballast verify --repair\" makes containerd forget them, \"ballast doctor\" names the images to pull again",
 			"path", filepath.Join(root, metadataName))
@@ -138,7 +143,7 @@ func New(root string, st *store.Store, o Options) (*Snapshotter, error) {
 		panic("snapshotter: internal error: overlay does not clean up")
 	}
 	return &Snapshotter{
-		Snapshotter: ov, overlay: ov, meta: meta, unsure: unsure, store: st,
+		Snapshotter: ov, overlay: ov, meta: meta, unsure: unsure, empty: empty && !unsure, store: st,
 		root: root, backend: backend, noStubs: noStubs, volume: o.Volume, bare: o.Bare, told: o.Mounted,
 		asked:   asked{names: map[string]bool{}},
 		objects: tree.Objects{Dir: objects, Name: store.ObjectName, Size: st.Views.View("").Size}, log: o.Log,

@@ -2,11 +2,13 @@ package e2e
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/test/e2e/node"
@@ -68,26 +70,67 @@ func lostMetadata(t *testing.T, by string) {
 	}
 }
 
-// TestWipedRoot removes everything below the root; containerd keeps its own records.
+// TestWipedRoot removes everything below the root while containerd has records of snapshots, some of them held by an image
+// mount or a lease. ballastd makes it forget them, also if containerd starts later, so that images are unpacked again
+// where they are used.
 func TestWipedRoot(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	b := converttest.ModelPackRaw(converttest.Files(weights(72, 1<<20)))
 	ref := push(t, n, b)
-	mustPull(t, n, "ballast", ref)
-	n.Ballastd.Stop(t)
-	if err := os.RemoveAll(n.Root()); err != nil {
-		t.Fatal(err)
-	}
-	n.StartBallastd(t)
-	wantError(t, doctor(n), "images rm --sync "+ref)
-	removeAndPull(t, n, ref, b)
-	if out := doctor(n); out.Err != nil {
-		t.Errorf("doctor: %v\n%s", out.Err, out.Output())
+	for _, containerd := range []string{"runs", "stopped"} {
+		at := filepath.Join(n.Dir, containerd)
+		if err := os.Mkdir(at, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		mustPull(t, n, "ballast", ref)
+		lease(t, n, topOf(t, n.Ctr), containerd)
+		if out := n.Ctr("images", "mount", "--snapshotter", "ballast", ref, at); out.Err != nil {
+			t.Fatalf("%v: %s", out.Err, out.Output())
+		}
+		unmountAll(t, n)
+		n.Ballastd.Stop(t)
+		if containerd == "stopped" {
+			n.Containerd.Stop(t)
+		}
+		if err := os.RemoveAll(n.Root()); err != nil {
+			t.Fatal(err)
+		}
+		n.StartBallastd(t)
+		if containerd == "stopped" {
+			time.Sleep(2 * time.Second) // the first attempt fails
+			n.StartContainerd(t)
+		}
+		waitFor(t, "a pull", func() error {
+			if out := n.Pull("ballast", ref); out.Err != nil {
+				return fmt.Errorf("containerd %s: %w: %s", containerd, out.Err, out.Output())
+			}
+			return nil
+		})
+		wantFiles(t, n, ref, states(b))
+		if out := doctor(n); out.Err != nil {
+			t.Errorf("containerd %s: doctor: %v\n%s", containerd, out.Err, out.Output())
+		}
 	}
 }
 
-// TestRecordsWithoutSnapshots wipes the root while the lease of an image mount keeps containerd's records of
-// the snapshots, also when the image is removed. containerd does not list them, and refuses to pull any
+// unmountAll unmounts what is mounted below the root, and keeps containerd's records of it.
+func unmountAll(t *testing.T, n *node.Node) {
+	t.Helper()
+	mounts, err := n.Mounts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range mounts {
+		if m != filepath.Join(n.Root(), "lazy") {
+			if err := unix.Unmount(m, 0); err != nil && !errors.Is(err, unix.EINVAL) {
+				t.Fatalf("%s: %v", m, err)
+			}
+		}
+	}
+}
+
+// TestRecordsWithoutSnapshots replaces the root by an older copy while the lease of an image mount keeps containerd's
+// records of the snapshots, also when the image is removed. containerd does not list them, and refuses to pull any
 // model; the command that doctor prints ends that, also if the image stays, or a lease of a pull.
 func TestRecordsWithoutSnapshots(t *testing.T) {
 	for _, kept := range []string{"by the mount", "by the image", "by a lease"} {
@@ -97,6 +140,14 @@ func TestRecordsWithoutSnapshots(t *testing.T) {
 
 func recordsWithoutSnapshots(t *testing.T, kept string) {
 	n := node.StartNode(t, node.Options{})
+	n.Registry.Push(t, "busybox", "1", node.Busybox(t))
+	mustPull(t, n, "ballast", n.Registry.Ref("busybox", "1"))
+	n.Ballastd.Stop(t)
+	older := n.Root() + ".old"
+	if out, err := exec.Command("cp", "-a", n.Root(), older).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	n.StartBallastd(t)
 	b := converttest.ModelPackRaw(converttest.Files(weights(76, 1<<20)))
 	ref := push(t, n, b)
 	mustPull(t, n, "ballast", ref)
@@ -116,24 +167,14 @@ func recordsWithoutSnapshots(t *testing.T, kept string) {
 	if out := n.Ctr("snapshots", "--snapshotter", "ballast", "label", "extract-1-y sha256:1", "containerd.io/gc.root="); out.Err != nil {
 		t.Fatalf("%v: %s", out.Err, out.Output())
 	}
-	mounts, err := n.Mounts()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, m := range mounts { // but not what keeps the records
-		if m != filepath.Join(n.Root(), "lazy") {
-			if err := unix.Unmount(m, 0); err != nil && !errors.Is(err, unix.EINVAL) {
-				t.Fatalf("%s: %v", m, err)
-			}
-		}
-	}
+	unmountAll(t, n)
 	n.Ballastd.Stop(t)
-	if err := os.RemoveAll(n.Root()); err != nil {
+	if err := errors.Join(os.RemoveAll(n.Root()), os.Rename(older, n.Root())); err != nil {
 		t.Fatal(err)
 	}
 	n.StartBallastd(t)
 	if kept == "by a lease" {
-		lease(t, n, above)
+		lease(t, n, above, "pull")
 	}
 	if kept != "by the image" {
 		if out := n.Ctr("images", "rm", "--sync", ref); out.Err != nil {
@@ -174,7 +215,7 @@ func recordsWithoutSnapshots(t *testing.T, kept string) {
 }
 
 // lease keeps containerd's record of a snapshot, as the lease of a pull that was cut off does for a day.
-func lease(t *testing.T, n *node.Node, key string) {
+func lease(t *testing.T, n *node.Node, key, id string) {
 	t.Helper()
 	conn, err := grpc.NewClient("unix://"+n.Socket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -183,10 +224,10 @@ func lease(t *testing.T, n *node.Node, key string) {
 	defer conn.Close()
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "containerd-namespace", "default")
 	leases := leasesapi.NewLeasesClient(conn)
-	if _, err := leases.Create(ctx, &leasesapi.CreateRequest{ID: "pull"}); err != nil {
+	if _, err := leases.Create(ctx, &leasesapi.CreateRequest{ID: id}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := leases.AddResource(ctx, &leasesapi.AddResourceRequest{ID: "pull", Resource: &leasesapi.Resource{ID: key, Type: "snapshots/ballast"}}); err != nil {
+	if _, err := leases.AddResource(ctx, &leasesapi.AddResourceRequest{ID: id, Resource: &leasesapi.Resource{ID: key, Type: "snapshots/ballast"}}); err != nil {
 		t.Fatal(err)
 	}
 }

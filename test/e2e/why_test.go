@@ -110,7 +110,7 @@ func TestWhyHolders(t *testing.T) {
 			}
 		}},
 		{"lease", "pull", func(t *testing.T, ref string) {
-			lease(t, n, pulled(t, n, ref))
+			lease(t, n, pulled(t, n, ref), "pull")
 		}},
 		{"snapshot", "mine", func(t *testing.T, ref string) {
 			if out := n.Ctr("snapshots", "--snapshotter", "ballast", "prepare", "mine", pulled(t, n, ref)); out.Err != nil {

@@ -269,6 +269,9 @@ func (d *Daemon) serve(ctx context.Context, g *errgroup.Group) error {
 	g.Go(func() error { return d.jobs.Run(ctx) })
 	g.Go(func() error { return d.care.Run(ctx, d.config.Scrub.Interval.Duration, int64(d.config.Scrub.Rate)) })
 	g.Go(func() error { return serve.GRPC(ctx, d.grpcServer(), grpc) })
+	if d.snapshotter.Empty() { // otherwise no pod of ballast starts, not even one that repairs this
+		g.Go(func() error { d.snapshots.ForgetLost(ctx); return nil })
+	}
 	g.Go(func() error {
 		return serve.HTTP(ctx, d.log, serve.Logged(d.log, "admin request", handler.Routes()), admin)
 	})

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/translate"
 	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
@@ -116,6 +117,29 @@ func (s *Snapshots) Missing(ctx context.Context) (problems []wire.SnapshotProble
 		return nil
 	})
 	return problems, err
+}
+
+// retry is the interval between attempts to reach containerd.
+const retry = 5 * time.Second
+
+// ForgetLost is Forget when containerd answers. It returns when that is done, or ctx ends.
+func (s *Snapshots) ForgetLost(ctx context.Context) {
+	said := ""
+	for {
+		err := s.Forget(ctx)
+		if err == nil {
+			return
+		}
+		if said != err.Error() {
+			said = err.Error()
+			s.Log.WarnContext(ctx, "containerd may have records of snapshots that are lost", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(retry):
+		}
+	}
 }
 
 // Forget removes these records from containerd.

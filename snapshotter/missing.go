@@ -34,8 +34,8 @@ func (s *Snapshotter) Stat(ctx context.Context, key string) (snapshots.Info, err
 	return info, err
 }
 
-// Empty reports whether there was no snapshot when the root was opened, and no directory of one: all that containerd has
-// recorded then is lost.
+// Empty reports whether there was no snapshot when the root was opened, and no directory of one: all that containerd
+// has recorded then is lost.
 func (s *Snapshotter) Empty() bool { return s.empty }
 
 // Missing returns the names of the snapshots that containerd asks for during walk and that do not exist. If

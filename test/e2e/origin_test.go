@@ -3,12 +3,15 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/test/e2e/node"
+	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	criapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -502,4 +505,61 @@ func TestFleetPullPastFacade(t *testing.T) {
 	if err := n.FleetPull(map[string]string{"ref": refs[rejected]}); err != nil {
 		t.Errorf("from a closed registry: %v", err)
 	}
+}
+
+// TestFleetPins: a kubelet, which removes images as CRI reports them, keeps those of ModelSets, and ballastd says which of
+// these somebody else has removed. Pins of others stay.
+func TestFleetPins(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	cri := n.CRI(t)
+	models, ids := map[string]digest.Digest{}, map[string]string{}
+	pull := func(ref string) {
+		t.Helper()
+		if err := n.FleetPull(map[string]string{"ref": ref}); err != nil {
+			t.Fatal(err)
+		}
+		id, err := cri.Pull(ref, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		models[ref], ids[ref] = digest.Digest(convertedDigest(t, n, ref)), id
+	}
+	pinned := func(refs ...string) {
+		t.Helper()
+		waitFor(t, fmt.Sprintf("pins of %q", refs), func() error { // CRI hears of labels by events
+			resp, err := cri.Images.ListImages(t.Context(), &criapi.ListImagesRequest{})
+			if err != nil {
+				return err
+			}
+			for _, im := range resp.Images {
+				want := slices.ContainsFunc(refs, func(ref string) bool { return ids[ref] == im.Id })
+				if im.Pinned != want && slices.Contains(slices.Collect(maps.Values(ids)), im.Id) {
+					return fmt.Errorf("%v has pinned %t", im.RepoTags, im.Pinned)
+				}
+			}
+			return nil
+		})
+	}
+	mine := push(t, n, converttest.Ollama(converttest.Files(weights(77, 1<<20+1)), converttest.OllamaConfigNew))
+	theirs := push(t, n, converttest.DockerAIGGUF(converttest.Files(weights(78, 1<<20+1))))
+	pull(mine)
+	pull(theirs)
+	if out := n.Ctr("-n", "k8s.io", "images", "label", ids[theirs], "io.cri-containerd.pinned=pinned"); out.Err != nil {
+		t.Fatal(out.Output())
+	}
+	if d := cmp.Diff(models, n.FleetPin(t, models)); d != "" {
+		t.Errorf("pins (-want +got):\n%s", d)
+	}
+	pinned(mine, theirs)
+	removeImage(t, cri, ids[mine])
+	if d := cmp.Diff(map[string]digest.Digest{theirs: models[theirs]}, n.FleetPin(t, models)); d != "" {
+		t.Errorf("pins without an image (-want +got):\n%s", d)
+	}
+	pull(mine)
+	if d := cmp.Diff(models, n.FleetPin(t, models)); d != "" {
+		t.Errorf("pins after another pull (-want +got):\n%s", d)
+	}
+	pinned(mine, theirs)
+	n.FleetPin(t, nil)
+	pinned(theirs)
 }

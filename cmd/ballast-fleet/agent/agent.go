@@ -36,10 +36,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
-// checkEvery is the interval between checks of the daemon, lookUsage that between looks at its disk and mirrors, and
-// answerWithin how long it may take for a short answer.
+// checkEvery is the interval between checks of the daemon, pinEvery that between those of its models, lookUsage that
+// between looks at its disk and mirrors, and answerWithin how long it may take for a short answer.
 const (
 	checkEvery   = 5 * time.Second
+	pinEvery     = 10 * time.Second
 	lookUsage    = 5 * time.Minute
 	answerWithin = 30 * time.Second
 )
@@ -67,6 +68,7 @@ type Agent struct {
 	written v1alpha1.ModelNodeStatus
 	at      time.Time // of the last write
 	pinned  []wire.FleetPin
+	pinAt   time.Time                // of the last answer about pins
 	usage   v1alpha1.ModelNodeStatus // Disk and Received
 	looked  time.Time                // when usage was had
 	omitted int                      // models
@@ -177,6 +179,9 @@ func (a *Agent) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.R
 	if err := a.setPins(ctx); err != nil { // without ModelSets there are none
 		a.Log.Warn("pins are not set", "err", err)
 		again = min(again, checkEvery)
+	}
+	if len(a.pinned) > 0 {
+		again = min(again, pinEvery)
 	}
 	states, ready := a.states()
 	var unwritten error

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/plan"
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
@@ -80,6 +81,10 @@ func TestPinsAreSetAgain(t *testing.T) {
 	a.stale = true
 	if err := a.setPins(t.Context()); err != nil || *calls != 2 {
 		t.Errorf("%d calls, %v", *calls, err)
+	}
+	a.pinAt = time.Now().Add(-pinEvery)
+	if err := a.setPins(t.Context()); err != nil || *calls != 3 {
+		t.Errorf("after a while: %d calls, %v", *calls, err)
 	}
 }
 

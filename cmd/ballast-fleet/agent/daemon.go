@@ -60,8 +60,8 @@ func (a *Agent) saw(changed, ready bool, pulls []wire.Pull) bool {
 	return changed || pulling
 }
 
-// setPins has the daemon pin the versions of all models, and nothing else. A model that is no longer there is fetched
-// again.
+// setPins has the daemon pin the versions of all models, and nothing else, if they have changed, or it was not asked
+// for a while. A model that is no longer there, or whose image containerd has lost, is fetched again.
 func (a *Agent) setPins(ctx context.Context) error {
 	var want []wire.FleetPin
 	states, ready := a.states()
@@ -71,7 +71,7 @@ func (a *Agent) setPins(ctx context.Context) error {
 		}
 	}
 	a.mu.Lock()
-	same := !a.stale && slices.Equal(want, a.pinned)
+	same := !a.stale && slices.Equal(want, a.pinned) && (len(want) == 0 || time.Since(a.pinAt) < pinEvery)
 	a.stale = a.stale && !ready
 	a.mu.Unlock()
 	if !ready || same {
@@ -92,7 +92,7 @@ func (a *Agent) setPins(ctx context.Context) error {
 		a.stale = true
 		return err
 	}
-	a.pinned = set.Pins
+	a.pinned, a.pinAt = set.Pins, time.Now()
 	if len(set.Pins) == len(want) {
 		return nil
 	}

@@ -33,7 +33,7 @@ const askTimeout = 2 * time.Second
 func (d *Daemon) admin() *admin.Handler {
 	return &admin.Handler{
 		Store: d.store, Version: d.version, Jobs: d.jobs, Mounts: d.mounts, Care: d.care, Holders: d.snapshots, Containerd: d.origins,
-		Facade: d.facade, Keys: d.port, Node: facts{d}, Models: filepath.Join(filepath.Dir(d.config.Address), dirs.Models),
+		Images: d.containerd, Facade: d.facade, Keys: d.port, Node: facts{d}, Models: filepath.Join(filepath.Dir(d.config.Address), dirs.Models),
 		Metrics: d.metrics.Handler(), Providers: d.providers, Log: d.log,
 	}
 }

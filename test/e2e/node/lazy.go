@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/opencontainers/go-digest"
 )
 
 // LazyApart is the mount point of the lazy mount on kernels that cannot id-map it.
@@ -85,19 +87,66 @@ func (n *Node) FleetPull(request map[string]string) error {
 	if err != nil {
 		return err
 	}
-	resp, err := SocketClient(filepath.Join(n.Run(), "fleet", "fleet.sock")).Post("http://ballastd/v1/fleet/pull", "application/json", bytes.NewReader(body))
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	p, err := io.ReadAll(resp.Body)
+	p, err := n.fleet(http.MethodPost, "pull", body)
 	if err != nil {
 		return err
 	}
 	if lines := strings.Split(strings.TrimSpace(string(p)), "\n"); !strings.Contains(lines[len(lines)-1], `"status":"success"`) {
-		return fmt.Errorf("%s: %s", resp.Status, p)
+		return fmt.Errorf("not pulled: %s", p)
 	}
 	return nil
+}
+
+// FleetPin has ballastd pin models, by reference, and no others, as the agent of ModelSets does. It returns those that
+// are there.
+func (n *Node) FleetPin(t TB, models map[string]digest.Digest) map[string]digest.Digest {
+	t.Helper()
+	type pin struct {
+		Ref    string        `json:"ref"`
+		Digest digest.Digest `json:"digest"`
+	}
+	var v struct {
+		Pins []pin `json:"pins"`
+	}
+	for ref, d := range models {
+		v.Pins = append(v.Pins, pin{ref, d})
+	}
+	body, err := json.Marshal(v)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	p, err := n.fleet(http.MethodPut, "pins", body)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	v.Pins = nil
+	if err := json.Unmarshal(p, &v); err != nil {
+		t.Fatalf("%v", err)
+	}
+	there := map[string]digest.Digest{}
+	for _, p := range v.Pins {
+		there[p.Ref] = p.Digest
+	}
+	return there
+}
+
+// fleet sends a request as the agent of ModelSets.
+func (n *Node) fleet(method, path string, body []byte) ([]byte, error) {
+	req, err := http.NewRequest(method, "http://ballastd/v1/fleet/"+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := SocketClient(filepath.Join(n.Run(), "fleet", "fleet.sock")).Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	p, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", resp.Status, p)
+	}
+	return p, err
 }
 
 // AdminClient returns a client of ballastd's admin socket, for URLs with any host.

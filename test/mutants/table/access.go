@@ -165,6 +165,12 @@ var access = []Mutant{
 	{14, "the agent of a cluster removes the pins of others", "cmd/internal/daemon/admin/fleet.go",
 		`h.Store.Catalog.Refs(fleetPin)`, `h.Store.Catalog.Refs(modelname.PinPrefix)`,
 		"cmd/internal/daemon/admin", "TestFleetRoutes"},
+	{14, "ballast ends pins of images that others have set", "cmd/internal/host/ctrd/pins.go",
+		`case !wanted && im.Labels[labelOurs] != "":`, `case !wanted && im.Labels[LabelPinned] != "":`,
+		"cmd/internal/daemon/origins", "TestPinImages"},
+	{14, "a model counts as pinned whose image containerd has lost", "cmd/internal/daemon/admin/fleet.go",
+		`return !has[p.Digest]`, `return has == nil`,
+		"cmd/internal/daemon/admin", "TestFleetRoutes"},
 	{14, "the agent of a cluster can do everything", "cmd/internal/daemon/admin/fleet.go",
 		`mux := h.statusMux()`, `mux := h.statusMux()
 	mux.Handle("/", h.Routes())`,

@@ -158,8 +158,27 @@ func (f *fakeNode) Touch() {}
 // A puller is a containerd that pulls for pods.
 type puller func(ref, handler string, auth *cri.AuthConfig) error
 
-func (p puller) Pull(_ context.Context, ref, handler string, auth *cri.AuthConfig) error {
-	return p(ref, handler, auth)
+func (p puller) Pull(_ context.Context, ref, handler string, auth *cri.AuthConfig) (string, error) {
+	return "image", p(ref, handler, auth)
+}
+
+// images are those of a containerd that only knows which models it has; true: pinned.
+type images map[digest.Digest]bool
+
+func (l images) MarkImage(_ context.Context, _ string, model digest.Digest) error {
+	l[model] = false
+	return nil
+}
+
+func (l images) PinImages(_ context.Context, models map[digest.Digest]bool) (map[digest.Digest]bool, error) {
+	has := map[digest.Digest]bool{}
+	for d := range l {
+		l[d] = models[d]
+		if models[d] {
+			has[d] = true
+		}
+	}
+	return has, nil
 }
 
 // fakeMounts are mounts on the host.
@@ -245,6 +264,7 @@ func TestStatusRoutes(t *testing.T) {
 	if _, err := status.SetFleetPins(t.Context(), wire.FleetPins{}); err == nil {
 		t.Error("pins can be set")
 	}
+	r.handler.Images = images{}
 	if err := status.DropFleetPins(t.Context()); err != nil {
 		t.Errorf("drop the pins of a cluster: %v", err)
 	}
@@ -260,6 +280,8 @@ func TestFleetRoutes(t *testing.T) {
 	ctx := t.Context()
 	var pulled []string
 	var containerd error
+	of := images{}
+	r.handler.Images = of
 	r.handler.Containerd = puller(func(ref, handler string, auth *cri.AuthConfig) error {
 		if containerd == nil {
 			pulled = append(pulled, fmt.Sprintf("%s %s %s:%s", ref, handler, auth.GetUsername(), auth.GetPassword()))
@@ -336,6 +358,13 @@ func TestFleetRoutes(t *testing.T) {
 	}
 	if d := cmp.Diff([]string{"fleet/" + testRef + "@" + im.Manifest.String(), testRef}, pins()); d != "" {
 		t.Errorf("pins (-want +got):\n%s", d)
+	}
+	if d := cmp.Diff(images{im.Manifest: true}, of); d != "" {
+		t.Errorf("images (-want +got):\n%s", d)
+	}
+	delete(of, im.Manifest)
+	if set, err := fleet.SetFleetPins(ctx, wire.FleetPins{Pins: []wire.FleetPin{mine}}); err != nil || len(set.Pins) > 0 || len(pins()) != 2 {
+		t.Errorf("a model whose image was removed from containerd: %v, %v, pins %v", set, err, pins())
 	}
 	if _, err := fleet.SetFleetPins(ctx, wire.FleetPins{}); err != nil {
 		t.Error(err)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/modelname"
@@ -15,6 +16,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -70,7 +72,8 @@ func (h *Handler) fleetPull(ctx context.Context, r wire.FleetPullRequest, out *l
 	if refused != nil && !errors.Is(refused, jobs.ErrNodeOnly) {
 		return refused
 	}
-	if err := h.Containerd.Pull(ctx, r.Ref, r.Handler, auth); err != nil { // after ErrNodeOnly too: the configuration of containerd may have credentials
+	image, err := h.Containerd.Pull(ctx, r.Ref, r.Handler, auth)
+	if err != nil { // after ErrNodeOnly too: the configuration of containerd may have credentials
 		return cmp.Or(refused, err)
 	}
 	im, err := h.findOne(modelname.Name{Ref: ref}) // another one if the tag has moved meanwhile
@@ -82,7 +85,11 @@ func (h *Handler) fleetPull(ctx context.Context, r wire.FleetPullRequest, out *l
 	if err != nil {
 		return err
 	}
-	return out.send(wire.Event{Status: wire.StatusSuccess, Ref: ref.Recorded(), Image: new(translate.Image(im))})
+	record := translate.Image(im)
+	if err := h.Images.MarkImage(ctx, image, record.ID()); err != nil {
+		return err
+	}
+	return out.send(wire.Event{Status: wire.StatusSuccess, Ref: ref.Recorded(), Image: &record})
 }
 
 // pulls returns the downloads that pulls of containerd wait for.
@@ -109,12 +116,13 @@ func checkRate(rate int64) error {
 	return nil
 }
 
-// setFleetPins replaces the pins of the cluster. Those of others stay.
-func (h *Handler) setFleetPins(_ context.Context, req wire.FleetPins) (wire.FleetPins, error) {
+// setFleetPins replaces the pins of the cluster, in the store and of images in containerd. Those of others stay. It
+// returns those whose model and image are there.
+func (h *Handler) setFleetPins(ctx context.Context, req wire.FleetPins) (wire.FleetPins, error) {
 	if len(req.Pins) > maxFleetPins {
 		return wire.FleetPins{}, fmt.Errorf("%d pins are more than %d: %w", len(req.Pins), maxFleetPins, errdefs.ErrInvalidArgument)
 	}
-	set, wanted := wire.FleetPins{Pins: []wire.FleetPin{}}, map[string]bool{}
+	set, wanted, models := wire.FleetPins{Pins: []wire.FleetPin{}}, map[string]bool{}, map[digest.Digest]bool{}
 	for _, p := range req.Pins {
 		ref, err := resolve.ParseRef(p.Ref)
 		if err != nil {
@@ -132,10 +140,12 @@ func (h *Handler) setFleetPins(_ context.Context, req wire.FleetPins) (wire.Flee
 			return set, err
 		}
 		name := fleetPin + ref.Recorded() + "@" + p.Digest.String()
-		if err := jobs.AddPin(h.Store, name, im.Table, time.Time{}, ref); err != nil {
-			return set, err
+		if old, err := h.Store.Catalog.Ref(name); err != nil || old.Table != im.Table {
+			if err := jobs.AddPin(h.Store, name, im.Table, time.Time{}, ref); err != nil {
+				return set, err
+			}
 		}
-		wanted[name] = true
+		wanted[name], models[p.Digest] = true, true
 		set.Pins = append(set.Pins, p)
 	}
 	for _, p := range h.Store.Catalog.Refs(fleetPin) {
@@ -145,5 +155,10 @@ func (h *Handler) setFleetPins(_ context.Context, req wire.FleetPins) (wire.Flee
 			}
 		}
 	}
+	has, err := h.Images.PinImages(ctx, models)
+	if err != nil {
+		return set, err
+	}
+	set.Pins = slices.DeleteFunc(set.Pins, func(p wire.FleetPin) bool { return !has[p.Digest] })
 	return set, nil
 }

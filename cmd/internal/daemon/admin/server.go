@@ -35,6 +35,7 @@ type Handler struct {
 	Care       *care.Care
 	Holders    Holders
 	Containerd Puller
+	Images     Pinner
 	Facade     *registry.Handler
 	Keys       Keys
 	Node       Node
@@ -76,10 +77,16 @@ type Holders interface {
 	Holders(ctx context.Context, table digest.Digest) ([]wire.Holder, error)
 }
 
-// A Puller has containerd pull a model as for a kubelet, and returns errdefs.ErrFailedPrecondition if no pod can mount
-// what containerd has then: *origins.Origins.
+// A Puller has containerd pull a model as for a kubelet, and returns the name of the image by its config, or
+// errdefs.ErrFailedPrecondition if no pod can mount what containerd has then: *origins.Origins.
 type Puller interface {
-	Pull(ctx context.Context, ref, handler string, auth *cri.AuthConfig) error
+	Pull(ctx context.Context, ref, handler string, auth *cri.AuthConfig) (string, error)
+}
+
+// A Pinner has kubelets keep the images of models: *ctrd.Client.
+type Pinner interface {
+	MarkImage(ctx context.Context, name string, model digest.Digest) error
+	PinImages(ctx context.Context, models map[digest.Digest]bool) (map[digest.Digest]bool, error)
 }
 
 // Keys are those with which containerd and the facade authenticate each other: *facadeport.Port.

@@ -80,39 +80,39 @@ func New(o Options) *Origins { return &Origins{Options: o} }
 
 // Pull has containerd pull a model as for a pod, see ctrd.Client.Pull. It returns errdefs.ErrFailedPrecondition if
 // containerd has the manifest of the registry, because the pull did not go through the facade, and cannot mount it.
-func (o *Origins) Pull(ctx context.Context, ref, handler string, auth *cri.AuthConfig) error {
+func (o *Origins) Pull(ctx context.Context, ref, handler string, auth *cri.AuthConfig) (id string, err error) {
 	parsed, err := resolve.ParseRef(ref)
 	if err != nil {
-		return err
+		return "", err
 	}
-	id, err := o.Containerd.Pull(ctx, ref, handler, auth)
+	id, err = o.Containerd.Pull(ctx, ref, handler, auth)
 	if err != nil {
-		return err
+		return "", err
 	}
 	ctx = namespaces.WithNamespace(ctx, ctrd.Kubernetes)
 	all, err := o.Containerd.Images(ctx)
 	if err != nil {
-		return err
+		return "", err
 	}
 	i := slices.IndexFunc(all, func(e images.Image) bool { return e.Name == id })
 	if i < 0 {
-		return fmt.Errorf("%s: containerd has removed its image again: %w", ref, errdefs.ErrUnavailable)
+		return "", fmt.Errorf("%s: containerd has removed its image again: %w", ref, errdefs.ErrUnavailable)
 	}
 	manifests, _, err := o.Containerd.Manifests(ctx, all[i].Target, platforms.Default())
 	if err != nil {
-		return err
+		return "", err
 	}
 	for _, m := range manifests {
 		kind, err := o.mountable(ctx, m)
 		if err != nil {
-			return err
+			return "", err
 		}
 		if kind == registry.Rejected || kind == registry.Bare && o.Off {
-			return fmt.Errorf("no pod can mount %s: containerd has pulled it from the registry itself, since %s is not closed on this node; close it (registries of the chart, or \"ballast setup --registry %[2]s\"), or publish the model with \"ballast convert\": %w",
+			return "", fmt.Errorf("no pod can mount %s: containerd has pulled it from the registry itself, since %s is not closed on this node; close it (registries of the chart, or \"ballast setup --registry %[2]s\"), or publish the model with \"ballast convert\": %w",
 				ref, parsed.Host, errdefs.ErrFailedPrecondition)
 		}
 	}
-	return nil
+	return id, nil
 }
 
 // NamesOf returns the names of the images of the namespace of ctx with one of these manifests or configs.

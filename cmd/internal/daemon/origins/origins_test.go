@@ -40,6 +40,7 @@ import (
 	"github.com/containerd/containerd/v2/plugins/content/local"
 	"github.com/containerd/containerd/v2/plugins/services/content/contentserver"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
@@ -53,7 +54,7 @@ import (
 // A containerd has the metadata and the content of a containerd: its own code, without its daemon.
 type containerd struct{ db *metadata.DB }
 
-// An imagesServer serves the names of the images of a containerd.
+// An imagesServer serves the images of a containerd, and changes their labels.
 type imagesServer struct {
 	imagesapi.UnimplementedImagesServer
 	*containerd
@@ -111,7 +112,7 @@ func (c imagesServer) List(ctx context.Context, _ *imagesapi.ListImagesRequest) 
 	all, err := metadata.NewImageStore(c.db).List(namespaces.WithNamespace(ctx, ns))
 	res := &imagesapi.ListImagesResponse{}
 	for _, im := range all {
-		res.Images = append(res.Images, &imagesapi.Image{Name: im.Name, CreatedAt: timestamppb.New(im.CreatedAt), Target: &types.Descriptor{
+		res.Images = append(res.Images, &imagesapi.Image{Name: im.Name, Labels: im.Labels, CreatedAt: timestamppb.New(im.CreatedAt), Target: &types.Descriptor{
 			MediaType: im.Target.MediaType, Digest: im.Target.Digest.String(), Size: im.Target.Size,
 		}})
 	}
@@ -126,6 +127,17 @@ func (c *containerd) put(t *testing.T, p []byte) {
 	if !errdefs.IsAlreadyExists(err) {
 		ok(t, err)
 	}
+}
+
+// Update implements imagesapi.ImagesServer.
+func (c imagesServer) Update(ctx context.Context, req *imagesapi.UpdateImageRequest) (*imagesapi.UpdateImageResponse, error) {
+	ns, err := namespaces.NamespaceRequired(ctx)
+	if err != nil {
+		return nil, err
+	}
+	im := images.Image{Name: req.Image.Name, Labels: req.Image.Labels, Target: ocispec.Descriptor{MediaType: req.Image.Target.MediaType}} // a request without a target ends containerd
+	_, err = metadata.NewImageStore(c.db).Update(namespaces.WithNamespace(ctx, ns), im, req.UpdateMask.Paths...)
+	return &imagesapi.UpdateImageResponse{}, errgrpc.ToGRPC(err)
 }
 
 // pull adds an image as CRI does for a pull by digest: its manifest and its blobs.

@@ -24,9 +24,6 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// labelPinned is the label that CRI gives to images that the kubelet must not remove.
-const labelPinned = "io.cri-containerd.pinned"
-
 // running is the state of the daemons on a host.
 type running struct {
 	daemon bool // ballastd answers
@@ -58,7 +55,7 @@ func (v *view) ask(ctx context.Context) {
 	ctx = namespaces.WithNamespace(ctx, ctrd.Kubernetes)
 	if images, err := c.Images(ctx); err == nil {
 		for _, im := range images {
-			if im.Labels[labelPinned] == "pinned" {
+			if im.Labels[ctrd.LabelPinned] == ctrd.ValuePinned {
 				v.running.pinned[im.Name] = true
 			}
 		}
@@ -295,6 +292,9 @@ func (v *view) release(ctx context.Context) error {
 		return err
 	}
 	defer c.Close()
+	if err := c.UnmarkImages(ctx); err != nil {
+		return err
+	}
 	return c.EachNamespace(ctx, func(ctx context.Context, _ string) error {
 		of, err := contentsOf(ctx, c)
 		if err != nil {

@@ -22,7 +22,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -150,18 +149,16 @@ func (a *app) controllerCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c := &controller{}
-			var caches cache.Options
 			if pods != "" {
 				selector, err := labels.Parse(pods)
 				if err != nil {
 					return fmt.Errorf("--pods: %w", err)
 				}
 				c.pods = selector
-				caches = c.cacheOptions(namespace)
 			}
 			mgr, err := a.manager(manager.Options{
 				LeaderElection: true, LeaderElectionID: "ballast-fleet", LeaderElectionNamespace: namespace, LeaderElectionReleaseOnCancel: true,
-				Metrics: server.Options{BindAddress: metrics}, HealthProbeBindAddress: health, Cache: caches,
+				Metrics: server.Options{BindAddress: metrics}, HealthProbeBindAddress: health, Cache: c.cacheOptions(namespace),
 			})
 			if err != nil {
 				return err

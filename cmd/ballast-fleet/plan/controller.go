@@ -163,6 +163,14 @@ func (t *Tally) Add(s *v1alpha1.ModelSet, n Node, states []v1alpha1.ModelState, 
 	}
 }
 
+// Differ reports whether Add counts two states of a node differently. Those of other models do not matter.
+func Differ(s *v1alpha1.ModelSet, was, is []v1alpha1.ModelState) bool {
+	return slices.ContainsFunc(s.Spec.Models, func(ref string) bool {
+		a, b := StateOf(was, ref), StateOf(is, ref)
+		return a.Phase != b.Phase || a.Total != b.Total || a.Completed != b.Completed || a.Rate != b.Rate || a.Error != b.Error || a.Origin != b.Origin || !slices.Equal(a.Pinned, b.Pinned)
+	})
+}
+
 // timeFor returns how long bytes take at a rate in bytes per second.
 func timeFor(bytes, rate int64) time.Duration {
 	return time.Duration(min(float64(bytes)/float64(rate)*float64(time.Second), 1<<62))

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/ballast-dev/ballast/cmd/ballast-fleet/plan"
+	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
+	core "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+func pod(name, node string, ready core.ConditionStatus) *core.Pod {
+	return &core.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ballast-system", Name: name}, Spec: core.PodSpec{NodeName: node},
+		Status: core.PodStatus{Conditions: []core.PodCondition{{Type: core.PodScheduled, Status: core.ConditionTrue}, {Type: core.PodReady, Status: ready}}},
+	}
+}
+
+func labelled(name, gpu string) *metav1.PartialObjectMetadata {
+	n := node()
+	n.Name, n.Labels = name, map[string]string{"gpu": gpu}
+	return n
+}
+
+func stateOf(name string, phase v1alpha1.Phase) *v1alpha1.ModelNode {
+	return &v1alpha1.ModelNode{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: v1alpha1.ModelNodeStatus{List: []v1alpha1.ModelState{{Ref: "r/a:1", Phase: phase}}}}
+}
+
+// TestTable follows nodes, their pods and their states as they come, change and go, in any order.
+func TestTable(t *testing.T) {
+	var tab table
+	for i, step := range []struct {
+		was, is client.Object
+		want    string // with pods
+		all     string // without
+	}{
+		{nil, stateOf("n2", "Pending"), "", ""},
+		{nil, pod("p1", "n1", core.ConditionTrue), "", ""},
+		{nil, labelled("n2", "a"), "", "n2 a Pending"},
+		{nil, labelled("n1", "a"), "n1 a", "n1 a, n2 a Pending"},
+		{nil, pod("p2", "", core.ConditionFalse), "n1 a", "n1 a, n2 a Pending"},
+		{pod("p2", "", core.ConditionFalse), pod("p2", "n2", core.ConditionFalse), "n1 a, n2 a Pending down", "n1 a, n2 a Pending"},
+		{nil, pod("p3", "n2", core.ConditionTrue), "n1 a, n2 a Pending", "n1 a, n2 a Pending"}, // an update of the DaemonSet
+		{pod("p2", "n2", core.ConditionFalse), nil, "n1 a, n2 a Pending", "n1 a, n2 a Pending"},
+		{stateOf("n2", "Pending"), stateOf("n2", "Ready"), "n1 a, n2 a Ready", "n1 a, n2 a Ready"},
+		{labelled("n1", "a"), labelled("n1", "b"), "n1 b, n2 a Ready", "n1 b, n2 a Ready"},
+		{nil, labelled("n0", "a"), "n1 b, n2 a Ready", "n0 a, n1 b, n2 a Ready"},
+		{labelled("n1", "b"), nil, "n2 a Ready", "n0 a, n2 a Ready"},
+		{pod("p1", "n1", core.ConditionTrue), nil, "n2 a Ready", "n0 a, n2 a Ready"},
+		{stateOf("n2", "Ready"), nil, "n2 a", "n0 a, n2 a"},
+		{nil, labelled("n3", "a"), "n2 a", "n0 a, n2 a, n3 a"},
+	} {
+		tab.set(step.was, step.is)
+		for pods, want := range map[bool]string{true: step.want, false: step.all} {
+			var got []string
+			tab.each(pods, func(n plan.Node, state *v1alpha1.ModelNode) {
+				text := n.Name + " " + n.Labels["gpu"]
+				for _, m := range list(state) {
+					text += " " + string(m.Phase)
+				}
+				if n.Down {
+					text += " down"
+				}
+				got = append(got, text)
+			})
+			if got := strings.Join(got, ", "); got != want {
+				t.Errorf("step %d, with pods %t: got %q, want %q", i, pods, got, want)
+			}
+		}
+	}
+	if _, there := tab.by["n1"]; there {
+		t.Error("a node that is gone stays")
+	}
+}
+
+// TestConcerns: a change has only those sets counted again whose tally it may change.
+func TestConcerns(t *testing.T) {
+	all, gpu, other := &v1alpha1.ModelSet{}, &v1alpha1.ModelSet{}, &v1alpha1.ModelSet{}
+	all.Spec.Models, gpu.Spec.Models, other.Spec.Models = []string{"r/a:1"}, []string{"r/a:1"}, []string{"r/b:1"}
+	gpu.Spec.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"gpu": "a"}}
+	moved := stateOf("n", "Ready")
+	moved.Status.Disk = &v1alpha1.DiskState{Models: 1}
+	for name, tt := range map[string]struct {
+		was, is client.Object
+		want    string // all, gpu, other
+	}{
+		"a new state":      {nil, stateOf("n", "Ready"), "true true false"},
+		"a phase":          {stateOf("n", "Pending"), stateOf("n", "Ready"), "true true false"},
+		"the disk":         {stateOf("n", "Ready"), moved, "false false false"},
+		"no state":         {stateOf("n", "Ready"), nil, "true true false"},
+		"a new node":       {nil, labelled("n", "b"), "true false true"},
+		"a label":          {labelled("n", "b"), labelled("n", "a"), "true true true"},
+		"an equal label":   {labelled("n", "a"), labelled("n", "a"), "none"},
+		"a pod":            {pod("p", "n", "False"), pod("p", "n", "True"), "true true true"},
+		"a pod, as before": {pod("p", "n", "True"), pod("p", "n", "True"), "none"},
+	} {
+		got := "none"
+		if tt.was == nil || tt.is == nil || counts(tt.was, tt.is) {
+			got = fmt.Sprint(concerns(all, tt.was, tt.is), concerns(gpu, tt.was, tt.is), concerns(other, tt.was, tt.is))
+		}
+		if got != tt.want {
+			t.Errorf("%s: got %s, want %s", name, got, tt.want)
+		}
+	}
+}
+
+// TestSlim: the watches keep what counts and the page need, and equal texts once.
+func TestSlim(t *testing.T) {
+	var refs []string
+	for i := range 2 {
+		n := modelNode(i, 0)
+		n.Status.List[1].Error = "no such model"
+		if _, err := slim(n); err != nil {
+			t.Fatal(err)
+		}
+		m := n.Status.List[1]
+		if n.ManagedFields != nil || n.Name != nodeMeta(i).Name || n.Status.List[0].Phase != v1alpha1.PhaseDownloading || m.Error != "no such model" || len(m.Pinned) != 1 || m.Since.IsZero() {
+			t.Errorf("%+v", n)
+		}
+		refs = append(refs, m.Ref)
+	}
+	if refs[0] != modelRef(0, 1) || unsafe.StringData(refs[0]) != unsafe.StringData(refs[1]) {
+		t.Errorf("two texts: %q", refs)
+	}
+	p := pod("p", "n", core.ConditionTrue)
+	p.Spec.Containers = []core.Container{{Name: "c"}}
+	if _, err := slim(p); err != nil || !isReady(p) || len(p.Status.Conditions) != 1 || p.Spec.NodeName != "n" || p.Spec.Containers != nil {
+		t.Errorf("%+v, %v", p, err)
+	}
+	n := labelled("n", "a")
+	n.Annotations = map[string]string{"x": "y"}
+	if _, err := slim(n); err != nil || n.Name != "n" || n.Labels["gpu"] != "a" || n.Annotations != nil || slices.Contains([]string{n.Kind, n.APIVersion}, "") {
+		t.Errorf("%+v, %v", n, err)
+	}
+}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -12,7 +13,6 @@ import (
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
 	"github.com/prometheus/client_golang/prometheus"
 	core "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/labels"
@@ -34,10 +34,12 @@ type controller struct {
 	pods     labels.Selector // the pods of the DaemonSet; nil: all nodes have one
 	elected  <-chan struct{} // closed when this controller is the one that counts
 	table    table
+	wrote    map[string]time.Time // when the status of each set was written last; one goroutine uses it
 }
 
 func (c *controller) setup(mgr ctrl.Manager) error {
 	c.client, c.recorder, c.elected = mgr.GetClient(), mgr.GetEventRecorder("ballast-fleet"), mgr.Elected()
+	c.wrote = map[string]time.Time{}
 	if err := metrics.Registry.Register(setNodes); err != nil {
 		return err
 	}
@@ -66,6 +68,7 @@ func (c *controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err := c.client.Get(ctx, req.NamespacedName, &set); err != nil {
 		if apierrors.IsNotFound(err) {
 			setNodes.DeletePartialMatch(prometheus.Labels{"set": req.Name})
+			delete(c.wrote, req.Name)
 		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
@@ -85,15 +88,20 @@ func (c *controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if warning != "" {
 		is.Status.WarnedGeneration = set.Generation
 	}
-	if !equality.Semantic.DeepEqual(set.Status, is.Status) {
+	again := plan.Again(is, t, now)
+	if after, changed := plan.StatusAfter(set.Status, is.Status); changed {
+		if wait := c.wrote[set.Name].Add(after).Sub(now); after > 0 && wait > 0 {
+			return reconcile.Result{RequeueAfter: min(wait, cmp.Or(again, wait))}, nil
+		}
 		if err := c.client.Status().Update(ctx, is); err != nil {
 			return reconcile.Result{}, client.IgnoreNotFound(err)
 		}
+		c.wrote[set.Name] = now
 	}
 	if warning != "" { // after the update: one that fails is repeated
 		c.recorder.Eventf(&set, nil, core.EventTypeWarning, "DeadlineAtRisk", "Count", "%s", warning)
 	}
-	return reconcile.Result{RequeueAfter: plan.Again(is, t, now)}, nil
+	return reconcile.Result{RequeueAfter: again}, nil
 }
 
 // look returns what the page shows, from the watches.

@@ -12,8 +12,9 @@
 // # Load on the API server
 //
 // An agent has three watches: the ModelSets, its own node, and the metadata of its ModelNode. It writes the ModelNode
-// when a phase, an error or a pin changes, and otherwise at most each 30 s. The controller watches ModelSets,
-// ModelNodes, the metadata of nodes, and the pods of the DaemonSet, and writes the status of a set at most each second.
+// at most each 10 s when a phase, an error or a pin changes, and otherwise at most each 30 s. The controller watches
+// ModelSets, ModelNodes, the metadata of nodes, and the pods of the DaemonSet. It counts a set at most each second, and
+// writes its status, which all agents get, at most each 10 s, and each minute if hardly anything has changed.
 //
 // # Many nodes
 //

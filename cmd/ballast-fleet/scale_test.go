@@ -71,7 +71,7 @@ func modelNode(i int, lacking ...int) *v1alpha1.ModelNode {
 	now := metav1.Now()
 	n.ManagedFields = []metav1.ManagedFieldsEntry{{
 		Manager: "ballast-fleet", Operation: "Update", APIVersion: n.APIVersion, Time: &now, FieldsType: "FieldsV1", Subresource: "status",
-		FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:status":{"f:list":{` + strings.TrimSuffix(fields.String(), ",") + `}}}`)},
+		FieldsV1: metav1.NewFieldsV1(`{"f:status":{"f:list":{` + strings.TrimSuffix(fields.String(), ",") + `}}}`),
 	}}
 	return n
 }

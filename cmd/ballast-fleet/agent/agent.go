@@ -390,7 +390,7 @@ func (a *Agent) write(ctx context.Context, states []v1alpha1.ModelState) (time.D
 	if !changed {
 		return plan.WriteEvery, nil
 	}
-	if wait := time.Until(a.at.Add(after)); after > 0 && wait > 0 {
+	if wait := time.Until(a.at.Add(after)); wait > 0 {
 		return wait, nil
 	}
 	// Without a version: the agent is the only one who writes it. An empty list replaces an earlier one.

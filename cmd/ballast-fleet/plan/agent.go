@@ -156,6 +156,7 @@ func Versions(pinned []string, digest string, keep int) []string {
 // Intervals of the agent.
 const (
 	WriteEvery = 30 * time.Second // between two writes of progress
+	writeFloor = 10 * time.Second // between any two
 	firstRetry = 10 * time.Second
 	lastRetry  = 5 * time.Minute
 )
@@ -165,7 +166,7 @@ func Retry(failures int) time.Duration {
 	return min(firstRetry<<min(max(failures-1, 0), 8), lastRetry)
 }
 
-// WriteAfter returns when the state of a node is written, in relation to the last write: at once if more than the
+// WriteAfter returns when the state of a node is written, in relation to the last write: earlier if more than the
 // progress of downloads, the disk and the received bytes has changed. It returns false if nothing has changed.
 func WriteAfter(was, is v1alpha1.ModelNodeStatus) (time.Duration, bool) {
 	progress := !equality.Semantic.DeepEqual(was.Disk, is.Disk) || !equality.Semantic.DeepEqual(was.Received, is.Received) || !equality.Semantic.DeepEqual(was.Pulls, is.Pulls)
@@ -177,7 +178,7 @@ func WriteAfter(was, is v1alpha1.ModelNodeStatus) (time.Duration, bool) {
 	}
 	switch {
 	case other:
-		return 0, true
+		return writeFloor, true
 	case progress:
 		return WriteEvery, true
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -224,6 +225,31 @@ func Again(s *v1alpha1.ModelSet, t Tally, now time.Time) time.Duration {
 		return 0
 	}
 	return slices.Min(all)
+}
+
+// Intervals between two writes of the status of a set: all agents get it.
+const (
+	statusFloor = 10 * time.Second
+	statusEvery = time.Minute
+)
+
+// StatusAfter returns when the status of a set is written, in relation to the last write: at once if it is about
+// another spec or a warning, early if more than 5 % of the nodes or of the bytes are in another state, if a condition
+// has another reason, or if other nodes have their turn. It returns false if nothing has changed.
+func StatusAfter(was, is v1alpha1.ModelSetStatus) (time.Duration, bool) {
+	far := func(a, b, step int32) bool { return max(a-b, b-a) >= max(step, 1) }
+	step := is.Desired / 20
+	switch {
+	case equality.Semantic.DeepEqual(was, is):
+		return 0, false
+	case was.ObservedGeneration != is.ObservedGeneration || was.WarnedGeneration != is.WarnedGeneration:
+		return 0, true
+	case far(was.Desired, is.Desired, step) || far(was.Ready, is.Ready, step) || far(was.Failed, is.Failed, step) || far(was.Down, is.Down, step),
+		far(was.Progress, is.Progress, 5), !slices.Equal(was.Turns, is.Turns),
+		!slices.EqualFunc(was.Conditions, is.Conditions, func(a, b metav1.Condition) bool { return a.Status == b.Status && a.Reason == b.Reason }):
+		return statusFloor, true
+	}
+	return statusEvery, true
 }
 
 // turn is how long nodes where a model failed have the turn: each tries meanwhile (lastRetry).

@@ -257,3 +257,42 @@ func TestWarning(t *testing.T) {
 		t.Error("no warning after the change")
 	}
 }
+
+// TestStatusAfter writes a status seldom: all agents get it.
+func TestStatusAfter(t *testing.T) {
+	base := v1alpha1.ModelSetStatus{
+		ObservedGeneration: 1, Desired: 1000, Ready: 500, Progress: 50, Turns: []string{"a"},
+		Conditions: []metav1.Condition{{Type: "Ready", Status: "False", Reason: "Downloading", Message: "500 of 1000 nodes"}},
+	}
+	for name, tt := range map[string]struct {
+		change  func(*v1alpha1.ModelSetStatus)
+		after   time.Duration
+		changed bool
+	}{
+		"nothing":         {func(*v1alpha1.ModelSetStatus) {}, 0, false},
+		"the spec":        {func(s *v1alpha1.ModelSetStatus) { s.ObservedGeneration = 2 }, 0, true},
+		"a warning":       {func(s *v1alpha1.ModelSetStatus) { s.WarnedGeneration = 1 }, 0, true},
+		"few nodes":       {func(s *v1alpha1.ModelSetStatus) { s.Ready = 549 }, statusEvery, true},
+		"many nodes":      {func(s *v1alpha1.ModelSetStatus) { s.Ready = 550 }, statusFloor, true},
+		"many nodes less": {func(s *v1alpha1.ModelSetStatus) { s.Ready = 450 }, statusFloor, true},
+		"many nodes fail": {func(s *v1alpha1.ModelSetStatus) { s.Failed = 50 }, statusFloor, true},
+		"many nodes down": {func(s *v1alpha1.ModelSetStatus) { s.Down = 50 }, statusFloor, true},
+		"few bytes":       {func(s *v1alpha1.ModelSetStatus) { s.Progress = 54 }, statusEvery, true},
+		"many bytes":      {func(s *v1alpha1.ModelSetStatus) { s.Progress = 55 }, statusFloor, true},
+		"turns":           {func(s *v1alpha1.ModelSetStatus) { s.Turns = []string{"b"} }, statusFloor, true},
+		"a message":       {func(s *v1alpha1.ModelSetStatus) { s.Conditions[0].Message = "501 of 1000 nodes" }, statusEvery, true},
+		"a reason":        {func(s *v1alpha1.ModelSetStatus) { s.Conditions[0].Reason = "Failed" }, statusFloor, true},
+		"ready":           {func(s *v1alpha1.ModelSetStatus) { s.Conditions[0].Status = "True" }, statusFloor, true},
+	} {
+		is := *base.DeepCopy()
+		tt.change(&is)
+		if after, changed := StatusAfter(base, is); after != tt.after || changed != tt.changed {
+			t.Errorf("%s: %v, %t", name, after, changed)
+		}
+	}
+	one, two := base, base
+	one.Desired, one.Ready, two.Desired, two.Ready = 3, 1, 3, 2
+	if after, _ := StatusAfter(one, two); after != statusFloor {
+		t.Errorf("one of three nodes: %v", after)
+	}
+}

@@ -170,10 +170,10 @@ func TestWriteAfter(t *testing.T) {
 		"nothing":  {func(*v1alpha1.ModelState) {}, 0, false},
 		"progress": {func(m *v1alpha1.ModelState) { m.Completed = 2 }, WriteEvery, true},
 		"rate":     {func(m *v1alpha1.ModelState) { m.Rate = 2 }, WriteEvery, true},
-		"phase":    {func(m *v1alpha1.ModelState) { m.Phase = v1alpha1.PhaseReady }, 0, true},
-		"error":    {func(m *v1alpha1.ModelState) { m.Error = "x" }, 0, true},
-		"pin":      {func(m *v1alpha1.ModelState) { m.Pinned = []string{"x"} }, 0, true},
-		"model":    {func(m *v1alpha1.ModelState) { m.Ref = "r/b:1" }, 0, true},
+		"phase":    {func(m *v1alpha1.ModelState) { m.Phase = v1alpha1.PhaseReady }, writeFloor, true},
+		"error":    {func(m *v1alpha1.ModelState) { m.Error = "x" }, writeFloor, true},
+		"pin":      {func(m *v1alpha1.ModelState) { m.Pinned = []string{"x"} }, writeFloor, true},
+		"model":    {func(m *v1alpha1.ModelState) { m.Ref = "r/b:1" }, writeFloor, true},
 	} {
 		is := base
 		tt.change(&is)
@@ -181,7 +181,7 @@ func TestWriteAfter(t *testing.T) {
 			t.Errorf("%s: %v, %t", name, after, changed)
 		}
 	}
-	if after, changed := WriteAfter(of(base), of()); after != 0 || !changed {
+	if after, changed := WriteAfter(of(base), of()); after != writeFloor || !changed {
 		t.Errorf("none left: %v, %t", after, changed)
 	}
 	used := of(base)

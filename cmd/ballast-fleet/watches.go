@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unique"
 
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/plan"
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
@@ -41,29 +40,31 @@ func (c *controller) cacheOptions(namespace string) cache.Options {
 	if c.pods != nil {
 		by[&core.Pod{}] = cache.ByObject{Namespaces: map[string]cache.Config{namespace: {LabelSelector: c.pods}}}
 	}
-	return cache.Options{ByObject: by, DefaultTransform: slim, DefaultUnsafeDisableDeepCopy: new(true)}
+	return cache.Options{ByObject: by, DefaultTransform: (&texts{}).slim, DefaultUnsafeDisableDeepCopy: new(true)}
 }
 
 // slim removes from an object what the controller does not read, and keeps a text that many objects have only once.
-func slim(o any) (any, error) {
+func (t *texts) slim(o any) (any, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	switch o := o.(type) {
 	case *core.Pod:
-		o.ObjectMeta = slimMeta(o.ObjectMeta)
+		o.ObjectMeta = t.slimMeta(o.ObjectMeta)
 		o.Labels, o.Spec = nil, core.PodSpec{NodeName: o.Spec.NodeName}
 		o.Status = core.PodStatus{Conditions: slices.DeleteFunc(o.Status.Conditions, func(c core.PodCondition) bool { return c.Type != core.PodReady })}
 	case *metav1.PartialObjectMetadata:
-		o.ObjectMeta = slimMeta(o.ObjectMeta)
+		o.ObjectMeta = t.slimMeta(o.ObjectMeta)
 	case *v1alpha1.ModelSet:
 		o.ManagedFields = nil
 	case *v1alpha1.ModelNode:
-		o.ObjectMeta = slimMeta(o.ObjectMeta)
+		o.ObjectMeta = t.slimMeta(o.ObjectMeta)
 		o.Status.List = slices.Clone(o.Status.List) // that of a decoder has more room than it needs
 		for i := range o.Status.List {
 			m := &o.Status.List[i]
-			m.Ref, m.Phase, m.Origin, m.Error = once(m.Ref), once(m.Phase), once(m.Origin), once(m.Error)
+			m.Ref, m.Phase, m.Origin, m.Error = t.once(m.Ref), v1alpha1.Phase(t.once(string(m.Phase))), t.once(m.Origin), t.once(m.Error)
 			m.Pinned = m.Pinned[:min(len(m.Pinned), 1)]
 			for k, d := range m.Pinned {
-				m.Pinned[k] = once(d)
+				m.Pinned[k] = t.once(d)
 			}
 		}
 	}
@@ -71,19 +72,37 @@ func slim(o any) (any, error) {
 }
 
 // slimMeta returns the name of an object, and its labels.
-func slimMeta(m metav1.ObjectMeta) metav1.ObjectMeta {
+func (t *texts) slimMeta(m metav1.ObjectMeta) metav1.ObjectMeta {
 	is := metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion}
 	if len(m.Labels) > 0 {
 		is.Labels = make(map[string]string, len(m.Labels))
 	}
 	for k, v := range m.Labels {
-		is.Labels[once(k)] = once(v)
+		is.Labels[t.once(k)] = t.once(v)
 	}
 	return is
 }
 
-// once returns a text that shares its memory with equal ones.
-func once[T ~string](s T) T { return unique.Make(s).Value() }
+// maxTexts limits the texts that are known: errors and labels may differ on all nodes.
+const maxTexts = 1 << 16
+
+// texts are those of the objects of the watches.
+type texts struct {
+	mu    sync.Mutex // guards what follows
+	known map[string]string
+}
+
+// once returns a text that shares its memory with equal ones. The caller holds mu.
+func (t *texts) once(s string) string {
+	same, ok := t.known[s]
+	if !ok {
+		if t.known == nil || len(t.known) == maxTexts {
+			t.known = map[string]string{}
+		}
+		t.known[s], same = s, s
+	}
+	return same
+}
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 

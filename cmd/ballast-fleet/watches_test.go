@@ -111,11 +111,12 @@ func TestConcerns(t *testing.T) {
 
 // TestSlim: the watches keep what counts and the page need, and equal texts once.
 func TestSlim(t *testing.T) {
+	var texts texts
 	var refs []string
 	for i := range 2 {
 		n := modelNode(i, 0)
 		n.Status.List[1].Error = "no such model"
-		if _, err := slim(n); err != nil {
+		if _, err := texts.slim(n); err != nil {
 			t.Fatal(err)
 		}
 		m := n.Status.List[1]
@@ -129,12 +130,12 @@ func TestSlim(t *testing.T) {
 	}
 	p := pod("p", "n", core.ConditionTrue)
 	p.Spec.Containers = []core.Container{{Name: "c"}}
-	if _, err := slim(p); err != nil || !isReady(p) || len(p.Status.Conditions) != 1 || p.Spec.NodeName != "n" || p.Spec.Containers != nil {
+	if _, err := texts.slim(p); err != nil || !isReady(p) || len(p.Status.Conditions) != 1 || p.Spec.NodeName != "n" || p.Spec.Containers != nil {
 		t.Errorf("%+v, %v", p, err)
 	}
 	n := labelled("n", "a")
 	n.Annotations = map[string]string{"x": "y"}
-	if _, err := slim(n); err != nil || n.Name != "n" || n.Labels["gpu"] != "a" || n.Annotations != nil || slices.Contains([]string{n.Kind, n.APIVersion}, "") {
+	if _, err := texts.slim(n); err != nil || n.Name != "n" || n.Labels["gpu"] != "a" || n.Annotations != nil || slices.Contains([]string{n.Kind, n.APIVersion}, "") {
 		t.Errorf("%+v, %v", n, err)
 	}
 }

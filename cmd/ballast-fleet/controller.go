@@ -22,7 +22,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	runs "sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
@@ -40,9 +39,6 @@ type controller struct {
 func (c *controller) setup(mgr ctrl.Manager) error {
 	c.client, c.recorder, c.elected = mgr.GetClient(), mgr.GetEventRecorder("ballast-fleet"), mgr.Elected()
 	c.wrote = map[string]time.Time{}
-	if err := metrics.Registry.Register(setNodes); err != nil {
-		return err
-	}
 	b := ctrl.NewControllerManagedBy(mgr).Named("modelset").WithOptions(runs.Options{NeedLeaderElection: new(false)}). // the page of each replica needs the table
 																For(&v1alpha1.ModelSet{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 																Watches(&v1alpha1.ModelNode{}, c.changed()).Watches(node(), c.changed())

@@ -95,7 +95,7 @@ func (a *app) manager(o manager.Options) (manager.Manager, error) {
 	if o.Scheme, err = scheme(); err != nil {
 		return nil, err
 	}
-	o.Logger = logr.FromSlogHandler(a.log.Handler())
+	o.Logger, o.Metrics = logr.FromSlogHandler(a.log.Handler()), server.Options{BindAddress: "0"} // see serveMetrics
 	return ctrl.NewManager(c, o)
 }
 
@@ -116,8 +116,11 @@ With --models, the daemon fetches and pins the models of all ModelSets that sele
 			}
 			ag.Log = a.log
 			return ag.Run(cmd.Context(), func(o manager.Options) (manager.Manager, error) {
-				o.Metrics = server.Options{BindAddress: metrics}
-				return a.manager(o)
+				mgr, err := a.manager(o)
+				if err != nil {
+					return nil, err
+				}
+				return mgr, serveMetrics(mgr, metrics, &ag)
 			})
 		},
 	}
@@ -158,7 +161,7 @@ func (a *app) controllerCommand() *cobra.Command {
 			}
 			mgr, err := a.manager(manager.Options{
 				LeaderElection: true, LeaderElectionID: "ballast-fleet", LeaderElectionNamespace: namespace, LeaderElectionReleaseOnCancel: true,
-				Metrics: server.Options{BindAddress: metrics}, HealthProbeBindAddress: health, Cache: c.cacheOptions(namespace),
+				HealthProbeBindAddress: health, Cache: c.cacheOptions(namespace),
 			})
 			if err != nil {
 				return err
@@ -166,7 +169,7 @@ func (a *app) controllerCommand() *cobra.Command {
 			if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
 				return err
 			}
-			if err := c.setup(mgr); err != nil {
+			if err := errors.Join(c.setup(mgr), serveMetrics(mgr, metrics, setNodes)); err != nil {
 				return err
 			}
 			if podEvents {

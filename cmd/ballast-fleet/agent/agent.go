@@ -31,7 +31,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 )
@@ -45,7 +44,8 @@ const (
 	answerWithin = 30 * time.Second
 )
 
-// An Agent has the daemon of its node do what the cluster wishes. The exported fields are set before Run.
+// An Agent has the daemon of its node do what the cluster wishes, and is a prometheus.Collector. The exported fields are
+// set before Run.
 type Agent struct {
 	Node      string // its name; empty: only the daemon is watched
 	Marks     Marks
@@ -359,24 +359,26 @@ func (m *model) enter(p v1alpha1.Phase) {
 	}
 }
 
-func init() { metrics.Registry.MustRegister(nodeModels) }
+var nodeModels = prometheus.NewDesc("ballast_fleet_models", "Models of ModelSets on this node, by phase.", []string{"phase"}, nil)
 
-// nodeModels counts the models of a node.
-var nodeModels = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-	Name: "ballast_fleet_models", Help: "Models of ModelSets on this node, by phase.",
-}, []string{"phase"})
+// Describe describes the metrics of the agent.
+func (a *Agent) Describe(all chan<- *prometheus.Desc) { all <- nodeModels }
+
+// Collect counts the models of the node.
+func (a *Agent) Collect(all chan<- prometheus.Metric) {
+	states, _ := a.states()
+	for _, p := range v1alpha1.Phases {
+		all <- prometheus.MustNewConstMetric(nodeModels, prometheus.GaugeValue, float64(plan.Count(states, p)), string(p))
+	}
+}
 
 // states returns the states of all models, and whether the daemon is ready.
 func (a *Agent) states() ([]v1alpha1.ModelState, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	all, count := map[string]v1alpha1.ModelState{}, map[v1alpha1.Phase]float64{}
+	all := map[string]v1alpha1.ModelState{}
 	for ref, m := range a.work {
 		all[ref] = m.state
-		count[m.state.Phase]++
-	}
-	for _, p := range v1alpha1.Phases {
-		nodeModels.WithLabelValues(string(p)).Set(count[p])
 	}
 	return plan.Sorted(all), a.ready
 }

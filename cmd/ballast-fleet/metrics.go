@@ -1,0 +1,42 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+)
+
+// serveMetrics adds a server of metrics to a manager, at an address; "0": none. It has no others: those of
+// controller-runtime are hundreds for each node.
+func serveMetrics(mgr manager.Manager, address string, metrics prometheus.Collector) error {
+	if address == "0" {
+		return nil
+	}
+	h, err := metricsHandler(metrics)
+	if err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return fmt.Errorf("--metrics: %w", err)
+	}
+	return mgr.Add(&manager.Server{Name: "metrics", Listener: l, Server: &http.Server{
+		Handler: h, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: time.Minute, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+	}})
+}
+
+// metricsHandler serves metrics at /metrics.
+func metricsHandler(metrics prometheus.Collector) (http.Handler, error) {
+	r := prometheus.NewRegistry()
+	if err := r.Register(metrics); err != nil {
+		return nil, err
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{}))
+	return mux, nil
+}

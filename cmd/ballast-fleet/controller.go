@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	runs "sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -39,8 +40,9 @@ type controller struct {
 func (c *controller) setup(mgr ctrl.Manager) error {
 	c.client, c.recorder, c.elected = mgr.GetClient(), mgr.GetEventRecorder("ballast-fleet"), mgr.Elected()
 	c.wrote = map[string]time.Time{}
+	edited := predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return plan.Edited(e.ObjectOld, e.ObjectNew) }}
 	b := ctrl.NewControllerManagedBy(mgr).Named("modelset").WithOptions(runs.Options{NeedLeaderElection: new(false)}). // the page of each replica needs the table
-																For(&v1alpha1.ModelSet{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+																For(&v1alpha1.ModelSet{}, builder.WithPredicates(edited)).
 																Watches(&v1alpha1.ModelNode{}, c.changed()).Watches(node(), c.changed())
 	if c.pods != nil {
 		b = b.Watches(&core.Pod{}, c.changed())

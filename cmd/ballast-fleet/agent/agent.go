@@ -31,6 +31,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 )
@@ -93,19 +94,31 @@ type model struct {
 // cacheOptions restrict the watches of an agent to its own node, but for that of the sets.
 func (a *Agent) cacheOptions() cache.Options {
 	own := fields.OneTermEqualSelector("metadata.name", a.Node)
-	by := map[client.Object]cache.ByObject{&core.Node{}: {Field: own, Transform: slim}}
+	by := map[client.Object]cache.ByObject{&core.Node{}: {Field: own}}
 	if a.Models { // otherwise the cluster may have no such kind
 		by[&v1alpha1.ModelNode{}] = cache.ByObject{Field: own}
 	}
-	return cache.Options{ByObject: by}
+	return cache.Options{ByObject: by, DefaultTransform: a.slim}
 }
 
-// slim removes from a node what the agent does not read.
-func slim(o any) (any, error) {
-	if n, ok := o.(*core.Node); ok {
-		n.ManagedFields, n.Status = nil, core.NodeStatus{}
+// slim removes from a node and from a set what the agent does not read. Of the status of a set, that is all but whether
+// it is the turn of the node.
+func (a *Agent) slim(o any) (any, error) {
+	switch o := o.(type) {
+	case *core.Node:
+		o.ManagedFields, o.Status = nil, core.NodeStatus{}
+	case *v1alpha1.ModelSet:
+		others := func(node string) bool { return node != a.Node }
+		o.ManagedFields, o.Status = nil, v1alpha1.ModelSetStatus{Turns: slices.DeleteFunc(o.Status.Turns, others)}
 	}
 	return o, nil
+}
+
+// matters reports whether a change of a set is one for the agent. It also gets each change of the status.
+func matters(e event.UpdateEvent) bool {
+	was, ok := e.ObjectOld.(*v1alpha1.ModelSet)
+	is, ok2 := e.ObjectNew.(*v1alpha1.ModelSet)
+	return !ok || !ok2 || plan.Edited(was, is) || !slices.Equal(was.Status.Turns, is.Status.Turns)
 }
 
 // Run does the work of the agent until ctx ends. newManager returns a manager with options besides these.
@@ -139,7 +152,7 @@ func (a *Agent) setup(mgr manager.Manager) error {
 			a.gone.Store(true)
 			q.Add(node)
 		}}
-		b = b.Watches(&v1alpha1.ModelSet{}, all).Watches(&v1alpha1.ModelNode{}, removed, builder.OnlyMetadata)
+		b = b.Watches(&v1alpha1.ModelSet{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: matters})).Watches(&v1alpha1.ModelNode{}, removed, builder.OnlyMetadata)
 	}
 	return b.Complete(a)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	core "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 )
 
 // serve serves what handlers do at a socket.
@@ -175,6 +176,34 @@ func TestWatchesWithoutModels(t *testing.T) {
 			if _, ok := of.(*core.Node); !ok && !models {
 				t.Errorf("it watches %T", of)
 			}
+		}
+	}
+}
+
+// TestStatusOfSets: of the changes of a set, those of its spec and of the turn of the node matter.
+func TestStatusOfSets(t *testing.T) {
+	a := &Agent{Node: "n1"}
+	base := v1alpha1.ModelSet{Status: v1alpha1.ModelSetStatus{Ready: 1, Turns: []string{"n0"}}}
+	base.Name, base.UID, base.Generation = "s", "u", 1
+	for name, tt := range map[string]struct {
+		change func(*v1alpha1.ModelSet)
+		want   bool
+	}{
+		"counts":             {func(s *v1alpha1.ModelSet) { s.Status.Ready = 2 }, false},
+		"the turn of others": {func(s *v1alpha1.ModelSet) { s.Status.Turns = []string{"n2", "n3"} }, false},
+		"its turn":           {func(s *v1alpha1.ModelSet) { s.Status.Turns = []string{"n0", "n1", "n2"} }, true},
+		"the spec":           {func(s *v1alpha1.ModelSet) { s.Generation = 2 }, true},
+		"another set":        {func(s *v1alpha1.ModelSet) { s.UID = "v" }, true},
+	} {
+		was, is := base.DeepCopy(), base.DeepCopy()
+		tt.change(is)
+		for _, s := range []*v1alpha1.ModelSet{was, is} {
+			if _, err := a.slim(s); err != nil || s.Status.Ready != 0 || len(s.Status.Turns) > 1 {
+				t.Errorf("%s: %+v, %v", name, s.Status, err)
+			}
+		}
+		if got := matters(event.UpdateEvent{ObjectOld: was, ObjectNew: is}); got != tt.want {
+			t.Errorf("%s: got %t", name, got)
 		}
 	}
 }

@@ -188,6 +188,11 @@ func Changed(s *v1alpha1.ModelSet, now time.Time) *metav1.Time {
 	return s.Status.Changed
 }
 
+// Edited reports whether an object of a set is about another spec, and not only about another status.
+func Edited(was, is metav1.Object) bool {
+	return was.GetUID() != is.GetUID() || was.GetGeneration() != is.GetGeneration()
+}
+
 // warnAt returns when 80 % of the time from the last change of a set to its deadline has passed.
 func warnAt(s *v1alpha1.ModelSet, now time.Time) time.Time {
 	begin := Changed(s, now)

@@ -36,3 +36,32 @@ func Large(n int) Cluster {
 	}
 	return c
 }
+
+// Huge returns a cluster with 5,000 nodes and 50 models in ten sets. No two nodes side by side have a model in the same
+// phase, which makes the largest pages.
+func Huge() Cluster {
+	var c Cluster
+	for i := range 10 {
+		var models []string
+		for k := range 5 {
+			models = append(models, fmt.Sprintf("ghcr.io/team/model-%d-%d:v1", i, k))
+		}
+		c.Sets = append(c.Sets, setNamed(fmt.Sprintf("set-%d", i), models...))
+	}
+	for i := range 5000 {
+		name := fmt.Sprintf("node-%04d", i)
+		c.Nodes = append(c.Nodes, plan.Node{Name: name})
+		var list []v1alpha1.ModelState
+		for k := range 50 {
+			m := v1alpha1.ModelState{Ref: fmt.Sprintf("ghcr.io/team/model-%d-%d:v1", k/5, k%5), Phase: v1alpha1.Phases[(i+k)%2], Total: 100, Completed: 50, Rate: 1e6, Since: ago(time.Hour)}
+			if i%7 == 0 {
+				m.Phase, m.Error = v1alpha1.PhaseFailed, fmt.Sprintf("dial tcp 192.0.2.%d:443: connection refused", i%200)
+			}
+			list = append(list, m)
+		}
+		s := stateOf(name, list...)
+		s.Status.Received = &v1alpha1.ReceivedState{Mirrors: []v1alpha1.MirrorState{{Address: "http://" + name + ":4001", Bytes: 21e9}}}
+		c.States = append(c.States, s)
+	}
+	return c
+}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -32,9 +33,13 @@ var source string
 
 var page = template.Must(template.New("page").Funcs(template.FuncMap{"size": func(n int64) string { return humanize.Bytes(uint64(max(n, 0))) }, "percent": percent}).Parse(source))
 
-// write writes the page. The order of nodes and sets of c does not matter.
-func write(w io.Writer, c Cluster, now time.Time) error {
-	return page.Execute(w, viewOf(c, now))
+// write writes a page, from 1, or the last one if there are fewer. The order of nodes and sets of c does not matter.
+func write(w io.Writer, c Cluster, number int, now time.Time) error {
+	v := viewOf(c, number, now)
+	if v.Pages < number {
+		v = viewOf(c, v.Pages, now)
+	}
+	return page.Execute(w, v)
 }
 
 // Handler returns a handler that shows what look returns. Local says that only this machine reaches it: then it
@@ -57,7 +62,8 @@ func Handler(look func(*http.Request) (Cluster, error), local bool) http.Handler
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("Cache-Control", "no-store")
-		_ = write(w, c, time.Now()) // the client has gone
+		number, _ := strconv.Atoi(r.FormValue("page"))
+		_ = write(w, c, max(number, 1), time.Now()) // the client has gone
 	})
 	return mux
 }
@@ -77,12 +83,36 @@ type view struct {
 	Now     string
 	Refresh int // seconds
 	Nodes   int
-	Silent  int // nodes without a state
-	Sets    []set
+	Silent  int   // nodes without a state
+	Sets    []set // of this page
 	Stuck   []trouble
 	More    int // troubles that are not in Stuck
 	Disk    v1alpha1.DiskState
 	Sources []bytesFrom // most bytes first
+	// MoreSources is the number of those that are not in Sources.
+	MoreSources int
+
+	Page, Pages, Before, Next int
+	Index                     []entry
+	MoreSets                  int // that are not in Index
+}
+
+// An entry is a set in the index of pages.
+type entry struct {
+	Name           string
+	Page           int // the first with it
+	Ready, Desired int32
+}
+
+// A pager divides rows into pages of at most pageBytes. It does not look at states, so that a row stays on its page.
+type pager struct{ page, bytes int }
+
+// put returns the page of the next row.
+func (p *pager) put(bytes int) int {
+	if p.bytes += bytes; p.page == 0 || p.bytes > pageBytes {
+		p.page, p.bytes = p.page+1, bytes
+	}
+	return p.page
 }
 
 // A set is one ModelSet.
@@ -115,15 +145,21 @@ type bytesFrom struct {
 	Wrong int64
 }
 
-// maxTroubles limits the list of what is stuck.
-const maxTroubles = 40
+// Limits of a page: the rows take pageBytes at most, or are one row, and rowBytes is what a row takes besides its picture.
+const (
+	pageBytes   = 240 << 10 // 240 KiB
+	rowBytes    = 700
+	maxTroubles = 40
+	maxSources  = 40
+	maxIndex    = 500
+)
 
-func viewOf(c Cluster, now time.Time) view {
+func viewOf(c Cluster, number int, now time.Time) view {
 	nodes, sets := slices.Clone(c.Nodes), slices.Clone(c.Sets)
 	slices.SortFunc(nodes, func(a, b plan.Node) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(sets, func(a, b v1alpha1.ModelSet) int { return strings.Compare(a.Name, b.Name) })
 	states := make(map[string][]v1alpha1.ModelState, len(c.States)) // by node
-	v := view{Now: now.UTC().Format(time.DateTime), Refresh: int(Refresh.Seconds()), Nodes: len(nodes)}
+	v := view{Now: now.UTC().Format(time.DateTime), Refresh: int(Refresh.Seconds()), Nodes: len(nodes), Page: number, Before: number - 1, Next: number + 1}
 	from := map[string]*bytesFrom{}
 	add := func(name string, bytes, wrong int64) {
 		if from[name] == nil {
@@ -148,10 +184,17 @@ func viewOf(c Cluster, now time.Time) view {
 			v.Silent++
 		}
 	}
-	stuck := troubles{}
-	for _, s := range sets {
-		v.Sets = append(v.Sets, setOf(&s, nodes, states, now, stuck))
+	stuck, rows := troubles{}, pager{}
+	for i := range sets {
+		out, first := setOf(&sets[i], nodes, states, now, stuck, &rows, number)
+		if len(out.Models) > 0 || first == number {
+			v.Sets = append(v.Sets, out)
+		}
+		if len(v.Index) < maxIndex {
+			v.Index = append(v.Index, entry{out.Name, first, out.Tally.Ready, out.Tally.Desired})
+		}
 	}
+	v.Pages, v.MoreSets = max(rows.page, 1), len(sets)-len(v.Index)
 	v.Stuck, v.More = stuck.first(maxTroubles)
 	total := int64(0)
 	for _, b := range from {
@@ -164,41 +207,55 @@ func viewOf(c Cluster, now time.Time) view {
 	for i := range v.Sources {
 		v.Sources[i].Share = percent(v.Sources[i].Bytes, total)
 	}
+	v.MoreSources = max(0, len(v.Sources)-maxSources)
+	v.Sources = v.Sources[:len(v.Sources)-v.MoreSources]
 	return v
 }
 
-// setOf returns a set on the nodes that it selects, which are sorted, and adds what is stuck.
-func setOf(s *v1alpha1.ModelSet, nodes []plan.Node, states map[string][]v1alpha1.ModelState, now time.Time, stuck troubles) set {
-	out := set{Name: s.Name}
+// setOf returns a set on the nodes that it selects, which are sorted, with the rows that are on a page, and the first
+// page of its rows. It adds what is stuck.
+func setOf(s *v1alpha1.ModelSet, nodes []plan.Node, states map[string][]v1alpha1.ModelState, now time.Time, stuck troubles, rows *pager, number int) (out set, first int) {
+	out.Name = s.Name
 	left := plan.Left(s, now)
 	selector, _ := plan.Selector(s)
-	var selected []plan.Node
-	for _, n := range nodes {
+	var selected []*plan.Node
+	for i, n := range nodes {
 		if selector.Matches(labels.Set(n.Labels)) {
-			selected = append(selected, n)
+			selected = append(selected, &nodes[i])
 			out.Tally.Add(s, n, states[n.Name], left)
 		}
 	}
 	if s.Spec.Deadline != nil {
 		out.Deadline = s.Spec.Deadline.UTC().Format(time.DateTime)
 	}
-	for _, ref := range s.Spec.Models {
-		out.Models = append(out.Models, rowOf(ref, selected, states, now, stuck))
+	picture := weight(selected)
+	first = rows.put(rowBytes) // of the head
+	for i, ref := range s.Spec.Models {
+		page := rows.put(rowBytes + picture)
+		if i == 0 {
+			first = page
+		}
+		if r := rowOf(ref, selected, states, now, stuck, page == number); page == number {
+			out.Models = append(out.Models, r)
+		}
 	}
-	return out
+	return out, first
 }
 
-// rowOf returns the row of a model.
-func rowOf(ref string, nodes []plan.Node, states map[string][]v1alpha1.ModelState, now time.Time, stuck troubles) row {
+// rowOf returns the row of a model, also with its picture.
+func rowOf(ref string, nodes []*plan.Node, states map[string][]v1alpha1.ModelState, now time.Time, stuck troubles, drawn bool) row {
 	out, counts := row{Ref: ref}, map[v1alpha1.Phase]int{}
-	squares := make([]square, 0, len(nodes))
+	var squares []square
+	at := 0
 	for _, n := range nodes {
-		m := plan.StateOf(states[n.Name], ref)
+		list, reported := states[n.Name]
+		m := plan.StateNear(list, ref, &at)
 		m.Phase = cmp.Or(m.Phase, v1alpha1.PhasePending)
 		counts[m.Phase]++
 		out.Rate = plan.Sum(out.Rate, m.Rate)
-		squares = append(squares, square{n.Name, m.Phase, percent(m.Completed, m.Total)})
-		_, reported := states[n.Name]
+		if drawn {
+			squares = append(squares, square{n.Name, m.Phase, percent(m.Completed, m.Total)})
+		}
 		if why := whyStuck(m, n.Down, reported, now); why != "" {
 			stuck.add(ref, why, n.Name)
 		}

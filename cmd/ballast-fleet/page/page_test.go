@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -29,20 +30,25 @@ func stateOf(name string, list ...v1alpha1.ModelState) v1alpha1.ModelNode {
 	return v1alpha1.ModelNode{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: v1alpha1.ModelNodeStatus{List: list}}
 }
 
-// text returns a page, which must be HTML with balanced elements, as a reader sees it.
+// text returns the first page, which must be HTML with balanced elements, as a reader sees it.
 func text(t *testing.T, c Cluster) (page, seen string) {
 	t.Helper()
-	var b bytes.Buffer
-	if err := write(&b, c, now); err != nil {
-		t.Fatal(err)
-	}
-	page = b.String()
+	page = pageOf(t, c, 1)
 	if _, err := html.Parse(strings.NewReader(page)); err != nil {
 		t.Error(err)
 	}
 	_, body, _ := strings.Cut(page, "<body>")
 	seen = html.UnescapeString(regexp.MustCompile(`<[^>]*>`).ReplaceAllString(body, " "))
 	return page, strings.Join(strings.Fields(seen), " ")
+}
+
+func pageOf(t *testing.T, c Cluster, number int) string {
+	t.Helper()
+	var b strings.Builder
+	if err := write(&b, c, number, now); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
 }
 
 // TestPage shows each state of a model, what is stuck, the traffic and the disks. A node that no set selects is not
@@ -93,7 +99,7 @@ func TestPage(t *testing.T) {
 func TestLargePage(t *testing.T) {
 	c := Large(1000)
 	page, seen := text(t, c)
-	if len(page) > 400<<10 || strings.Contains(page, "<title>node") || !strings.Contains(seen, "Models on 1000 nodes") {
+	if len(page) > 100<<10 || strings.Contains(page, "<title>node") || !strings.Contains(seen, "Models on 1000 nodes") {
 		t.Errorf("%d bytes", len(page))
 	}
 	if !strings.Contains(seen, " more: kubectl get modelnodes") || strings.Count(page, "<tr>") > maxTroubles+10 {
@@ -102,6 +108,47 @@ func TestLargePage(t *testing.T) {
 	again, _ := text(t, c)
 	if again != page {
 		t.Error("two pages of one state differ")
+	}
+}
+
+// TestPages: with many nodes and models, each row is on one page, and no page is large. A page that there is not is the
+// last.
+func TestPages(t *testing.T) {
+	c := Huge()
+	first := pageOf(t, c, 1)
+	m := regexp.MustCompile(`page 1 of (\d+) `).FindStringSubmatch(first)
+	if m == nil || strings.Count(first, `<a href="?page=`) != len(c.Sets)+1 {
+		t.Fatalf("no other pages:\n%.3000s", first)
+	}
+	last, _ := strconv.Atoi(m[1])
+	found, most := map[string]int{}, 0
+	for i := 1; i <= last; i++ {
+		page := pageOf(t, c, i)
+		most = max(most, len(page))
+		for _, row := range regexp.MustCompile(`<div class="model"><code>(.*)</code>`).FindAllStringSubmatch(page, -1) {
+			found[row[1]]++
+		}
+		for _, s := range regexp.MustCompile(`<section class="set" id="set-(.*)">`).FindAllStringSubmatch(page, -1) {
+			if link := fmt.Sprintf(`<a href="?page=%d#set-%s">`, i, s[1]); found[s[1]] == 0 && !strings.Contains(page, link) {
+				t.Errorf("page %d: no link to %s", i, s[1])
+			}
+			found[s[1]]++
+		}
+	}
+	t.Logf("%d pages of up to %d bytes", last, most)
+	if most > 300e3 || last > 30 {
+		t.Errorf("%d pages of up to %d bytes", last, most)
+	}
+	for _, s := range c.Sets {
+		for _, ref := range s.Spec.Models {
+			if found[ref] != 1 || found[s.Name] == 0 {
+				t.Errorf("%s is on %d pages, %s on %d", ref, found[ref], s.Name, found[s.Name])
+			}
+		}
+	}
+	beyond := pageOf(t, c, last+1)
+	if end := pageOf(t, c, last); beyond != end || strings.Contains(end, "next") || !strings.Contains(end, "before") {
+		t.Error("a page after the last")
 	}
 }
 
@@ -122,7 +169,7 @@ func TestHandler(t *testing.T) {
 	}{
 		{"127.0.0.1:8080", "/", true, 200}, {"localhost:8080", "/", true, 200}, {"[::1]:8080", "/", true, 200}, {"localhost", "/", true, 200},
 		{"evil.example:8080", "/", true, 403}, {"localhost.evil.example", "/", true, 403}, {"", "/", true, 403}, {"fleet.example", "/", false, 200},
-		{"localhost", "/x", true, 404},
+		{"localhost", "/x", true, 404}, {"localhost", "/?page=2", true, 200}, {"localhost", "/?page=-1", true, 200}, {"localhost", "/?page=x", true, 200},
 	} {
 		if w := get(Handler(look, tt.local), tt.host, tt.path); w.Code != tt.code {
 			t.Errorf("%+v: %d", tt, w.Code)
@@ -136,10 +183,10 @@ func TestHandler(t *testing.T) {
 	}
 }
 
-func BenchmarkLargePage(b *testing.B) {
-	c := Large(1000)
+func BenchmarkPage(b *testing.B) {
+	c := Huge()
 	for b.Loop() {
-		if err := write(&bytes.Buffer{}, c, now); err != nil {
+		if err := write(&bytes.Buffer{}, c, 1, now); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/ballast-dev/ballast/cmd/ballast-fleet/plan"
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
 )
 
@@ -15,11 +16,12 @@ type square struct {
 }
 
 // A picture has a square for each node, as paths of SVG: one for each look, since a thousand elements make a browser
-// slow. Few nodes have a text each.
+// slow. Squares side by side are one line with gaps, so that a picture is small. Few nodes have a text each.
 type picture struct {
-	Width, Height, Size int
-	// Ground has all squares, Ready, Part and Failed those of a phase: Part is filled from below as far as the model
-	// is there.
+	Width, Height, Size, Gap int
+	Bar                      int // height of the bar of a node where the model failed: not everybody sees its colour
+	// Ground has the lines of all squares, Ready and Failed those of a phase, and Part areas that are filled from below as
+	// far as the model is there.
 	Ground, Ready, Part, Failed string
 	Texts                       []label
 }
@@ -32,37 +34,49 @@ type label struct {
 
 // How squares are drawn: up to large nodes, and up to texts, have larger ones.
 const (
-	large   = 60
-	texts   = 240
-	columns = 100
+	large = 60
+	texts = 240
+	gap   = 2
+	width = 900
 )
 
+// The bytes of a page that a square takes at most, without the name of its node.
+const (
+	squareBytes = 16 // of up to 11,000 nodes
+	textBytes   = 110
+)
+
+// weight returns how many bytes a picture of nodes takes at most.
+func weight(nodes []*plan.Node) int {
+	if len(nodes) > texts {
+		return len(nodes) * squareBytes
+	}
+	sum := 0
+	for _, n := range nodes {
+		sum += squareBytes + textBytes + len(n.Name)
+	}
+	return sum
+}
+
 func draw(squares []square) picture {
-	p := picture{Size: 7}
+	p := picture{Size: 7, Gap: gap}
 	switch n := len(squares); {
 	case n <= large:
 		p.Size = 16
 	case n <= texts:
 		p.Size = 10
 	}
-	pitch := p.Size + 2
-	perRow := min(len(squares), columns*9/pitch)
+	p.Bar = 4 - p.Size%2 // whole points
+	pitch := p.Size + gap
+	perRow := min(len(squares), width/pitch)
 	if perRow > 0 {
 		p.Width, p.Height = perRow*pitch, (len(squares)+perRow-1)/perRow*pitch
 	}
-	var ground, ready, part, failed strings.Builder
+	var part strings.Builder
 	for i, s := range squares {
 		x, y := i%perRow*pitch, i/perRow*pitch
-		box(&ground, x, y, p.Size)
-		switch s.phase {
-		case v1alpha1.PhaseReady:
-			box(&ready, x, y, p.Size)
-		case v1alpha1.PhaseFailed: // a cross: not everybody sees its colour
-			fmt.Fprintf(&failed, "M%d %dl%d %dm0 %dl%d %d", x, y, p.Size, p.Size, -p.Size, -p.Size, p.Size)
-		case v1alpha1.PhaseDownloading:
-			if h := max(1, int(s.done*float64(p.Size)/100)); s.done > 0 {
-				fmt.Fprintf(&part, "M%d %dh%dv%dh%dz", x, y+p.Size-h, p.Size, h, -p.Size)
-			}
+		if h := max(1, int(s.done*float64(p.Size)/100)); s.phase == v1alpha1.PhaseDownloading && s.done > 0 {
+			fmt.Fprintf(&part, "M%d %dh%dv%dh%dz", x, y+p.Size-h, p.Size, h, -p.Size)
 		}
 		if len(squares) <= texts {
 			text := fmt.Sprintf("%s: %s", s.node, s.phase)
@@ -72,11 +86,26 @@ func draw(squares []square) picture {
 			p.Texts = append(p.Texts, label{x, y, text})
 		}
 	}
-	p.Ground, p.Ready, p.Part, p.Failed = ground.String(), ready.String(), part.String(), failed.String()
+	lines := func(of func(square) bool) string { return lines(squares, of, perRow, p.Size) }
+	p.Ground, p.Part = lines(func(square) bool { return true }), part.String()
+	p.Ready = lines(func(s square) bool { return s.phase == v1alpha1.PhaseReady })
+	p.Failed = lines(func(s square) bool { return s.phase == v1alpha1.PhaseFailed })
 	return p
 }
 
-// box adds a square to a path.
-func box(b *strings.Builder, x, y, size int) {
-	fmt.Fprintf(b, "M%d %dh%dv%dh%dz", x, y, size, size, -size)
+// lines returns a path with a line through the middle of each run of squares of a kind.
+func lines(squares []square, of func(square) bool, perRow, size int) string {
+	var b strings.Builder
+	pitch := size + gap
+	for begin := 0; begin < len(squares); begin++ {
+		end := begin
+		for end < len(squares) && end/perRow == begin/perRow && of(squares[end]) {
+			end++
+		}
+		if n := end - begin; n > 0 {
+			fmt.Fprintf(&b, "M%d %gh%d", begin%perRow*pitch, float64(begin/perRow*pitch)+float64(size)/2, n*pitch-gap)
+			begin = end - 1
+		}
+	}
+	return b.String()
 }

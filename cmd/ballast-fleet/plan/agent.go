@@ -112,10 +112,19 @@ func Selects(s *v1alpha1.ModelSet, node map[string]string) bool {
 
 // StateOf returns the state of a model, of sorted ones. A model without one has no phase.
 func StateOf(states []v1alpha1.ModelState, ref string) v1alpha1.ModelState {
+	return StateNear(states, ref, new(int))
+}
+
+// StateNear is StateOf where at is perhaps the index of the model, which it sets: most nodes have the same models.
+func StateNear(states []v1alpha1.ModelState, ref string, at *int) v1alpha1.ModelState {
+	if i := *at; i < len(states) && states[i].Ref == ref {
+		return states[i]
+	}
 	i, ok := slices.BinarySearchFunc(states, ref, func(m v1alpha1.ModelState, ref string) int { return strings.Compare(m.Ref, ref) })
 	if !ok {
 		return v1alpha1.ModelState{}
 	}
+	*at = i
 	return states[i]
 }
 

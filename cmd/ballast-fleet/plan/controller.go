@@ -40,6 +40,7 @@ type amount struct {
 	share float64 // the sum of the shares that nodes have
 	size  int64   // the sum of the sizes that nodes know
 	known int64   // how many nodes know it
+	at    int     // the index that the model has among the states of the last node
 }
 
 func (a *amount) add(m v1alpha1.ModelState) {
@@ -128,7 +129,7 @@ func (t *Tally) Add(s *v1alpha1.ModelSet, n Node, states []v1alpha1.ModelState, 
 	var missing, rate int64
 	complete, failed, trouble := true, false, ""
 	for i, ref := range s.Spec.Models {
-		m := StateOf(states, ref)
+		m := StateNear(states, ref, &t.models[i].at)
 		m.Completed = min(m.Completed, m.Total) // the schema does not compare them
 		t.models[i].add(m)
 		if m.Phase == v1alpha1.PhaseReady {

@@ -33,8 +33,8 @@ func node() *metav1.PartialObjectMetadata {
 	return n
 }
 
-// cacheOptions are the watches of the controller, and of the pods of the DaemonSet in a namespace. Objects are slim, and
-// are read without copies: who reads them changes nothing in them.
+// cacheOptions are the watches of the controller, and of the pods of the DaemonSet in a namespace. Objects are slim,
+// and read without copies, so nothing in them may be changed.
 func (c *controller) cacheOptions(namespace string) cache.Options {
 	by := map[client.Object]cache.ByObject{&v1alpha1.ModelSet{}: {}, &v1alpha1.ModelNode{}: {}, node(): {}}
 	if c.pods != nil {
@@ -106,7 +106,8 @@ func (t *texts) once(s string) string {
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// changed keeps the table, and has the sets counted that a change of an object is one for, each at most every countEvery.
+// changed keeps the table, and has the sets counted that the change of an object concerns, each at most every
+// countEvery.
 func (c *controller) changed() handler.EventHandler {
 	add := func(ctx context.Context, q queue, was, is client.Object) {
 		c.table.set(was, is)

@@ -45,8 +45,8 @@ const (
 	answerWithin = 30 * time.Second
 )
 
-// An Agent has the daemon of its node do what the cluster wishes, and is a prometheus.Collector. The exported fields are
-// set before Run.
+// An Agent has the daemon of its node do what the cluster wishes, and is a prometheus.Collector. The exported fields
+// are set before Run.
 type Agent struct {
 	Node      string // its name; empty: only the daemon is watched
 	Marks     Marks

@@ -145,7 +145,7 @@ type bytesFrom struct {
 	Wrong int64
 }
 
-// Limits of a page: the rows take pageBytes at most, or are one row, and rowBytes is what a row takes besides its picture.
+// Limits of a page: its rows take pageBytes at most, or are one row. A row takes rowBytes besides its picture.
 const (
 	pageBytes   = 240 << 10 // 240 KiB
 	rowBytes    = 700

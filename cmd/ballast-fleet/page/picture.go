@@ -20,8 +20,8 @@ type square struct {
 type picture struct {
 	Width, Height, Size, Gap int
 	Bar                      int // height of the bar of a node where the model failed: not everybody sees its colour
-	// Ground has the lines of all squares, Ready and Failed those of a phase, and Part areas that are filled from below as
-	// far as the model is there.
+	// Ground has the lines of all squares, Ready and Failed those of a phase, and Part areas that are filled from below
+	// as far as the model is there.
 	Ground, Ready, Part, Failed string
 	Texts                       []label
 }

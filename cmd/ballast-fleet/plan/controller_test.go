@@ -296,3 +296,25 @@ func TestStatusAfter(t *testing.T) {
 		t.Errorf("one of three nodes: %v", after)
 	}
 }
+
+// TestRollout counts how often a status is written, and so how many events each agent gets, while 5,000 nodes get a
+// model one after the other and the controller counts each second.
+func TestRollout(t *testing.T) {
+	s := set("s", v1alpha1.ModelSetSpec{Models: []string{"r/a:1"}})
+	s.Generation = 1
+	for takes, most := range map[time.Duration]int{time.Second: 3, 90 * time.Second: 11, time.Hour: 62, 24 * time.Hour: 24*60 + 2} {
+		s.Status = v1alpha1.ModelSetStatus{}
+		writes, last := 0, -time.Hour
+		for now := time.Duration(0); now <= takes+statusEvery; now += time.Second {
+			tally := Tally{Desired: 5000, Ready: int32(5000 * min(1, now.Seconds()/takes.Seconds()))}
+			is := v1alpha1.ModelSetStatus{ObservedGeneration: 1, Desired: tally.Desired, Ready: tally.Ready, Progress: 100 * tally.Ready / 5000, Conditions: Conditions(&s, tally)}
+			if after, changed := StatusAfter(s.Status, is); changed && now-last >= after {
+				s.Status, last = is, now
+				writes++
+			}
+		}
+		if writes > most || s.Status.Ready != 5000 {
+			t.Errorf("in %v: %d writes, want at most %d; %d nodes are ready at the end", takes, writes, most, s.Status.Ready)
+		}
+	}
+}

@@ -31,10 +31,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
 
-// The cluster of BenchmarkController.
-const (
-	manyNodes, manySets, setModels = 5000, 10, 5
-)
+// The clusters of the tests have manySets sets of all nodes.
+const manyNodes, manySets, setModels = 5000, 10, 5
 
 func modelRef(set, i int) string { return fmt.Sprintf("ghcr.io/team/model-%02d-%02d:v1", set, i) }
 
@@ -78,6 +76,8 @@ func modelNode(i int, lacking ...int) *v1alpha1.ModelNode {
 
 // An api answers as an API server: watches of generated objects, and writes of statuses.
 type api struct {
+	nodes int
+
 	mu      sync.Mutex // guards what follows
 	version int
 	sets    map[string]*v1alpha1.ModelSet
@@ -85,8 +85,8 @@ type api struct {
 	writes  int                 // of sets
 }
 
-func newAPI() *api {
-	a := &api{version: 2, sets: map[string]*v1alpha1.ModelSet{}, watches: map[string]chan any{}}
+func newAPI(nodes int) *api {
+	a := &api{nodes: nodes, version: 2, sets: map[string]*v1alpha1.ModelSet{}, watches: map[string]chan any{}}
 	for s := range manySets {
 		set := &v1alpha1.ModelSet{
 			TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "ModelSet"},
@@ -111,7 +111,7 @@ var kinds = map[string][2]string{
 
 // objects calls emit with the objects of a resource.
 func (a *api) objects(resource string, emit func(any)) {
-	for i := range manyNodes {
+	for i := range a.nodes {
 		switch resource {
 		case "modelnodes":
 			emit(modelNode(i))
@@ -146,7 +146,9 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Query().Get("watch") != "" && a.watches[resource] != nil:
 		out := json.NewEncoder(w)
 		send := func(kind string, o any) { _ = out.Encode(map[string]any{"type": kind, "object": o}) }
-		a.objects(resource, func(o any) { send("ADDED", o) })
+		if r.URL.Query().Get("sendInitialEvents") == "true" {
+			a.objects(resource, func(o any) { send("ADDED", o) })
+		}
 		send("BOOKMARK", map[string]any{
 			"apiVersion": kinds[resource][0], "kind": kinds[resource][1],
 			"metadata": map[string]any{"resourceVersion": "1", "annotations": map[string]string{metav1.InitialEventsAnnotationKey: "true"}},
@@ -161,6 +163,15 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 				w.(http.Flusher).Flush()
 			}
 		}
+	case a.watches[resource] != nil: // without WatchList, all objects at once
+		fmt.Fprintf(w, `{"apiVersion": %q, "kind": "%sList", "metadata": {"resourceVersion": "1"}, "items": [`, kinds[resource][0], kinds[resource][1])
+		comma := ""
+		a.objects(resource, func(o any) {
+			p, _ := json.Marshal(o)
+			fmt.Fprintf(w, "%s%s", comma, p)
+			comma = ","
+		})
+		_, _ = io.WriteString(w, "]}")
 	default:
 		http.NotFound(w, r)
 	}
@@ -251,11 +262,43 @@ func await(tb testing.TB, set string, n float64) {
 	tb.Fatalf("%s: no %v ready nodes", set, n)
 }
 
+// TestController counts the nodes again when one changes, and writes a status at once, and then not again at once.
+func TestController(t *testing.T) {
+	a := newAPI(3)
+	s := httptest.NewServer(a)
+	t.Cleanup(s.Close)
+	begin := time.Now()
+	startController(t, s.URL)
+	await(t, "set-0", 3)
+	var first v1alpha1.ModelSetStatus
+	for first.ObservedGeneration == 0 && time.Since(begin) < time.Minute { // the write follows the metric
+		time.Sleep(10 * time.Millisecond)
+		a.mu.Lock()
+		first = a.sets["set-0"].Status
+		a.mu.Unlock()
+	}
+	if ready := meta.FindStatusCondition(first.Conditions, v1alpha1.ReadyCondition); first.Ready != 3 || ready == nil || ready.Reason != "Complete" {
+		t.Errorf("%+v", first)
+	}
+	for i, lacking := range []int{0, 1, 0} {
+		is := modelNode(2, lacking)
+		is.ResourceVersion = fmt.Sprint(100 + i)
+		a.watches["modelnodes"] <- is
+		await(t, "set-0", float64(2+lacking))
+		await(t, "set-1", float64(3-lacking))
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if most := manySets + 2*int(time.Since(begin)/(10*time.Second)); a.writes > most { // of the two that change
+		t.Errorf("%d writes of statuses, want at most %d", a.writes, most)
+	}
+}
+
 // BenchmarkController measures a controller with many nodes and models, all of which are ready: its memory, and its
 // processor time at its start, in half a minute without a change, and for a change of one node. The API server is in
 // the same process.
 func BenchmarkController(b *testing.B) {
-	a := newAPI()
+	a := newAPI(manyNodes)
 	s := httptest.NewServer(a)
 	b.Cleanup(s.Close)
 	begin := processor(b)

@@ -150,7 +150,8 @@ func counts(was, is client.Object) bool {
 }
 
 // concerns reports whether a set is counted again because of a change of an object, which was or is nil if there was or
-// is none. The change of a state is one for the sets with the models that have changed.
+// is none: the change of a state is one for the sets with the models that have changed, and that of a node for those of
+// which it is now a node, or no longer.
 func concerns(s *v1alpha1.ModelSet, was, is client.Object) bool {
 	switch cmp.Or(is, was).(type) {
 	case *v1alpha1.ModelNode:
@@ -158,7 +159,7 @@ func concerns(s *v1alpha1.ModelSet, was, is client.Object) bool {
 		is, _ := is.(*v1alpha1.ModelNode)
 		return plan.Differ(s, list(was), list(is))
 	case *metav1.PartialObjectMetadata:
-		return was != nil && plan.Selects(s, was.GetLabels()) || is != nil && plan.Selects(s, is.GetLabels())
+		return (was != nil && plan.Selects(s, was.GetLabels())) != (is != nil && plan.Selects(s, is.GetLabels()))
 	}
 	return true
 }

@@ -12,6 +12,7 @@ import (
 	core "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
 func pod(name, node string, ready core.ConditionStatus) *core.Pod {
@@ -94,7 +95,8 @@ func TestConcerns(t *testing.T) {
 		"the disk":         {stateOf("n", "Ready"), moved, "false false false"},
 		"no state":         {stateOf("n", "Ready"), nil, "true true false"},
 		"a new node":       {nil, labelled("n", "b"), "true false true"},
-		"a label":          {labelled("n", "b"), labelled("n", "a"), "true true true"},
+		"a label":          {labelled("n", "b"), labelled("n", "a"), "false true false"},
+		"a node that goes": {labelled("n", "b"), nil, "true false true"},
 		"an equal label":   {labelled("n", "a"), labelled("n", "a"), "none"},
 		"a pod":            {pod("p", "n", "False"), pod("p", "n", "True"), "true true true"},
 		"a pod, as before": {pod("p", "n", "True"), pod("p", "n", "True"), "none"},
@@ -106,6 +108,14 @@ func TestConcerns(t *testing.T) {
 		if got != tt.want {
 			t.Errorf("%s: got %s, want %s", name, got, tt.want)
 		}
+	}
+}
+
+// TestStandby: a replica that is not the leader counts nothing, and looks again whether it is.
+func TestStandby(t *testing.T) {
+	c := &controller{elected: make(chan struct{})} // without a client
+	if r, err := c.Reconcile(t.Context(), reconcile.Request{}); err != nil || r.RequeueAfter != countEvery {
+		t.Errorf("%+v, %v", r, err)
 	}
 }
 

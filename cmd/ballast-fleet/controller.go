@@ -52,8 +52,35 @@ func (c *controller) setup(mgr ctrl.Manager) error {
 
 // setNodes counts the nodes of each set. A set that is gone has no value.
 var setNodes = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-	Name: "ballast_fleet_set_nodes", Help: "Nodes of a ModelSet: selected, with all its models, where one cannot be downloaded, without them and down, or not ready by its deadline.",
+	Name: "ballast_fleet_set_nodes", Help: "Nodes of a ModelSet: selected, with all its models, where one cannot be downloaded, without them and down, or, when 80 % of the time has passed, not ready by its deadline.",
 }, []string{"set", "state"})
+
+var allNodes = prometheus.NewDesc("ballast_fleet_nodes", "Nodes with a pod of the DaemonSet, and those of them where it is ready.", []string{"state"}, nil)
+
+// Describe describes the metrics of the controller.
+func (c *controller) Describe(all chan<- *prometheus.Desc) {
+	setNodes.Describe(all)
+	all <- allNodes
+}
+
+// Collect counts nodes. Only the leader does.
+func (c *controller) Collect(all chan<- prometheus.Metric) {
+	setNodes.Collect(all)
+	select {
+	case <-c.elected:
+	default:
+		return
+	}
+	var desired, ready float64
+	c.table.each(c.pods != nil, func(n plan.Node, _ *v1alpha1.ModelNode) {
+		desired++
+		if !n.Down {
+			ready++
+		}
+	})
+	all <- prometheus.MustNewConstMetric(allNodes, prometheus.GaugeValue, desired, "desired")
+	all <- prometheus.MustNewConstMetric(allNodes, prometheus.GaugeValue, ready, "ready")
+}
 
 // Reconcile counts the nodes of a set.
 func (c *controller) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
@@ -71,10 +98,10 @@ func (c *controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	t := c.tally(&set)
-	for state, n := range map[string]int32{"desired": t.Desired, "ready": t.Ready, "failed": t.Failed, "down": t.Down, "late": t.Late} {
+	now := time.Now()
+	for state, n := range map[string]int32{"desired": t.Desired, "ready": t.Ready, "failed": t.Failed, "down": t.Down, "late": plan.Alarm(&set, t, now)} {
 		setNodes.WithLabelValues(set.Name, state).Set(float64(n))
 	}
-	now := time.Now()
 	warning := plan.Warning(&set, t, now)
 	is := set.DeepCopy()
 	is.Status.Changed, is.Status.ObservedGeneration = plan.Changed(&set, now), set.Generation

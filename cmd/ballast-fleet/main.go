@@ -169,7 +169,7 @@ func (a *app) controllerCommand() *cobra.Command {
 			if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
 				return err
 			}
-			if err := errors.Join(c.setup(mgr), serveMetrics(mgr, metrics, setNodes)); err != nil {
+			if err := errors.Join(c.setup(mgr), serveMetrics(mgr, metrics, c)); err != nil {
 				return err
 			}
 			if podEvents {

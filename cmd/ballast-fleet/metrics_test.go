@@ -9,6 +9,8 @@ import (
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/agent"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	core "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 )
 
 // TestMetrics: there is an agent on each node, so it has few series, and a controller has few for each set. Their names
@@ -16,12 +18,24 @@ import (
 func TestMetrics(t *testing.T) {
 	setNodes.WithLabelValues("of-a-test", "ready").Set(1)
 	defer setNodes.DeletePartialMatch(prometheus.Labels{"set": "of-a-test"})
+	elected := make(chan struct{})
+	close(elected)
+	c := &controller{elected: elected, pods: labels.Everything()}
+	for name, ready := range map[string]core.ConditionStatus{"n1": core.ConditionTrue, "n2": core.ConditionFalse} {
+		n := node()
+		n.Name = name
+		c.table.set(nil, n)
+		p := &core.Pod{Spec: core.PodSpec{NodeName: name}, Status: core.PodStatus{Conditions: []core.PodCondition{{Type: core.PodReady, Status: ready}}}}
+		p.Name = "pod-" + name
+		c.table.set(nil, p)
+	}
 	for what, tt := range map[string]struct {
 		metrics prometheus.Collector
-		want    string
+		want    []string
 	}{
-		"agent":      {&agent.Agent{}, `ballast_fleet_models{phase="Ready"} 0`},
-		"controller": {setNodes, `ballast_fleet_set_nodes{set="of-a-test",state="ready"} 1`},
+		"agent":              {&agent.Agent{}, []string{`ballast_fleet_models{phase="Ready"} 0`}},
+		"controller":         {c, []string{`ballast_fleet_set_nodes{set="of-a-test",state="ready"} 1`, `ballast_fleet_nodes{state="desired"} 2`, `ballast_fleet_nodes{state="ready"} 1`}},
+		"another controller": {&controller{elected: make(chan struct{})}, nil},
 	} {
 		h, err := metricsHandler(tt.metrics)
 		if err != nil {
@@ -30,8 +44,13 @@ func TestMetrics(t *testing.T) {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 		text := w.Body.String()
-		if n := len(regexp.MustCompile(`(?m)^[^#\n]`).FindAllString(text, -1)); n > 10 || !strings.Contains(text, tt.want+"\n") {
+		if n := len(regexp.MustCompile(`(?m)^[^#\n]`).FindAllString(text, -1)); n > 10 || tt.want == nil && strings.Contains(text, "ballast_fleet_nodes{") {
 			t.Errorf("%s: %d series:\n%s", what, n, text)
+		}
+		for _, want := range tt.want {
+			if !strings.Contains(text, want+"\n") {
+				t.Errorf("%s has no %s:\n%s", what, want, text)
+			}
 		}
 		problems, err := promlint.New(strings.NewReader(text)).Lint()
 		if err != nil || len(problems) > 0 {

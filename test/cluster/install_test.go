@@ -380,6 +380,7 @@ func (c *site) page(t *testing.T) {
 		}
 		return err
 	})
+	c.types(t, node.OfAlerts(t, "kubectl")...)
 }
 
 // withoutSets types how ModelSets are turned off, which deletes none, and turns them on again.

@@ -85,3 +85,18 @@ func TestStatus(t *testing.T) {
 		t.Errorf("the prefetched model is not pinned:\n%s", out)
 	}
 }
+
+// TestCommandsOfAlerts runs what alerts say.
+func TestCommandsOfAlerts(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	mustPull(t, n, "ballast", push(t, n, converttest.ModelPackRaw(converttest.Files(weights(63, 1<<20)))))
+	for _, command := range node.OfAlerts(t, "ballast") {
+		args := strings.Fields(command)[1:]
+		if args[0] == "top" { // does not end
+			args = append(args, "--help")
+		}
+		if out := n.Ballast(args...); out.Err != nil {
+			t.Errorf("%s: %v\n%s", command, out.Err, out.Output())
+		}
+	}
+}

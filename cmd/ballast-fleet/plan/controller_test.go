@@ -215,6 +215,9 @@ func TestWarning(t *testing.T) {
 	if w := Warning(&s, late, begin.Add(time.Hour)); w != "" {
 		t.Errorf("without a deadline: %q", w)
 	}
+	if n := Alarm(&s, late, begin.Add(time.Hour)); n != 0 {
+		t.Errorf("without a deadline, %d nodes are late", n)
+	}
 	s.Spec.Deadline = at(100 * time.Minute)
 	if w := Warning(&s, late, begin.Add(79*time.Minute)); w != "" {
 		t.Errorf("too early: %q", w)
@@ -223,6 +226,11 @@ func TestWarning(t *testing.T) {
 		t.Errorf("again in %v", again)
 	}
 	eighty := begin.Add(80 * time.Minute)
+	for at, want := range map[time.Time]int32{begin.Add(79 * time.Minute): 0, eighty: 2} {
+		if got := Alarm(&s, late, at); got != want {
+			t.Errorf("at %v: %d nodes are late, want %d", at, got, want)
+		}
+	}
 	if again := Again(&s, late, eighty); again != 20*time.Minute {
 		t.Errorf("again in %v", again)
 	}

@@ -23,7 +23,7 @@ import (
 var recorded = map[string]string{
 	"ballastd.prom":   `job="ballast-system/ballast", instance="n1"`,
 	"controller.prom": `job="ballast-system/ballast-fleet", instance="c1"`,
-	"agent.prom":      `job="ballast-system/ballast", instance="n1:9758"`,
+	"agent.prom":      `job="ballast-system/ballast-agent", instance="n1:9758"`,
 }
 
 var sample = regexp.MustCompile(`^(\w+)(?:\{(.*)\})? (\S+)$`)
@@ -111,26 +111,36 @@ func TestAlerts(t *testing.T) {
 	names["up"] = true
 	var well strings.Builder
 	for line := range strings.Lines(load) {
-		if !strings.Contains(line, "ballast_fleet_set_nodes{") { // nodes of the recorded sets fail
+		if !strings.Contains(line, "ballast_fleet_set_nodes{") && !strings.Contains(line, "ballast_fleet_nodes{") { // nodes of the recorded sets fail
 			well.WriteString(line)
 		}
 	}
 	for _, s := range []string{"desired", "ready"} {
 		fmt.Fprintf(&well, "  ballast_fleet_set_nodes{set=%q, state=%q} 3x60\n", "chat", s)
 	}
-	well.WriteString("  ballast_fleet_set_nodes{set=\"chat\", state=\"failed\"} 0x60\n  up{job=\"ballast-system/ballast\", instance=\"n1\"} 1x60\n")
+	well.WriteString("  ballast_fleet_set_nodes{set=\"chat\", state=\"failed\"} 0x60\n  ballast_pull_duration_seconds_count{instance=\"n1\", result=\"notfound\", by=\"prefetch\"} 0+1x60\n")
+	for _, state := range []string{"desired", "ready"} {
+		fmt.Fprintf(&well, "  ballast_fleet_nodes{state=%q} 100x60\n", state)
+	}
+	for _, job := range []string{"ballast", "ballast-agent", "ballast-fleet"} {
+		fmt.Fprintf(&well, "  up{job=\"ballast-system/%s\", instance=\"n1\"} 1x60\n", job)
+	}
 	healthy := promqltest.LoadedStorage(t, well.String())
 	cases := map[string]string{ // series of two hours: they are well for one
-		"BallastDown":         `up{job="ballast-system/ballast", instance="n1"} 1x60 0x60`,
-		"BallastFacadeDown":   `ballast_facade_up{instance="n1"} 1x60 0x60`,
-		"BallastDamagedFiles": `ballast_damaged_objects_total{instance="n1"} 0x60 1x60`,
-		"BallastReadsFail":    `ballast_lazy_failed_reads_total{instance="n1"} 0x60 1+1x60`,
-		"BallastReadsWait":    `ballast_lazy_waiting_reads{instance="n1"} 0x60 3x60`,
-		"BallastPullsFail":    `ballast_pull_duration_seconds_count{instance="n1", result="unavailable"} 0x60 1+1x60`,
-		"BallastDiskFull":     "ballast_store_bytes{instance=\"n1\", kind=\"free\"} 50x60 1x60\n  ballast_store_bytes{instance=\"n1\", kind=\"capacity\"} 100x120",
-		"BallastMirrorLies":   `ballast_mirror_wrong_total{instance="n1", mirror="http://m"} 0x60 1x60`,
-		"ModelSetFailed":      `ballast_fleet_set_nodes{set="chat", state="failed"} 0x60 2x60`,
-		"ModelSetLate":        `ballast_fleet_set_nodes{set="chat", state="late"} 0x60 2x60`,
+		"BallastDown":           `up{job="ballast-system/ballast", instance="n1"} 1x60 0x60`,
+		"BallastFacadeDown":     `ballast_facade_up{instance="n1"} 1x60 0x60`,
+		"BallastDamagedFiles":   `ballast_damaged_objects_total{instance="n1"} 0x60 1x60`,
+		"BallastReadsFail":      `ballast_lazy_failed_reads_total{instance="n1"} 0x60 1+1x60`,
+		"BallastReadsWait":      `ballast_lazy_waiting_reads{instance="n1"} 0x60 3x60`,
+		"BallastPullsFail":      `ballast_pull_duration_seconds_count{instance="n1", result="unavailable", by="containerd"} 0x60 1+1x60`,
+		"BallastDiskFull":       "ballast_store_bytes{instance=\"n1\", kind=\"free\"} 50x60 1x60\n  ballast_store_bytes{instance=\"n1\", kind=\"capacity\"} 100x120",
+		"BallastMirrorLies":     `ballast_mirror_wrong_total{instance="n1", mirror="http://m"} 0x60 1x60`,
+		"BallastNodesDown":      "ballast_fleet_nodes{state=\"ready\"} 95x60 94x60\n  ballast_fleet_nodes{state=\"desired\"} 100x120",
+		"BallastNodeNotReady":   "ballast_fleet_nodes{state=\"ready\"} 100x60 99x90\n  ballast_fleet_nodes{state=\"desired\"} 100x150",
+		"BallastAgentsSilent":   "up{job=\"ballast-system/ballast-agent\", instance=\"n1:9758\"} 1x60 0x60\n  up{job=\"ballast-system/ballast-agent\", instance=\"n2:9758\"} 1x120",
+		"BallastControllerDown": "up{job=\"ballast-system/ballast-agent\", instance=\"n1:9758\"} 1x120\n  up{job=\"ballast-system/ballast-fleet\", instance=\"c1\"} 1x60 0x60",
+		"ModelSetFailed":        `ballast_fleet_set_nodes{set="chat", state="failed"} 0x60 2x60`,
+		"ModelSetLate":          `ballast_fleet_set_nodes{set="chat", state="late"} 0x60 2x60`,
 	}
 	all := rules(t)
 	if len(all) != len(cases) {

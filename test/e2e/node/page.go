@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -34,6 +35,26 @@ func Typed(t TB, page, heading string) []string {
 		all = append(all, strings.TrimSpace(command))
 	}
 	return all
+}
+
+// OfAlerts returns the commands of a program in the descriptions of alerts, where they have quotation marks, each once.
+func OfAlerts(t TB, program string) []string {
+	t.Helper()
+	const rules = "contrib/monitoring/rules.yaml"
+	var all []string
+	for _, l := range Lines(read(t, rules)) {
+		if strings.HasPrefix(strings.TrimSpace(l), "#") {
+			continue
+		}
+		for _, m := range regexp.MustCompile(`"(`+program+` [^"]+)"`).FindAllStringSubmatch(l, -1) {
+			all = append(all, m[1])
+		}
+	}
+	if len(all) == 0 {
+		t.Fatalf("%s has no commands of %s", rules, program)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 func fence(language string) *regexp.Regexp {

@@ -28,6 +28,9 @@ type Flow struct {
 
 	registries, mirrors atomic.Int64 // bytes, of the whole work
 
+	served chan struct{} // closed by close
+	close  func()
+
 	began time.Time
 	mu    sync.Mutex // guards spent; the last lock
 	spent [stages]clock
@@ -54,8 +57,19 @@ type clock struct{ n, sum time.Duration }
 
 // NewFlow returns a Flow.
 func (s *Scheduler) NewFlow(c Class) *Flow {
-	return &Flow{s: s, class: c, slots: map[*Slot]bool{}, limits: []*Limiter{s.limit}, began: time.Now()}
+	served := make(chan struct{})
+	return &Flow{
+		s: s, class: c, slots: map[*Slot]bool{}, limits: []*Limiter{s.limit}, began: time.Now(),
+		served: served, close: sync.OnceFunc(func() { close(served) }),
+	}
 }
+
+// Served returns a channel that is closed by Serve, and by Fetch.All for its whole work: when the last chunk has a
+// buffer, or because the server does not support ranges.
+func (f *Flow) Served() <-chan struct{} { return f.whole().served }
+
+// Serve records that the whole work asks for no further buffers, or for one at a time.
+func (f *Flow) Serve() { f.whole().close() }
 
 // Limit limits the rate of the work while it is Background, beside Scheduler.SetRate. It must be called before the
 // Flow is used; nil is no limit.

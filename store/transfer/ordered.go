@@ -29,7 +29,11 @@ func (p *Pool) Ordered(ctx context.Context, f *Flow, payer func() string, n int,
 			g.Go(func() error { return err })
 			break
 		}
-		g.Go(o.work(group, o.take(), sl))
+		i := o.take()
+		if i == n-1 {
+			f.Serve()
+		}
+		g.Go(o.work(group, i, sl))
 	}
 	return cmp.Or(g.Wait(), context.Cause(ctx))
 }

@@ -17,6 +17,7 @@ func (f *Fetch) All(ctx context.Context, n int, fill, use func(int, *Slot) error
 		return err
 	}
 	anew()
+	f.Flow.Serve()
 	f.whole = &whole{ctx: ctx, received: f.Received}
 	f.Received = new(atomic.Int64) // bytes that are fetched twice count once
 	defer f.whole.close()

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"github.com/opencontainers/go-digest"
 )
@@ -55,4 +56,66 @@ func TestRevokedDuringRequest(t *testing.T) {
 		}
 		w.close()
 	}
+}
+
+// TestServed: a work is served when its last chunk has a buffer, not when that is full, or when a server without ranges
+// sends one chunk after the other.
+func TestServed(t *testing.T) { synctest.Test(t, testServed) }
+
+func testServed(t *testing.T) {
+	const chunks = 20 // there are 16 buffers
+	s := schedule()
+	start := func(fill func(int, *Slot) error) (served func() bool, end func()) {
+		flow, from, done := s.NewFlow(Soon), Sources{}, make(chan error)
+		from.Set("a", []Source{{Name: "a/x"}})
+		f := Fetch{Scheduler: s, From: &from, Flow: flow, Received: new(atomic.Int64)}
+		go func() { done <- f.All(t.Context(), chunks, fill, nil, func() {}) }()
+		served = func() bool {
+			synctest.Wait()
+			select {
+			case <-flow.Served():
+				return true
+			default:
+				return false
+			}
+		}
+		return served, func() {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+
+	release := make(chan struct{})
+	served, end := start(func(int, *Slot) error { <-release; return nil })
+	for i := range chunks - 16 {
+		if served() {
+			t.Errorf("served after %d chunks", i)
+		}
+		release <- struct{}{}
+	}
+	if !served() {
+		t.Error("not served although the last chunk has a buffer")
+	}
+	close(release)
+	end()
+
+	release = make(chan struct{})
+	var asked atomic.Bool
+	served, end = start(func(i int, sl *Slot) error {
+		if i == 0 && !asked.Swap(true) {
+			return ErrNoRanges
+		}
+		select {
+		case <-release:
+			return nil
+		case <-sl.Context.Done():
+			return context.Cause(sl.Context)
+		}
+	})
+	if !served() {
+		t.Error("not served by a server without ranges")
+	}
+	close(release)
+	end()
 }

@@ -20,6 +20,9 @@ type (
 	// Limit is what limits the rate of Work.
 	Limit = hydrate.Limit
 
+	// A Sniffer finds the end of a header in the bytes of a file.
+	Sniffer = hydrate.Sniffer
+
 	// HydrateOptions are the settings of one Hydrate.
 	HydrateOptions = hydrate.Options
 )

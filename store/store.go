@@ -41,6 +41,10 @@ type Options struct {
 	// Evict configures when Run evicts objects.
 	Evict EvictOptions
 
+	// GGUF returns a reader of the header of a GGUF file of a size in bytes, which is fetched before tensors. Nil: only
+	// the first chunk of such a file is.
+	GGUF func(size int64) Sniffer
+
 	// Log is the logger; nil discards.
 	Log *slog.Logger
 }
@@ -136,7 +140,7 @@ func Open(dir string, o Options) (*Store, error) {
 		}),
 	}
 	s.files = &chunkfile.Set{Scheduler: s.scheduler, Finder: host{s}, Log: o.Log}
-	s.engine = &hydrate.Engine{Scheduler: s.scheduler, Files: s.files, Root: root, Objects: host{s}, Linger: o.Linger, Log: o.Log}
+	s.engine = &hydrate.Engine{Scheduler: s.scheduler, Files: s.files, Root: root, Objects: host{s}, Linger: o.Linger, GGUF: o.GGUF, Log: o.Log}
 	s.engine.Begin()
 	if err := s.open(); err != nil {
 		return nil, errors.Join(fmt.Errorf("store %s: %w", dir, err), s.Close())

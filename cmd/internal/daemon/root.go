@@ -12,6 +12,7 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
 	"github.com/ballast-dev/ballast/cmd/internal/host/dirs"
 	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/gguf"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 )
@@ -60,7 +61,8 @@ func storeOptions(c *config.Config, log *slog.Logger) store.Options {
 			Low:      int(c.GC.Low),
 			Quota:    int64(c.GC.Quota),
 		},
-		Log: log,
+		GGUF: func(size int64) store.Sniffer { return gguf.NewSniffer(gguf.Options{Size: size}) },
+		Log:  log,
 	}
 }
 

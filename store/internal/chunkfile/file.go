@@ -268,6 +268,22 @@ func (f *File) Await(ctx context.Context, off int64, n int) (_ *os.File, done fu
 	}, nil
 }
 
+// Peek reads bytes of the file that are present. It returns errdefs.ErrUnavailable if one of them is not.
+func (f *File) Peek(p []byte, off int64) error {
+	st, err := f.open()
+	if err != nil {
+		return err
+	}
+	defer f.done(st)
+	for g := f.Layout.Find(off); g <= f.Layout.Find(off+int64(len(p))-1); g++ {
+		if err := f.checkPresent(st, g, false); err != nil {
+			return err
+		}
+	}
+	_, err = st.data.ReadAt(p, off)
+	return err
+}
+
 // ensure makes group g present for a reader. The work continues when ctx ends: the next reader needs
 // it, or the same one, which repeats an interrupted read.
 func (f *File) ensure(ctx context.Context, st *stage, g int) error {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/internal/chunkfile"
@@ -52,14 +53,16 @@ type blobFetch struct {
 }
 
 // fetchTarget waits for the fetch of t, which is target i or its archive, starting it if needed. A hydration that
-// joins adds its sources. When ctx ends, the fetch ends too, unless others wait.
-func (e *Engine) fetchTarget(ctx context.Context, h *hydration, i int, t *Target) error {
+// joins adds its sources. When ctx ends, the fetch ends too, unless others wait. It calls next once it is underWay.
+func (e *Engine) fetchTarget(ctx context.Context, h *hydration, i int, t *Target, next func()) error {
 	for {
 		b, mine, err := e.join(ctx, h, i, t)
 		if err != nil {
 			return err
 		}
 		h.fetching(i, b)
+		b.underWay(ctx)
+		next()
 		select {
 		case <-b.done:
 			err = b.err
@@ -105,6 +108,32 @@ func (e *Engine) join(ctx context.Context, h *hydration, i int, t *Target) (b *b
 	b.eachSources(func(s *transfer.Sources) { s.Set(h.key(), h.list) })
 	b.waiters++
 	return b, !ok, nil
+}
+
+// hashLook is the interval over which underWay looks at the time spent on hashing.
+const hashLook = 200 * time.Millisecond
+
+// underWay waits until the fetch needs no further buffers: what comes after it can have them, and comes in order. It
+// does not wait for a fetch that hashes nearly all the time, because that leaves processors and the network idle.
+func (b *blobFetch) underWay(ctx context.Context) {
+	tick := time.NewTicker(hashLook)
+	defer tick.Stop()
+	for before := b.flow.Spent(); ; {
+		select {
+		case <-b.flow.Served():
+			return
+		case <-b.done:
+			return
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		now := b.flow.Spent()
+		if now[transfer.InOrder]-before[transfer.InOrder] > hashLook*3/4 {
+			return
+		}
+		before = now
+	}
 }
 
 // await gives the fetch the priority of awaited work.
@@ -300,6 +329,7 @@ func (b *blobFetch) small(ctx context.Context) error {
 	}
 	from := b.transfer(b.files[0].Layout.From)
 	err := b.e.Scheduler.Buffers.With(ctx, b.flow, b.sources.FirstKey, func(sl *transfer.Slot) error {
+		b.flow.Serve()
 		raw := sl.Buf[:end-at]
 		_, err := from.Range(ctx, sl, raw, at, func() error {
 			b.bytes.Store(0) // the files count what is present

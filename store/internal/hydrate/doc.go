@@ -12,9 +12,13 @@
 // a reader waits for it. Awaited work continues for Engine.Linger after its last caller has gone, or
 // until Engine.Abandon.
 //
-// Without a recorded order, targets are fetched smallest first. With one (wish), the small targets and the groups of
-// large files that it has come first, in that order across files, and readers follow it (chunkfile.Sequence); the rest
-// comes afterwards. Targets that readers wait for come before all of it. What the order has wrong costs time only.
+// Without a recorded order, targets are fetched in the order that loaders have:
+//
+//	small files, smallest first → the heads of large files → large files by name, each from its begin to its end
+//
+// With one (wish), the small targets and the groups of large files that it has come first, in that order across files,
+// and the rest comes afterwards, as above. Readers follow heads and groups (chunkfile.Sequence). Targets that readers
+// wait for come before all of it. What the order, or a head, has wrong costs time only.
 //
 // A file is assembled by one hydration at a time; they are locked in a fixed order. One that waits for another gives
 // it its priority, and looks for the file again when the other one has assembled it. An archive is unpacked while it

@@ -70,7 +70,11 @@ type Engine struct {
 	Root      *dirs.Root // of the store
 	Objects   Objects
 	Linger    time.Duration // how long work continues without a waiter
-	Log       *slog.Logger
+
+	// GGUF returns a Sniffer of the header of a GGUF file of a size in bytes; nil: such headers are not known.
+	GGUF func(size int64) Sniffer
+
+	Log *slog.Logger
 
 	large    *semaphore.Weighted // the turn to unpack an archive with a large window
 	unpacked atomic.Int64        // bytes of all archives

@@ -16,14 +16,6 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// parallelBlobs is the number of targets of a table that are fetched concurrently. Connections
-// limit the transfers; this only keeps them busy when blobs are small.
-const parallelBlobs = 32
-
-// parallelSmall is the number of additional concurrent targets of at most one chunk. They wait for
-// the disk rather than for the network, and concurrent syncs share the work of the disk.
-const parallelSmall = 96
-
 // parallelSyncs is the number of files that are synced concurrently. Sequential syncs each wait for
 // a write of the file system's journal, which concurrent ones share: 1,216 files in groups of 32
 // take 0.2 of the time on ext4, as little as one syncfs for each group, which would also wait for
@@ -298,8 +290,7 @@ func (e *Engine) PutInline(t *filetable.Table) error {
 	})
 }
 
-// missing returns the missing targets, smallest first, because readers start with headers, configs
-// and tokenizers. It sets where each is staged.
+// missing returns the missing targets in the order that loaders have. It sets where each is staged.
 func (e *Engine) missing(h *hydration, t *filetable.Table, places map[digest.Digest][]staging.Piece) ([]int, error) {
 	members := membersByBlob(t)
 	var missing []int
@@ -320,9 +311,7 @@ func (e *Engine) missing(h *hydration, t *filetable.Table, places map[digest.Dig
 		missing = append(missing, i)
 	}
 	order := fragmentOrder(t)
-	slices.SortStableFunc(missing, func(a, b int) int {
-		return cmp.Compare(h.targets[a].rank(order), h.targets[b].rank(order))
-	})
+	slices.SortStableFunc(missing, func(a, b int) int { return h.targets[a].compare(&h.targets[b], order) })
 	return missing, nil
 }
 
@@ -373,86 +362,6 @@ func (t *Target) unpacked() int64 {
 		return 0
 	}
 	return t.Blob.Size
-}
-
-// fetchTargets fetches targets, what the wish has before the rest, and concurrently hashes the files assembled from
-// them. It stops at the first error.
-func (e *Engine) fetchTargets(ctx context.Context, h *hydration, missing []int, wish wish, assemblies []*assembly) error {
-	fragments := map[digest.Digest]chan struct{}{} // closed when verified
-	for _, i := range missing {
-		if b := h.targets[i].Blob; b.Archive == filetable.ArchiveFragments {
-			fragments[b.Digest] = make(chan struct{})
-		}
-	}
-	all, ctx := errgroup.WithContext(ctx)
-	for _, a := range assemblies {
-		all.Go(func() error {
-			err := a.complete(ctx, e, func(ctx context.Context, d digest.Digest) error {
-				select {
-				case <-fragments[d]:
-					return nil
-				case <-ctx.Done():
-					return ctx.Err()
-				}
-			})
-			if err == nil && !a.copied { // others may wait for it
-				err = a.publish(ctx, e, &h.from)
-				e.release(h, a)
-			}
-			return err
-		})
-	}
-	var ordered chan struct{} // closed when the parts are present; nil: they are
-	if len(wish.parts) > 0 {
-		done := make(chan struct{})
-		ordered = done
-		all.Go(func() error {
-			defer close(done)
-			e.inOrder(ctx, h, wish.parts)
-			return nil
-		})
-	}
-	small, large := make(chan struct{}, parallelSmall), make(chan struct{}, parallelBlobs)
-	wanted := make(chan struct{}, parallelBlobs)
-	urgent := 0 // of missing, at its begin: readers wait for them, and the others may be paused
-	for len(missing) > 0 {
-		i, turns := missing[0], large
-		switch {
-		case urgent > 0:
-			turns = wanted
-		case ordered != nil && !wish.early[i]:
-			turns = nil
-		case h.targets[i].Blob.Size <= staging.ChunkSize:
-			turns = small
-		}
-		select {
-		case turns <- struct{}{}:
-			missing, urgent = missing[1:], max(0, urgent-1)
-		case <-ordered:
-			ordered = nil
-			continue
-		case <-h.hurry:
-			urgent = h.wantedFirst(missing)
-			continue
-		case <-ctx.Done():
-			return cmp.Or(all.Wait(), ctx.Err())
-		}
-		all.Go(func() error {
-			if ctx.Err() != nil { // nothing starts after a failure
-				return ctx.Err()
-			}
-			if err := e.fetch(ctx, h, i); err != nil {
-				return err // and keeps its place, because ctx ends later
-			}
-			<-turns
-			h.finish(i, StateComplete)
-			if t := &h.targets[i]; fragments[t.Blob.Digest] != nil && len(t.Files) == 0 {
-				close(fragments[t.Blob.Digest])
-			}
-			return nil
-		})
-	}
-	return all.Wait()
 }
 
 // piecesOf returns where a blob is staged.

@@ -3,7 +3,9 @@ package hydrate
 import (
 	"cmp"
 	"context"
+	"math"
 	"slices"
+	"strings"
 
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/internal/chunkfile"
@@ -28,35 +30,74 @@ func fragmentOrder(t *filetable.Table) map[digest.Digest]int64 {
 	return order
 }
 
-// rank returns the priority of a target, lowest first: small files, then fragments in the order in
-// which their file is hashed.
-func (t *Target) rank(order map[digest.Digest]int64) int64 {
-	const fragments = 1 << 20 // size of a file that comes before fragments
-	switch {
-	case len(t.Files) > 1:
-		return -1
-	case t.Blob.Archive == filetable.ArchiveFragments:
-		return fragments + order[t.Blob.Digest]
-	case t.Blob.Size > fragments:
-		return t.Blob.Size + int64(len(order))
+// maxSmall is the size in bytes up to which a file comes before the weights: configs, templates and tokenizers.
+const maxSmall = 64 << 20 // 64 MiB
+
+// weights are the ends of the names of files with weights, whatever their size.
+var weights = []string{".safetensors", ".gguf", ".mmproj", ".bin", ".pt", ".pth", ".ckpt", ".npz", ".onnx", ".h5"}
+
+// small reports whether a target comes before the weights.
+func (t *Target) small() bool {
+	if len(t.Files) > 1 {
+		return true
 	}
-	return t.Blob.Size
+	name := strings.ToLower(t.Name)
+	return t.Blob.Archive != filetable.ArchiveFragments && t.Blob.Size <= maxSmall &&
+		!slices.ContainsFunc(weights, func(end string) bool { return strings.HasSuffix(name, end) })
 }
 
-// A wish is what a recorded order has of the missing targets. It is fetched before the rest.
+// serial reports whether a target is a file by itself, which loaders read from its begin to its end.
+func (t *Target) serial() bool { return len(t.Files) == 1 || t.Blob.PlainTar() }
+
+// compare compares the turns of targets: small files, smallest first, then the others by name, never by size, and
+// fragments in the order in which their file is hashed.
+func (t *Target) compare(o *Target, order map[digest.Digest]int64) int {
+	size := func(t *Target) int64 {
+		switch {
+		case !t.small():
+			return math.MaxInt64
+		case len(t.Files) > 1:
+			return -1
+		}
+		return t.Blob.Size
+	}
+	return cmp.Or(cmp.Compare(size(t), size(o)), compareNames(t.Name, o.Name), cmp.Compare(order[t.Blob.Digest], order[o.Blob.Digest]))
+}
+
+// compareNames compares paths, with numbers in them by value.
+func compareNames(a, b string) int {
+	number := func(s string) string { return s[:len(s)-len(strings.TrimLeft(s, "0123456789"))] }
+	for a != "" && b != "" {
+		n, m := number(a), number(b)
+		c, skipA, skipB := cmp.Compare(a[0], b[0]), 1, 1
+		if n != "" && m != "" {
+			x, y := strings.TrimLeft(n, "0"), strings.TrimLeft(m, "0")
+			c, skipA, skipB = cmp.Or(cmp.Compare(len(x), len(y)), cmp.Compare(x, y)), len(n), len(m)
+		}
+		if c != 0 {
+			return c
+		}
+		a, b = a[skipA:], b[skipB:]
+	}
+	return cmp.Compare(len(a), len(b))
+}
+
+// A wish is what a recorded order has of the missing targets or, without one, what loaders read first. It is fetched
+// before the rest.
 type wish struct {
-	parts []chunkfile.Part // of large files
+	parts []chunkfile.Part // of large files, from a recorded order
+	heads []*ahead         // large files of which the head is fetched, if there is none
 	early map[int]bool     // other targets, which are fetched whole
 }
 
-// An ahead is a large file of which the order has parts. It is acquired until the end of the hydration.
+// An ahead is a large file of which the wish has parts, or the head. It is acquired until the end of the hydration.
 type ahead struct {
 	file *chunkfile.File
 	flow *transfer.Flow // also of the fetch of the rest
 	next []int32        // by group: itself if the wish does not have it, otherwise a later one to go on with
 }
 
-func (e *Engine) newAhead(h *hydration, in ChunkedFile) *ahead {
+func (e *Engine) newAhead(h *hydration, in ChunkedFile, sources []transfer.Source) *ahead {
 	f := in.File
 	a := &ahead{
 		file: e.Files.Acquire(f.Digest, f.Size, f.Path, in.Layout),
@@ -66,6 +107,7 @@ func (e *Engine) newAhead(h *hydration, in ChunkedFile) *ahead {
 	for g := range a.next {
 		a.next[g] = int32(g)
 	}
+	a.file.Sources.Set(h.key(), sources)
 	return a
 }
 
@@ -83,15 +125,24 @@ func (a *ahead) free(g int) int {
 // number of ranges, whatever these name, also by several paths of one content.
 func (e *Engine) wish(h *hydration, t *filetable.Table, order []filetable.Range, missing []int) wish {
 	w := wish{early: map[int]bool{}}
-	if len(order) == 0 {
-		return w
-	}
-	at := h.targetsOf(t, missing)
-	turn := map[int]int{} // first position in order, by target
 	all := map[int]*ahead{}
 	e.mu.Lock()
 	sources := h.list
 	e.mu.Unlock()
+	if len(order) == 0 {
+		for _, i := range missing {
+			if target := &h.targets[i]; target.small() {
+				w.early[i] = true
+			} else if target.hasHead() {
+				all[i] = e.newAhead(h, target.Files[0], sources)
+				w.heads = append(w.heads, all[i])
+			}
+		}
+		h.setAhead(all, false)
+		return w
+	}
+	at := h.targetsOf(t, missing)
+	turn := map[int]int{} // first position in order, by target
 	for n, r := range order {
 		in := at[r.Path]
 		if in == nil {
@@ -109,8 +160,7 @@ func (e *Engine) wish(h *hydration, t *filetable.Table, order []filetable.Range,
 		}
 		a := all[in.target]
 		if a == nil {
-			a = e.newAhead(h, in.file)
-			a.file.Sources.Set(h.key(), sources)
+			a = e.newAhead(h, in.file, sources)
 			all[in.target], turn[in.target] = a, n
 		}
 		last := layout.Find(r.End() - 1)
@@ -129,13 +179,18 @@ func (e *Engine) wish(h *hydration, t *filetable.Table, order []filetable.Range,
 		return 2
 	}
 	slices.SortStableFunc(missing, func(a, b int) int { return cmp.Or(cmp.Compare(class(a), class(b)), cmp.Compare(turn[a], turn[b])) })
+	h.setAhead(all, len(turn) > 0)
+	return w
+}
+
+// setAhead sets what is fetched ahead, and whether in a recorded order.
+func (h *hydration) setAhead(all map[int]*ahead, recorded bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.ahead, h.ordered = all, len(turn) > 0
+	h.ahead, h.ordered = all, recorded
 	if h.awaited {
 		h.promoteAhead()
 	}
-	return w
 }
 
 // promoteAhead gives what is fetched ahead the priority of awaited work. The caller holds mu.

@@ -13,18 +13,18 @@ import (
 )
 
 // fetch makes the content of target i objects. Of what cannot be read by chunks, although the registry has the
-// right bytes, the whole archive is unpacked.
-func (e *Engine) fetch(ctx context.Context, h *hydration, i int) error {
+// right bytes, the whole archive is unpacked. It calls next when the next file can start, see underWay.
+func (e *Engine) fetch(ctx context.Context, h *hydration, i int, next func()) error {
 	t := &h.targets[i]
 	archive := t.archive()
 	if archive == nil {
-		return e.fetchTarget(ctx, h, i, t)
+		return e.fetchTarget(ctx, h, i, t, next)
 	}
 	present := func() (bool, error) { return e.hasTarget(t, nil, &h.from) } // unpacked for another target
 	if ok, err := present(); ok || err != nil {
 		return err
 	}
-	cause := e.fetchTarget(ctx, h, i, t)
+	cause := e.fetchTarget(ctx, h, i, t, next)
 	if !errors.Is(cause, chunkfile.ErrUndecodable) && !errors.Is(cause, transfer.ErrWrong) {
 		return cause
 	}
@@ -35,7 +35,7 @@ func (e *Engine) fetch(ctx context.Context, h *hydration, i int) error {
 	dir := archive.archiveDir()
 	e.Area.Hold(dir)
 	defer e.Area.Drop(dir)
-	err := e.fetchTarget(ctx, h, i, archive)
+	err := e.fetchTarget(ctx, h, i, archive, next)
 	if err == nil {
 		var ok bool
 		if ok, err = present(); err == nil && !ok {

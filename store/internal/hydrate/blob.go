@@ -111,7 +111,7 @@ func (e *Engine) join(ctx context.Context, h *hydration, i int, t *Target) (b *b
 }
 
 // hashLook is the interval over which underWay looks at the time spent on hashing.
-const hashLook = 200 * time.Millisecond
+const hashLook = 100 * time.Millisecond
 
 // underWay waits until the fetch needs no further buffers: what comes after it can have them, and comes in order. It
 // does not wait for a fetch that hashes nearly all the time, because that leaves processors and the network idle.

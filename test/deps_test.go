@@ -104,7 +104,7 @@ cmd/internal/host/ctrd              : cmd/internal/host/containerdversion cmd/in
 cmd/internal/installer/node         : cmd/internal/contract/config cmd/internal/door/hostsfile cmd/internal/host/containerdversion cmd/internal/host/ctrd cmd/internal/installer/snippet
 cmd/internal/installer/setup        : cmd/internal/contract/config cmd/internal/contract/wire cmd/internal/door/facadetls cmd/internal/host/containerdversion cmd/internal/host/ctrd cmd/internal/host/dirs cmd/internal/installer/node cmd/internal/installer/snippet contrib/systemd convert/mediatype convert/signature/keyless store store/durable store/filetable
 contrib/systemd                     :
-cmd/internal/doctor                 : cmd/internal/contract/config cmd/internal/contract/wire cmd/internal/door/hostsfile cmd/internal/door/portowner cmd/internal/host/containerdversion cmd/internal/host/ctrd cmd/internal/installer/node cmd/internal/installer/setup cmd/internal/installer/snippet
+cmd/internal/doctor                 : cmd/internal/contract/config cmd/internal/contract/wire cmd/internal/door/hostsfile cmd/internal/door/portowner cmd/internal/host/containerdversion cmd/internal/host/ctrd cmd/internal/installer/node cmd/internal/installer/setup cmd/internal/installer/snippet convert/signature/keyless
 cmd/internal/daemon/ahead           :
 cmd/internal/daemon/tracing         :
 cmd/internal/daemon                 : *

@@ -90,6 +90,8 @@ neither ballastd nor root is needed: everything is read from the registry, with 
 			return usage("--signatures needs a reference, and cannot be used with --repair")
 		case len(keys) > 0 && !signatures:
 			return usage("--key is for --signatures")
+		case cmd.Flags().Changed("key") && (len(keys) == 0 || slices.Contains(keys, "")):
+			return usage("--key needs the file of a public key")
 		case identity && !signatures:
 			return usage("--trusted-root, --issuer and --subject are for --signatures")
 		case identity && (id.TrustedRoot == "" || id.Issuer == "" || id.Subject == ""):

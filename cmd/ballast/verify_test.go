@@ -56,6 +56,8 @@ func TestVerifyByKey(t *testing.T) {
 		"an issuer alone":       {[]string{signed, "--issuer", "i"}, exitUsage, "needs --trusted-root, --issuer and --subject"},
 		"an empty root":         {[]string{signed, "--trusted-root", "", "--issuer", "i", "--subject", "s"}, exitUsage, "needs --trusted-root, --issuer and --subject"},
 		"an empty issuer":       {[]string{signed, "--trusted-root", root, "--issuer", "", "--subject", "s"}, exitUsage, "needs --trusted-root, --issuer and --subject"},
+		"an empty key":          {[]string{signed, "--key", ""}, exitUsage, "--key needs the file of a public key"},
+		"an empty second key":   {[]string{signed, "--key", public, "--key", ","}, exitUsage, "--key needs the file of a public key"},
 		"a key or an identity":  {[]string{signed, "--key", public, "--trusted-root", root, "--issuer", "i", "--subject", "s"}, 0, "accepted"},
 		"no model":              {[]string{"--key", public}, exitUsage, "--signatures needs a reference"},
 		"with --repair":         {[]string{signed, "--key", public, "--repair"}, exitUsage, "cannot be used with --repair"},

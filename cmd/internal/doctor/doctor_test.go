@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -23,6 +24,7 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/installer/node"
 	"github.com/ballast-dev/ballast/cmd/internal/installer/snippet"
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/signature/keyless"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/durable"
 	"github.com/ballast-dev/ballast/store/storetest/disktest"
@@ -555,6 +557,32 @@ func TestFaults(t *testing.T) {
 			}
 			t.Errorf("no finding %q %s with %q, fixed by %q, in:\n%+v", tt.check, tt.status, tt.says, tt.fix, findings)
 		})
+	}
+}
+
+// TestKeylessProgram: a rule for keyless signatures needs the program that verifies them, beside this one.
+func TestKeylessProgram(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := newNode(t)
+	n.doctor.Config.Verify.Rule = []config.VerifyRule{{Match: "registry.example/*", Mode: config.VerifyEnforce, Any: []config.Signer{{TrustedRoot: "root.json", Issuer: "i", Subject: "s"}}}}
+	missing := func() bool {
+		return slices.ContainsFunc(n.run(t), func(f node.Finding) bool {
+			return f.Check == "signatures" && f.Status == node.Fail && strings.Contains(f.Message, "install it in "+filepath.Dir(self))
+		})
+	}
+	if !missing() {
+		t.Error("doctor does not say that it is missing")
+	}
+	program := filepath.Join(filepath.Dir(self), keyless.Name)
+	if err := os.WriteFile(program, nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(program)
+	if missing() {
+		t.Error("doctor says that it is missing, and it is there")
 	}
 }
 

@@ -90,18 +90,27 @@ func (p *Program) Verify(ctx context.Context, r Request) (Answer, error) {
 	return a, nil
 }
 
-// command returns the command, with a user of its own if the caller is root.
-func (p *Program) command(ctx context.Context) (*exec.Cmd, error) {
+// Find returns the path of the program, or an error that says where to install it.
+func (p *Program) Find() (string, error) {
 	path := p.Path
 	if path == "" {
 		self, err := os.Executable()
 		if err != nil {
-			return nil, err
+			return "", err
 		}
 		path = filepath.Join(filepath.Dir(self), Name)
 	}
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("keyless signatures need %s: install it in %s", Name, filepath.Dir(path))
+		return "", fmt.Errorf("keyless signatures need %s: install it in %s", Name, filepath.Dir(path))
+	}
+	return path, nil
+}
+
+// command returns the command, with a user of its own if the caller is root.
+func (p *Program) command(ctx context.Context) (*exec.Cmd, error) {
+	path, err := p.Find()
+	if err != nil {
+		return nil, err
 	}
 	cmd := exec.CommandContext(ctx, path)
 	cmd.Env, cmd.Dir, cmd.WaitDelay = []string{}, "/", time.Second

@@ -483,27 +483,45 @@ func TestOriginSigned(t *testing.T) {
 	}
 }
 
-// TestFleetPullPastFacade pulls models for pods, as the agent of ModelSets does, from a registry that containerd asks
-// itself: one that pods can mount in its original form, and one that they cannot, for which the error says what to close.
+// TestFleetPullPastFacade: what ballastd has pulled for pods, as the agent of ModelSets asks for it, a pod can mount, of
+// every format, public and private in turn, also from an open registry, which containerd asks itself. Otherwise the error
+// says that it must be closed.
 func TestFleetPullPastFacade(t *testing.T) {
 	n, cri, busybox := startPods(t, node.Options{})
-	bare, rejected := converttest.ModelPackRaw(converttest.Files(weights(75, 1<<20+1))), converttest.DockerAIGGUF(converttest.Files(weights(76, 1<<20+1)))
-	refs := map[*converttest.Built]string{bare: push(t, n, bare), rejected: push(t, n, rejected)}
+	const secret = "s3cret-of-fleet"
+	node.Belongs(secret, n.Registry.Host)
 	n.Direct(t, n.Registry.Host, n.Registry.Host)
-	if err := n.FleetPull(map[string]string{"ref": refs[bare]}); err != nil {
-		t.Fatal(err)
+	mounted, seen := map[string]int{}, map[string]int{}
+	for _, b := range converttest.All(converttest.Files(weights(75, 1<<20+1))) {
+		request, kind := map[string]string{"ref": push(t, n, b)}, mountable(t, b)
+		n.Registry.User, n.Registry.Password = "", ""
+		if seen[kind]++; seen[kind]%2 == 0 {
+			n.Registry.User, n.Registry.Password = "alice", secret
+			request["username"], request["password"] = "alice", secret
+		}
+		if err := n.FleetPull(request); err != nil {
+			if kind != rejected || !strings.Contains(err.Error(), "ballast setup --registry "+n.Registry.Host) {
+				t.Errorf("%s, which is %s: %v", b.Name, kind, err)
+			}
+			continue
+		}
+		mounted[kind]++
+		pod := cri.RunPod(t, "")
+		c, err := pod.Run(busybox, node.ImageMount{Image: request["ref"], Path: "/model"})
+		if err != nil {
+			t.Errorf("%s, which is %s, was pulled and cannot be mounted: %v", b.Name, kind, err)
+		} else if kind == bare {
+			wantVolume(t, cri, c, "/model", states(b))
+		} else if got, err := cri.List(c, "/model"); err != nil || len(got) == 0 { // as containerd unpacks it
+			t.Errorf("%s: got %v, %v, want files", b.Name, got, err)
+		}
+		if err := pod.Remove(); err != nil {
+			t.Fatal(err)
+		}
+		removeImage(t, cri, request["ref"]) // others have the same config
 	}
-	c, err := cri.RunPod(t, "").Run(busybox, node.ImageMount{Image: refs[bare], Path: "/model"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	wantVolume(t, cri, c, "/model", states(bare))
-	if err := n.FleetPull(map[string]string{"ref": refs[rejected]}); err == nil || !strings.Contains(err.Error(), "ballast setup --registry "+n.Registry.Host) {
-		t.Errorf("a model that no pod can mount: %v", err)
-	}
-	n.Upstream(t, n.Registry.Host, n.Registry.Host)
-	if err := n.FleetPull(map[string]string{"ref": refs[rejected]}); err != nil {
-		t.Errorf("from a closed registry: %v", err)
+	if mounted[bare] < 2 || mounted[layered] < 2 || mounted[rejected] > 0 {
+		t.Errorf("mounted: %v", mounted)
 	}
 }
 

@@ -329,6 +329,11 @@ func TestFleetRoutes(t *testing.T) {
 	if _, err := fleet.FleetPull(ctx, wire.FleetPullRequest{Ref: testRef}, func(wire.Event) {}); !errdefs.IsUnauthorized(err) || !strings.Contains(err.Error(), jobs.ErrNodeOnly.Error()) {
 		t.Errorf("a model for which only the node has credentials: %v", err)
 	}
+	containerd, refusal = fmt.Errorf("no such blob: %w", errdefs.ErrNotFound), nil
+	if _, err := fleet.FleetPull(ctx, wire.FleetPullRequest{Ref: testRef}, func(wire.Event) {}); err == nil || !strings.Contains(err.Error(), "ballast setup --registry "+strings.Split(testRef, "/")[0]) || !strings.Contains(err.Error(), "no such blob") {
+		t.Errorf("a model that containerd cannot pull itself: %v", err)
+	}
+	pulled = pulled[:2]
 	containerd, refusal = nil, errdefs.ErrNotFound
 	if _, err := fleet.FleetPull(ctx, wire.FleetPullRequest{Ref: testRef}, func(wire.Event) {}); !errdefs.IsNotFound(err) || len(pulled) != 2 {
 		t.Errorf("a model that is not there: %v, %d pulls", err, len(pulled))

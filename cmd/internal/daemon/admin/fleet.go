@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -72,9 +71,14 @@ func (h *Handler) fleetPull(ctx context.Context, r wire.FleetPullRequest, out *l
 	if refused != nil && !errors.Is(refused, jobs.ErrNodeOnly) {
 		return refused
 	}
-	image, err := h.Containerd.Pull(ctx, r.Ref, r.Handler, auth)
-	if err != nil { // after ErrNodeOnly too: the configuration of containerd may have credentials
-		return cmp.Or(refused, err)
+	image, err := h.Containerd.Pull(ctx, r.Ref, r.Handler, auth) // after ErrNodeOnly too: the configuration of containerd may have credentials
+	switch {
+	case refused != nil && err != nil:
+		return refused
+	case errdefs.IsUnavailable(err), ctx.Err() != nil:
+		return err
+	case err != nil: // ballastd has downloaded it
+		return fmt.Errorf("containerd cannot pull what ballastd can; if %s is not closed on this node, containerd asks it itself: close it (registries of the chart, or \"ballast setup --registry %[1]s\"): %w", ref.Host, err)
 	}
 	im, err := h.findOne(modelname.Name{Ref: ref}) // another one if the tag has moved meanwhile
 	if err == nil {

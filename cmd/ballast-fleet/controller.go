@@ -3,8 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"fmt"
-	"net"
 	"net/http"
 	"time"
 
@@ -22,7 +20,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	runs "sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
@@ -41,9 +38,9 @@ func (c *controller) setup(mgr ctrl.Manager) error {
 	c.client, c.recorder, c.elected = mgr.GetClient(), mgr.GetEventRecorder("ballast-fleet"), mgr.Elected()
 	c.wrote = map[string]time.Time{}
 	edited := predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return plan.Edited(e.ObjectOld, e.ObjectNew) }}
-	b := ctrl.NewControllerManagedBy(mgr).Named("modelset").WithOptions(runs.Options{NeedLeaderElection: new(false)}). // the page of each replica needs the table
-																For(&v1alpha1.ModelSet{}, builder.WithPredicates(edited)).
-																Watches(&v1alpha1.ModelNode{}, c.changed()).Watches(node(), c.changed())
+	always := runs.Options{NeedLeaderElection: new(false)} // the page of each replica needs the table
+	b := ctrl.NewControllerManagedBy(mgr).Named("modelset").WithOptions(always).For(&v1alpha1.ModelSet{}, builder.WithPredicates(edited)).
+		Watches(&v1alpha1.ModelNode{}, c.changed()).Watches(node(), c.changed())
 	if c.pods != nil {
 		b = b.Watches(&core.Pod{}, c.changed())
 	}
@@ -147,14 +144,7 @@ func (c *controller) look(r *http.Request) (v page.Cluster, err error) {
 
 // servePage adds the page to a manager, at an address.
 func (c *controller) servePage(mgr ctrl.Manager, address string) error {
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		return fmt.Errorf("--page: %w", err)
-	}
-	local := l.Addr().(*net.TCPAddr).IP.IsLoopback()
-	return mgr.Add(&manager.Server{Name: "page", Listener: l, Server: &http.Server{
-		Handler: page.Handler(c.look, local), ReadHeaderTimeout: 10 * time.Second, WriteTimeout: time.Minute, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
-	}})
+	return serve(mgr, "page", address, func(local bool) http.Handler { return page.Handler(c.look, local) })
 }
 
 // tally counts the nodes that a set selects.

@@ -21,12 +21,19 @@ func serveMetrics(mgr manager.Manager, address string, metrics prometheus.Collec
 	if err != nil {
 		return err
 	}
+	return serve(mgr, "metrics", address, func(bool) http.Handler { return h })
+}
+
+// serve adds a server to a manager, at the address of the flag with its name. handler returns what it serves; local
+// says that only this machine reaches it.
+func serve(mgr manager.Manager, name, address string, handler func(local bool) http.Handler) error {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
-		return fmt.Errorf("--metrics: %w", err)
+		return fmt.Errorf("--%s: %w", name, err)
 	}
-	return mgr.Add(&manager.Server{Name: "metrics", Listener: l, Server: &http.Server{
-		Handler: h, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: time.Minute, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+	local := l.Addr().(*net.TCPAddr).IP.IsLoopback()
+	return mgr.Add(&manager.Server{Name: name, Listener: l, Server: &http.Server{
+		Handler: handler(local), ReadHeaderTimeout: 10 * time.Second, WriteTimeout: time.Minute, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
 	}})
 }
 

@@ -200,9 +200,14 @@ func warnAt(s *v1alpha1.ModelSet, now time.Time) time.Time {
 	return begin.Add(s.Spec.Deadline.Sub(begin.Time) * 8 / 10)
 }
 
+// urgent reports whether 80 % of the time to the deadline of a set has passed.
+func urgent(s *v1alpha1.ModelSet, now time.Time) bool {
+	return s.Spec.Deadline != nil && !now.Before(warnAt(s, now))
+}
+
 // Alarm returns how many nodes are late, when it is time to say so: once 80 % of the time to the deadline has passed.
 func Alarm(s *v1alpha1.ModelSet, t Tally, now time.Time) int32 {
-	if s.Spec.Deadline == nil || now.Before(warnAt(s, now)) {
+	if !urgent(s, now) {
 		return 0
 	}
 	return t.Late
@@ -210,7 +215,7 @@ func Alarm(s *v1alpha1.ModelSet, t Tally, now time.Time) int32 {
 
 // Warning returns the message of the event that the deadline of a set will not be met; empty if there is none to make.
 func Warning(s *v1alpha1.ModelSet, t Tally, now time.Time) string {
-	if s.Spec.Deadline == nil || now.Before(warnAt(s, now)) || s.Status.WarnedGeneration == s.Generation {
+	if !urgent(s, now) || s.Status.WarnedGeneration == s.Generation {
 		return ""
 	}
 	by := s.Spec.Deadline.UTC().Format(time.RFC3339)

@@ -62,22 +62,22 @@ func (c *Client) PinImages(ctx context.Context, models map[digest.Digest]bool) (
 
 // UnmarkImages removes all that MarkImage and PinImages have set.
 func (c *Client) UnmarkImages(ctx context.Context) error {
-	if _, err := c.PinImages(ctx, nil); err != nil {
-		return err
-	}
 	ctx = namespaces.WithNamespace(ctx, Kubernetes)
 	all, err := c.Images(ctx)
 	if err != nil {
 		return err
 	}
 	for _, im := range all {
-		marks := map[string]string{}
+		ours := map[string]string{}
 		for k := range im.Labels {
 			if strings.HasPrefix(k, labelModel) {
-				marks[k] = ""
+				ours[k] = ""
 			}
 		}
-		if err := c.label(ctx, im.Name, marks); err != nil && !errdefs.IsNotFound(err) {
+		if im.Labels[labelOurs] != "" {
+			ours[labelOurs], ours[LabelPinned] = "", ""
+		}
+		if err := c.label(ctx, im.Name, ours); err != nil && !errdefs.IsNotFound(err) {
 			return err
 		}
 	}

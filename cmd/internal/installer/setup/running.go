@@ -292,10 +292,7 @@ func (v *view) release(ctx context.Context) error {
 		return err
 	}
 	defer c.Close()
-	if err := c.UnmarkImages(ctx); err != nil {
-		return err
-	}
-	return c.EachNamespace(ctx, func(ctx context.Context, _ string) error {
+	err = c.EachNamespace(ctx, func(ctx context.Context, _ string) error {
 		of, err := contentsOf(ctx, c)
 		if err != nil {
 			return err
@@ -312,6 +309,10 @@ func (v *view) release(ctx context.Context) error {
 		}
 		return releaseSnapshots(ctx, c)
 	})
+	if err != nil {
+		return err
+	}
+	return c.UnmarkImages(ctx)
 }
 
 // releaseSnapshots removes the snapshots of ballast in the namespace of ctx that no container uses,

@@ -160,6 +160,15 @@ unless it is in the directory of the programs: the directory that it is in can h
 {{- $paths | toJson }}
 {{- end }}
 
+{{/* The security context of a container that is root, as owners of sockets are, with nothing else of root's. */}}
+{{- define "ballast.confined" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+runAsUser: 0
+capabilities: {drop: [ALL]}
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
 {{/* Flags of `ballast-fleet leave` and `agent` that say which node and what it has. */}}
 {{- define "ballast.nodeArgs" -}}
 {{- if .Values.node.mark -}}

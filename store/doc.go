@@ -13,7 +13,7 @@
 //	hydrate    : chunkfile meta staging dirs durable span transfer filetable verify
 //	chunkfile  : staging transfer filetable verify
 //	object     : meta dirs filetable verify
-//	meta       : filetable boltfile durable
+//	meta       : filetable boltfile durable verify
 //	staging    : dirs filetable
 //	transfer   : offheap
 //	filetable  : verify
@@ -55,6 +55,7 @@
 //	view       the objects that one reference may read; the common view has all objects
 //	exposure   a file of a view that can be read before it is an object
 //	way        how an exposed file is fetched: its chunks and their digests
+//	chain      the states of sha256 of a blob, by which its windows are verified before it is complete
 //	verdict    the result of a signature check of a table
 //	image      a converted image: its documents, its origin and the names that resolved to it
 //
@@ -95,6 +96,9 @@
 //     can write into a table.
 //   - A table shown when complete uses the directory of all objects, since its sources provided all of it. A
 //     table shown earlier may name digests that it must not read, so it uses a view of its own.
+//   - Chains come from outside, are signed by a key that the node trusts, and are never those of a download here:
+//     nobody learns from them what others have downloaded. They verify bytes and give none: each reader gets them from
+//     its own sources.
 //   - The way in which a view fetches an exposed file is recorded before the file can be read, and never
 //     changes, whatever restarts or other pulls do.
 //

@@ -61,6 +61,20 @@ func (h host) Publish(a meta.Arrival) error {
 	return nil
 }
 
+// WrongChain implements hydrate.Objects.
+func (h host) WrongChain(blob digest.Digest) {
+	var signer string
+	dropped, err := h.db.DropChains(func(of digest.Digest, by string) bool {
+		if of == blob {
+			signer = by
+		}
+		return of == blob
+	})
+	if len(dropped) > 0 || err != nil {
+		h.log.Error("the table of hash states of a blob is wrong, and is not used again", "digest", blob, "key", signer, "err", err)
+	}
+}
+
 // Wrong implements hydrate.Objects and chunkfile.Finder.
 func (h host) Wrong(f *chunkfile.File) error { return h.exposed.Wrong(f) }
 
@@ -75,6 +89,9 @@ func (h host) Began(table digest.Digest, group string) {
 func (h host) Ended(table digest.Digest, t *filetable.Table, group string, err error) error {
 	if err == nil {
 		err = h.completeTable(table, t)
+	}
+	if err == nil && h.o.Completed != nil {
+		h.o.Completed(table)
 	}
 	if err != nil && !errors.Is(err, context.Canceled) {
 		h.exposed.Notify(table, group, err)

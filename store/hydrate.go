@@ -50,6 +50,9 @@ func (s *Store) Hydrate(ctx context.Context, table digest.Digest, o HydrateOptio
 			return err
 		}
 	}
+	if t, err = s.windowed(table); err != nil {
+		return err
+	}
 	return s.engine.Hydrate(ctx, table, t, o)
 }
 

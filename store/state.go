@@ -38,7 +38,7 @@ func (s *Store) State(ctx context.Context, table digest.Digest) (st State, err e
 	if st.Files, err = s.Views.Files(table); err == nil || !errdefs.IsUnavailable(err) {
 		return st, err
 	}
-	t, err := s.Table(table)
+	t, err := s.windowed(table)
 	if err != nil {
 		return st, err
 	}

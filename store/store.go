@@ -45,6 +45,12 @@ type Options struct {
 	// the first chunk of such a file is.
 	GGUF func(size int64) Sniffer
 
+	// Chains keeps the chains of states of blobs that are downloaded whole, 8 KiB for 1 GiB, see Store.Chain.
+	Chains bool
+
+	// Completed is called when a table has become complete, or was found to be, and must return at once; may be nil.
+	Completed func(table digest.Digest)
+
 	// Log is the logger; nil discards.
 	Log *slog.Logger
 }
@@ -139,7 +145,7 @@ func Open(dir string, o Options) (*Store, error) {
 			Connections: o.Connections, Chunk: filetable.MaxChunkLen, Readers: readers, Unpackers: unpackers,
 		}),
 	}
-	s.files = &chunkfile.Set{Scheduler: s.scheduler, Finder: host{s}, Log: o.Log}
+	s.files = &chunkfile.Set{Scheduler: s.scheduler, Finder: host{s}, Chains: o.Chains, Log: o.Log}
 	s.engine = &hydrate.Engine{Scheduler: s.scheduler, Files: s.files, Root: root, Objects: host{s}, Linger: o.Linger, GGUF: o.GGUF, Log: o.Log}
 	s.engine.Begin()
 	if err := s.open(); err != nil {
@@ -162,7 +168,7 @@ func (s *Store) open() (err error) {
 	}
 	s.exposed = expose.New(expose.Options{
 		Dir: s.dir, DB: s.db, Objects: s.objects, Area: s.area, Files: s.files, Engine: s.engine, Log: s.log,
-		Table: s.Table, Reserve: host{s}.reserveExposed,
+		Table: s.windowed, Reserve: host{s}.reserveExposed,
 	})
 	s.Views = s.exposed.Views()
 	return nil

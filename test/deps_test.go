@@ -31,7 +31,7 @@ store/internal/dirs       :
 store/filetable           : store/verify
 store/transfer            : store/offheap
 store/internal/staging    : store/filetable store/internal/dirs
-store/internal/meta       : store/boltfile store/durable store/filetable
+store/internal/meta       : store/boltfile store/durable store/filetable store/verify
 store/internal/object     : store/filetable store/internal/dirs store/internal/meta store/verify
 store/internal/chunkfile  : store/filetable store/internal/staging store/transfer store/verify
 store/internal/hydrate    : store/durable store/filetable store/internal/chunkfile store/internal/dirs store/internal/meta store/internal/staging store/span store/transfer store/verify
@@ -67,6 +67,7 @@ convert/pullsecret        : convert/remote store/durable
 convert/registry          : convert convert/format convert/formats convert/image convert/mediatype convert/pullsecret convert/remote convert/resolve convert/signature store store/filetable store/span store/transfer store/verify
 convert/signature/dsse    : convert/mediatype store/verify
 convert/signature/keyless : store/verify
+convert/hashstate         : convert/mediatype convert/remote convert/signature/dsse store/filetable store/verify
 convert/signature/oms     : convert/signature/dsse store/filetable store/verify
 convert/signature/cosign  : convert/mediatype convert/signature/dsse store/verify
 convert/signature         : convert convert/mediatype convert/remote convert/signature/cosign convert/signature/dsse convert/signature/keyless convert/signature/oms store store/filetable store/span store/verify
@@ -106,6 +107,7 @@ cmd/internal/installer/setup        : cmd/internal/contract/config cmd/internal/
 contrib/systemd                     :
 cmd/internal/doctor                 : cmd/internal/contract/config cmd/internal/contract/wire cmd/internal/door/hostsfile cmd/internal/door/portowner cmd/internal/host/containerdversion cmd/internal/host/ctrd cmd/internal/installer/node cmd/internal/installer/setup cmd/internal/installer/snippet convert/signature/keyless
 cmd/internal/daemon/ahead           :
+cmd/internal/daemon/hashtables      : cmd/internal/contract/config convert/hashstate convert/remote convert/signature/dsse store store/filetable
 cmd/internal/daemon/tracing         :
 cmd/internal/daemon                 : *
 cmd/ballastd                        : cmd/internal/contract/config cmd/internal/contract/wire cmd/internal/daemon cmd/internal/daemon/ahead snapshotter/lazy snapshotter/lazy/fdstore

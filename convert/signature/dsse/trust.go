@@ -111,7 +111,7 @@ func (t *Trust) VerifyMessage(message, signature []byte, certificates [][]byte) 
 	}
 	for _, k := range t.Keys {
 		if signed(k, message, signature) {
-			return "key " + fingerprint(k), nil
+			return KeyName(k), nil
 		}
 	}
 	if len(t.Roots) == 0 || len(certificates) == 0 {
@@ -186,6 +186,9 @@ func nameOf(c *x509.Certificate) string {
 	}
 	return all[0]
 }
+
+// KeyName returns the name of a signer with a public key.
+func KeyName(k crypto.PublicKey) string { return "key " + fingerprint(k) }
 
 // fingerprint returns the first 8 bytes of the sha256 of a public key in PKIX, in hexadecimal.
 func fingerprint(k crypto.PublicKey) string {

@@ -188,7 +188,7 @@ func TestReadersDoNotEndFill(t *testing.T) {
 			}
 		})
 	}
-	err := f.Fill(t.Context(), s.Scheduler.NewFlow(transfer.Soon), &Patience{}, func() {})
+	_, err := f.Fill(t.Context(), s.Scheduler.NewFlow(transfer.Soon), &Patience{}, func() {})
 	if n := f.Present(); err != nil || n != groups*size {
 		t.Errorf("%d bytes of %d, %v", n, groups*size, err)
 	}

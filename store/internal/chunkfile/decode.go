@@ -28,7 +28,7 @@ func (l *Layout) decode(buf, raw []byte, chunks []filetable.Chunk) error {
 		} else if err := unpackChunk(dst, raw[ch.At-at:][:ch.Len], l.Codec); err != nil {
 			return fmt.Errorf("chunk at %d: %w", ch.Offset, err)
 		}
-		if err := l.verify(ch, dst); err != nil {
+		if err := l.Verify(ch, dst); err != nil {
 			return fmt.Errorf("chunk at %d: %w", ch.Offset, err)
 		}
 	}
@@ -39,16 +39,16 @@ func (l *Layout) decode(buf, raw []byte, chunks []filetable.Chunk) error {
 func (l *Layout) right(g int, buf []byte) bool {
 	chunks := l.of(g)
 	for _, ch := range chunks {
-		if l.verify(ch, buf[ch.Offset-chunks[0].Offset:][:ch.Size]) != nil {
+		if l.Verify(ch, buf[ch.Offset-chunks[0].Offset:][:ch.Size]) != nil {
 			return false
 		}
 	}
 	return true
 }
 
-// verify returns an error of errdefs.ErrDataLoss if p is not the content of a chunk, as far as that
+// Verify returns an error of errdefs.ErrDataLoss if p is not the content of a chunk, as far as that
 // is known.
-func (l *Layout) verify(ch filetable.Chunk, p []byte) error {
+func (l *Layout) Verify(ch filetable.Chunk, p []byte) error {
 	switch {
 	case l.Stated:
 		step := verify.Step{Off: ch.Offset, After: ch.State, Whole: l.file}

@@ -20,7 +20,7 @@ func (f *File) Transfer(flow *transfer.Flow) transfer.Fetch {
 // others from the blob. Wrong chunks are fetched again, see transfer.Fetch.Range.
 func (f *File) fetch(sl *transfer.Slot, g int, buf []byte, from transfer.Fetch) ([]filetable.Location, error) {
 	chunks := f.Layout.of(g)
-	found := f.set.Finder.Find(chunks, buf, &f.Sources, f.Layout.verify)
+	found := f.set.Finder.Find(chunks, buf, &f.Sources, f.Layout.Verify)
 	for first := 0; first < len(chunks); first++ {
 		if found[first].Object != "" {
 			f.set.Counts.Copied.Add(chunks[first].Size)

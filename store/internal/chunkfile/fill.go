@@ -21,10 +21,12 @@ var errUnread = errors.New("staged bytes cannot be read")
 //
 // What readers get because it was synced in this boot counts as present at first, is verified beside the rest, and is
 // fetched again if it is damaged.
-func (f *File) Fill(ctx context.Context, flow *transfer.Flow, limit *Patience, anew func()) error {
+//
+// It returns the chain of a file without digests if the Set keeps Chains.
+func (f *File) Fill(ctx context.Context, flow *transfer.Flow, limit *Patience, anew func()) (verify.Chain, error) {
 	st, err := f.open()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer f.done(st)
 	w := &whole{f: f, st: st, flow: flow, limit: limit}
@@ -49,10 +51,10 @@ func (f *File) Fill(ctx context.Context, flow *transfer.Flow, limit *Patience, a
 			err = w.finish(ctx)
 		}
 		if w.sure || !w.doubts(err) {
-			return err
+			return w.chain, err
 		}
 		if err := w.giveWay(ctx); err != nil {
-			return err
+			return nil, err
 		}
 		w.sure = true
 	}

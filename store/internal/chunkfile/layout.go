@@ -56,6 +56,12 @@ func NewRaw(b filetable.Blob, group string) *Layout {
 // Raw reports whether the chunks have no digests: no reader gets them before the whole file is verified.
 func (l *Layout) Raw() bool { return l.raw > 0 }
 
+// Chained reports whether the chunks are the windows of a chain of states that is not part of the table: it may be
+// wrong although the table is right.
+func (l *Layout) Chained() bool {
+	return l.Stated && len(l.Chunks) > 1 && l.From.Digest == l.file && l.Chunks[0].Digest == ""
+}
+
 // group divides the chunks, whose sizes are total together, into groups.
 func (l *Layout) group(total int64) {
 	long := total > staging.ChunkSize // programs look at the beginning first: it is a group by itself

@@ -26,7 +26,7 @@ func TestKill(t *testing.T) {
 	states(t, &file, m)
 	dir := t.TempDir()
 	fill := func(s *Set, f *File) {
-		if err := f.Fill(t.Context(), s.Scheduler.NewFlow(transfer.Background), &Patience{}, func() {}); err != nil {
+		if _, err := f.Fill(t.Context(), s.Scheduler.NewFlow(transfer.Background), &Patience{}, func() {}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -80,7 +80,8 @@ func TestHashedBesideTheRest(t *testing.T) {
 	f.Sources.Set("test", []transfer.Source{{Name: "host/repository", Fetcher: slow}})
 	filled := make(chan error, 1)
 	go func() {
-		filled <- f.Fill(t.Context(), s.Scheduler.NewFlow(transfer.Soon), &Patience{}, func() {})
+		_, err := f.Fill(t.Context(), s.Scheduler.NewFlow(transfer.Soon), &Patience{}, func() {})
+		filled <- err
 	}()
 	st, err := f.open()
 	if err != nil {

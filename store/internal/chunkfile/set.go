@@ -45,6 +45,7 @@ type Set struct {
 	Scheduler *transfer.Scheduler
 	Area      *staging.Area
 	Finder    Finder
+	Chains    bool // of files without digests are kept
 	Log       *slog.Logger
 	Counts    Counts
 

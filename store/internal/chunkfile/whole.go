@@ -38,13 +38,14 @@ type whole struct {
 	limit *Patience
 	sure  bool // see File.has
 	hash  verify.Hash
-	next  int         // the first group that is not in hash
-	after atomic.Bool // further groups are hashed at the end
+	next  int          // the first group that is not in hash
+	chain verify.Chain // of the groups in hash, if it is kept
+	after atomic.Bool  // further groups are hashed at the end
 }
 
 // reset begins again with the first group.
 func (w *whole) reset() {
-	w.hash, w.next = verify.NewHash(), 0
+	w.hash, w.next, w.chain = verify.NewHash(), 0, nil
 	w.after.Store(false)
 }
 
@@ -90,10 +91,15 @@ func (w *whole) use(g int, sl *transfer.Slot) error {
 
 func (w *whole) add(g int, sl *transfer.Slot) error {
 	defer sl.Flow().Enter(transfer.InOrder)()
-	_, n := w.st.p.Chunk(g)
-	_, err := w.hash.Write(sl.Buf[:n])
+	off, n := w.st.p.Chunk(g)
+	if _, err := w.hash.Write(sl.Buf[:n]); err != nil {
+		return err
+	}
 	w.next = g + 1
-	return err
+	if !w.f.set.Chains || !w.f.Layout.Raw() || off+n == w.f.Size {
+		return nil
+	}
+	return w.chain.Add(w.hash)
 }
 
 // finish returns nil if all groups are present and the file is right.

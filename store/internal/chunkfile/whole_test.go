@@ -38,7 +38,10 @@ func testReadersBeforeHash(t *testing.T, wrong bool) {
 	readersActive(s)
 	flow := s.Scheduler.NewFlow(transfer.Background)
 	filled := make(chan error, 1)
-	go func() { filled <- f.Fill(t.Context(), flow, &Patience{}, func() {}) }()
+	go func() {
+		_, err := f.Fill(t.Context(), flow, &Patience{}, func() {})
+		filled <- err
+	}()
 	synctest.Wait()
 	if n := f.Present(); n != groups*size {
 		t.Fatalf("%d bytes are there", n)
@@ -74,7 +77,10 @@ func TestHashEndsWithContext(t *testing.T) {
 		readersActive(s)
 		ctx, cancel := context.WithCancel(t.Context())
 		filled := make(chan error, 1)
-		go func() { filled <- f.Fill(ctx, s.Scheduler.NewFlow(transfer.Background), &Patience{}, func() {}) }()
+		go func() {
+			_, err := f.Fill(ctx, s.Scheduler.NewFlow(transfer.Background), &Patience{}, func() {})
+			filled <- err
+		}()
 		synctest.Wait()
 		cancel()
 		if err := <-filled; !errors.Is(err, context.Canceled) {
@@ -90,7 +96,7 @@ func TestPatienceOfAllFiles(t *testing.T) {
 		for range 4 {
 			s, f, _ := newFile(t, 3, 1000)
 			readersActive(s)
-			if err := f.Fill(t.Context(), s.Scheduler.NewFlow(transfer.Background), limit, func() {}); err != nil {
+			if _, err := f.Fill(t.Context(), s.Scheduler.NewFlow(transfer.Background), limit, func() {}); err != nil {
 				t.Fatal(err)
 			}
 		}

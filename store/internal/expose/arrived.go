@@ -5,7 +5,6 @@ import (
 
 	"github.com/ballast-dev/ballast/store/internal/chunkfile"
 	"github.com/ballast-dev/ballast/store/transfer"
-	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -82,10 +81,10 @@ func (s *Set) checkChunks(d digest.Digest, l *chunkfile.Layout) error {
 		if int64(cap(buf)) < c.Size {
 			buf = make([]byte, c.Size)
 		}
-		if c.Digest == "" {
+		if c.Digest == "" && !l.Stated {
 			continue
 		}
-		if _, err := f.ReadAt(buf[:c.Size], c.Offset); err != nil || verify.Bytes(c.Digest, buf[:c.Size]) != nil {
+		if _, err := f.ReadAt(buf[:c.Size], c.Offset); err != nil || l.Verify(c, buf[:c.Size]) != nil {
 			return fmt.Errorf("chunk at %d: %w", c.Offset, errdefs.ErrDataLoss)
 		}
 	}

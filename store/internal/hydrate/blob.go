@@ -250,14 +250,14 @@ func (b *blobFetch) eachSources(do func(*transfer.Sources)) {
 // file fetches a file by chunks. resumed reports whether some bytes were already staged.
 func (b *blobFetch) file(ctx context.Context, f *chunkfile.File) (resumed bool, err error) {
 	resumed = b.e.Area.Marked(f.Layout.Dir(f.Digest), f.Size, f.Layout.Grid) > 0
-	err = f.Fill(ctx, b.flow, b.limit, b.noRanges)
+	chain, err := f.Fill(ctx, b.flow, b.limit, b.noRanges)
 	var wrong *verify.Error
 	if errors.As(err, &wrong) && !errors.Is(err, transfer.ErrWrong) {
 		return resumed, errors.Join(err, f.Discard())
 	}
 	if err == nil {
 		b.state.Store(StateVerifying)
-		err = b.publish(f)
+		err = b.publish(chain, f)
 	}
 	if errors.Is(err, chunkfile.ErrMoved) { // by another fetch, after this one was found to be needed
 		if ok, herr := b.e.Objects.Has(filetable.Blob{Digest: f.Digest, Size: f.Size}, &b.sources); ok || herr != nil {
@@ -271,8 +271,9 @@ func (b *blobFetch) noRanges() {
 	b.e.Log.Warn("server does not support ranges; the blob is fetched sequentially", "digest", b.target.Blob.Digest)
 }
 
-// publish makes verified files objects, except those that another fetch has just made objects.
-func (b *blobFetch) publish(files ...*chunkfile.File) (err error) {
+// publish makes verified files objects, except those that another fetch has just made objects. chain is that of a
+// single file, if it was kept.
+func (b *blobFetch) publish(chain verify.Chain, files ...*chunkfile.File) (err error) {
 	_, end := span.Start(b.ctx, span.Publish)
 	defer func() { end(err) }()
 	defer b.flow.Enter(transfer.Disk)()
@@ -291,7 +292,7 @@ func (b *blobFetch) publish(files ...*chunkfile.File) (err error) {
 			continue
 		}
 		list = append(list, meta.File{
-			Staged: f.Staged(), Digest: f.Digest, Size: f.Size, Private: privateTo(&f.Sources), Chunks: f.Layout.Chunks, Layout: f.Layout.ID,
+			Staged: f.Staged(), Digest: f.Digest, Size: f.Size, Private: privateTo(&f.Sources), Chunks: f.Layout.Chunks, Layout: f.Layout.ID, States: chain,
 		})
 	}
 	if err := b.e.Objects.Publish(meta.Arrival{Files: list}); err != nil {
@@ -374,7 +375,7 @@ func (b *blobFetch) split(sl *transfer.Slot, raw []byte, at int64) error {
 		f.Sources.AddProviders(&b.sources)
 		ready = append(ready, f)
 	}
-	return b.publish(ready...)
+	return b.publish(nil, ready...)
 }
 
 // archive fetches an archive: it stages the bytes and passes them to a sink in order.

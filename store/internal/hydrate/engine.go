@@ -36,6 +36,9 @@ type Objects interface {
 	// Publish makes files objects. It moves their staged files, except those of existing objects.
 	Publish(a meta.Arrival) error
 
+	// WrongChain is called when a blob was right, and could not be verified by its chain of states.
+	WrongChain(blob digest.Digest)
+
 	// PutBytes makes p an object.
 	PutBytes(p []byte) (digest.Digest, error)
 

@@ -120,6 +120,7 @@ func (h *host) Reserve(digest.Digest, string, int64, func() int64) (func(), erro
 }
 
 func (h *host) Wrong(*chunkfile.File) error { return nil }
+func (h *host) WrongChain(digest.Digest)    {}
 func (h *host) Room(int64) error            { return nil }
 
 func (h *host) Fits(int64) error { return nil }

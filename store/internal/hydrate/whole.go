@@ -13,11 +13,12 @@ import (
 )
 
 // fetch makes the content of target i objects. Of what cannot be read by chunks, although the registry has the
-// right bytes, the whole archive is unpacked. It calls next when the next file can start, see underWay.
+// right bytes, the whole archive is unpacked, or the whole blob is verified by its digest. It calls next when the next
+// file can start, see underWay.
 func (e *Engine) fetch(ctx context.Context, h *hydration, i int, next func()) error {
 	t := &h.targets[i]
-	archive := t.archive()
-	if archive == nil {
+	whole := t.whole()
+	if whole == nil {
 		return e.fetchTarget(ctx, h, i, t, next)
 	}
 	present := func() (bool, error) { return e.hasTarget(t, nil, &h.from) } // unpacked for another target
@@ -31,11 +32,11 @@ func (e *Engine) fetch(ctx context.Context, h *hydration, i int, next func()) er
 	if ok, err := present(); ok || err != nil {
 		return err
 	}
-	e.Log.Warn("a layer cannot be read by chunks; it is unpacked whole", "digest", archive.Blob.Digest, "err", cause)
-	dir := archive.archiveDir()
+	e.Log.Warn("a layer cannot be read by chunks; it is fetched whole", "digest", whole.Blob.Digest, "err", cause)
+	dir := whole.dirs()[0]
 	e.Area.Hold(dir)
 	defer e.Area.Drop(dir)
-	err := e.fetchTarget(ctx, h, i, archive, next)
+	err := e.fetchTarget(ctx, h, i, whole, next)
 	if err == nil {
 		var ok bool
 		if ok, err = present(); err == nil && !ok {
@@ -43,7 +44,10 @@ func (e *Engine) fetch(ctx context.Context, h *hydration, i int, next func()) er
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("%w (unpacked whole, because: %v)", err, cause)
+		return fmt.Errorf("%w (fetched whole, because: %v)", err, cause)
+	}
+	if len(whole.Files) > 0 {
+		e.Objects.WrongChain(whole.Blob.Digest)
 	}
 	for _, f := range t.Files { // drops what was staged
 		c := e.Files.Acquire(f.File.Digest, f.File.Size, f.File.Path, f.Layout)
@@ -53,12 +57,19 @@ func (e *Engine) fetch(ctx context.Context, h *hydration, i int, next func()) er
 	return err
 }
 
-// archive returns the archive with the files of a target that are in compressed chunks; otherwise nil.
-func (t *Target) archive() *Target {
-	if len(t.Files) == 0 || t.Files[0].Layout.Codec == filetable.CodecNone {
+// whole returns the archive with the files of a target that are in compressed chunks, or the blob of a file with a
+// chain of states that is not part of its table; otherwise nil.
+func (t *Target) whole() *Target {
+	if len(t.Files) == 0 {
 		return nil
 	}
 	l := t.Files[0].Layout
+	if l.Chained() {
+		return &Target{Blob: l.From, Name: t.Name, Files: []ChunkedFile{{t.Files[0].File, chunkfile.NewRaw(l.From, l.Group)}}}
+	}
+	if l.Codec == filetable.CodecNone {
+		return nil
+	}
 	b := filetable.Blob{Digest: l.From.Digest, Size: l.From.Size, Archive: filetable.ArchiveTar, Codec: l.Codec, Layer: l.From.Layer}
 	return &Target{Blob: b, Name: t.Name, group: l.Group, pieces: staging.RawPieces(b.Size)}
 }

@@ -178,7 +178,7 @@ type Expired struct {
 }
 
 // Expire removes expired references and, unless a reference is unresolved, images that were unused
-// for a week, and records of tables and archives without objects. A dry run only counts.
+// for a week, and records of tables, archives and chains without objects. A dry run only counts.
 //
 // All records of archives and tables are read before the write transaction, which looks at the useless ones
 // again: they can be many, and other writes wait for it.
@@ -247,7 +247,7 @@ func (tx *txn) useless(gone map[string]bool) (drop []record, err error) {
 			return err
 		}
 	}
-	for _, bucket := range [][]byte{bucketContents, bucketAssembled, bucketWays, bucketVerdicts, bucketOrders} {
+	for _, bucket := range [][]byte{bucketContents, bucketAssembled, bucketWays, bucketVerdicts, bucketOrders, bucketChains} {
 		err = errors.Join(err, keys(tx, bucket, add(bucket)))
 	}
 	for _, d := range tx.index.tablesWith(func(t *table) bool { return t.known }) {
@@ -271,6 +271,9 @@ func (tx *txn) isUseless(r record, gone map[string]bool) (bool, error) {
 	case string(bucketWays):
 		w, err := load[way](tx, r.bucket, r.key)
 		return err == nil && w.useless(tx, r.key, known), ignoreNotFound(err)
+	case string(bucketChains):
+		d := digest.Digest(r.key)
+		return !tx.index.exists(d) && len(tx.index.tablesOf(d)) == 0, nil
 	}
 	d := digest.Digest(r.key)
 	return !tx.index.exists(d) && !known(d) && exists(tx, r.bucket, r.key), nil

@@ -31,9 +31,13 @@ var (
 	bucketWays      = []byte("ways")
 	bucketVerdicts  = []byte("verdicts")
 	bucketOrders    = []byte("orders")
+	bucketChains    = []byte("chains")
 
 	// sealed are the buckets whose values have a checksum.
-	sealed  = [][]byte{bucketObjects, bucketContents, bucketAssembled, bucketTables, bucketImages, bucketRefs, bucketWays, bucketVerdicts, bucketOrders}
+	sealed = [][]byte{
+		bucketObjects, bucketContents, bucketAssembled, bucketTables, bucketImages, bucketRefs, bucketWays, bucketVerdicts, bucketOrders,
+		bucketChains,
+	}
 	buckets = append([][]byte{bucketMeta, bucketChunks}, sealed...)
 )
 

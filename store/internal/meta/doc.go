@@ -3,8 +3,9 @@
 //
 // # Schema
 //
-// Values are JSON, except in objects, tables and chunks, of which there can be millions, and version. All but those in
-// chunks have a checksum in front. Keys are digests unless noted. TestSchema compares this drawing with a database.
+// Values are JSON, except in objects, tables and chunks, of which there can be millions, chains, and version. All but
+// those in chunks have a checksum in front. Keys are digests unless noted. TestSchema compares this drawing with a
+// database.
 //
 //	meta
 //	  version     3
@@ -30,6 +31,8 @@
 //	  <file>      identity tables wrong
 //	orders
 //	  <digest>    list of: sources ranges
+//	chains
+//	  <blob>
 //
 // The value of version is text. It also stands, as a line, in the file <path>.schema: a version of ballast must be able
 // to name the schema of any other, also while a daemon has the database open.
@@ -38,7 +41,8 @@
 // are big endian, and digests their 32 bytes, also as keys of objects. A value in objects is an objectHead and the
 // names of sources that may have a private object, one on each line; one in tables is a tableHead and the digests of
 // its objects. A key in chunks is the digest of a chunk; the value is the digest of an object and the offset of the
-// chunk in it (8 bytes). Entries may be outdated: copied bytes are verified.
+// chunk in it (8 bytes). Entries may be outdated: copied bytes are verified. A value in chains is the name of the key
+// that signed the chain of states of a blob, none if it was made here, a line feed, and the states (verify.Chain).
 //
 // A value in ways has the identity under which a file of a view is read before, and after, it is complete, the tables
 // that show it in this way, and how often wrong bytes were read, which changes the identity. Its key is a digest,

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -102,6 +103,7 @@ type File struct {
 	Private []string          // see Object.Private
 	Chunks  []filetable.Chunk // that it was made of, if any
 	Layout  digest.Digest     // identifies how readers saw the chunks (chunkfile.Layout)
+	States  verify.Chain      // of its digest, if they are kept
 }
 
 // An Arrival are files that become objects together, and what is known when they do.
@@ -135,6 +137,12 @@ func arrive(tx *txn, a Arrival, used time.Time) error {
 			return err
 		}
 		if err := putChunks(tx, f.Digest, f.Chunks); err != nil {
+			return err
+		}
+		if !f.States.Valid(f.Size) {
+			continue
+		}
+		if err := putChain(tx, f.Digest, Chain{States: f.States}); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,7 @@
 package meta
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -88,4 +89,20 @@ func (db *DB) Identity(view string, file digest.Digest) (shown digest.Digest, er
 		shown = w.shown()
 		return err
 	})
+}
+
+// replaceWays makes the ways in which files are read that of files that are read only when they are complete.
+func replaceWays(tx *txn, files map[digest.Digest]bool) error {
+	changed := map[string]way{}
+	err := each(tx, bucketWays, func(key string, w way) error {
+		file := digest.Digest(key[strings.LastIndexByte(key, ' ')+1:])
+		if files[file] {
+			changed[key] = way{Identity: file, Tables: w.Tables}
+		}
+		return nil
+	})
+	for key, w := range changed {
+		err = errors.Join(err, put(tx, bucketWays, key, w))
+	}
+	return err
 }

@@ -1,0 +1,112 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/internal/meta"
+	"github.com/ballast-dev/ballast/store/verify"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// windowed returns a table with the windows of its blobs that have a signed chain.
+func (s *Store) windowed(table digest.Digest) (*filetable.Table, error) {
+	t, err := s.Table(table)
+	if err != nil {
+		return nil, err
+	}
+	blobs := t.Windowless()
+	if len(blobs) == 0 {
+		return t, nil
+	}
+	signed, err := s.db.Chains(blobs)
+	if err != nil {
+		return nil, err
+	}
+	chains := map[digest.Digest]verify.Chain{}
+	for blob, c := range signed {
+		chains[blob] = c.States
+	}
+	return t.Windowed(chains), nil
+}
+
+// Chain returns the chain of states that was kept when a blob was downloaded (Options.Chains). It returns
+// errdefs.ErrNotFound if there is none, or if the blob does not exist for sources with these names (OpenObject).
+func (s *Store) Chain(blob digest.Digest, names []string) (verify.Chain, error) {
+	if err := s.objects.Allow(blob, names); err != nil {
+		return nil, err
+	}
+	kept, err := s.db.Chain(blob)
+	if err == nil && kept.Signer != "" { // it may be wrong, if the blob came without it
+		err = fmt.Errorf("chain of %s: %w", blob, errdefs.ErrNotFound)
+	}
+	return kept.States, err
+}
+
+// HashChain is Chain for a blob without a kept chain: its object is read and hashed. It returns a *verify.Error if the
+// object is damaged.
+func (s *Store) HashChain(ctx context.Context, b filetable.Blob, names []string) (verify.Chain, error) {
+	f, err := s.OpenObject(b.Digest, names)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return verify.ReadChain(ctx, f, b.Digest, b.Size)
+}
+
+// Unchained returns the blobs of a table that PutChain can make readable by windows: no byte of them is on the node,
+// and no reader waits for them.
+func (s *Store) Unchained(table digest.Digest) ([]filetable.Blob, error) {
+	t, err := s.Table(table)
+	if err != nil {
+		return nil, err
+	}
+	blobs := t.Windowless()
+	chained, err := s.db.Chains(blobs)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(blobs, func(b filetable.Blob) bool {
+		_, ok := chained[b.Digest]
+		return ok || s.has(b.Digest) || s.exposed.Shows(b.Digest) || len(s.area.Dirs(b.Digest)) > 0
+	}), nil
+}
+
+// PutChain records the chain of a blob, by which its windows are verified until it is complete. Its signer, the name of
+// a key, vouches for them; a chain that turns out to be wrong is dropped. It returns errdefs.ErrInvalidArgument for a
+// chain that cannot be that of the blob, or one without a signer.
+func (s *Store) PutChain(b filetable.Blob, c verify.Chain, signer string) error {
+	if signer == "" || !c.Valid(b.Size) {
+		return fmt.Errorf("a chain of %d bytes by %q for blob %s of %d bytes: %w", len(c), signer, b.Digest, b.Size, errdefs.ErrInvalidArgument)
+	}
+	return s.db.PutChain(b.Digest, meta.Chain{Signer: signer, States: c})
+}
+
+// TrustChains drops all chains that keys other than those of signers have signed. What is not complete is read when it
+// is. It is called before files are exposed.
+func (s *Store) TrustChains(signers ...string) error {
+	dropped, err := s.db.DropChains(func(_ digest.Digest, by string) bool { return !slices.Contains(signers, by) })
+	if len(dropped) > 0 {
+		s.log.Info("tables of hash states by keys that are not trusted any more are dropped", "blobs", len(dropped))
+	}
+	return err
+}
+
+// ChainSigners returns the names of the keys that signed the chains by which files of a table are read before they are
+// complete.
+func (s *Store) ChainSigners(table digest.Digest) ([]string, error) {
+	t, err := s.Table(table)
+	if err != nil {
+		return nil, err
+	}
+	chains, err := s.db.Chains(t.Windowless())
+	var names []string
+	for _, c := range chains {
+		names = append(names, c.Signer)
+	}
+	slices.Sort(names)
+	return slices.Compact(names), err
+}

@@ -1,0 +1,298 @@
+package store_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/ballast-dev/ballast/store/verify"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// chainOf returns the chain of p.
+func chainOf(t testing.TB, p []byte) verify.Chain {
+	t.Helper()
+	c, err := verify.ReadChain(t.Context(), bytes.NewReader(p), digest.FromBytes(p), int64(len(p)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// rawModel is a model of one file, which is a whole blob, in a new store.
+func rawModel(t testing.TB, dir string, p []byte, o store.Options) (s *store.Store, table digest.Digest, blob filetable.Blob) {
+	t.Helper()
+	s = storetest.Open(t, dir, o)
+	table = storetest.NewBuilder("raw").Raw("model.bin", p, 0o644).Put(t, s)
+	hold(t, s, table)
+	return s, table, filetable.Blob{Digest: digest.FromBytes(p), Size: int64(len(p))}
+}
+
+// A blob with one digest is read in any order, while most of it is not on the node, once its chain is known: the one
+// that another node has kept from its download, or reads from its object.
+func TestReadByChain(t *testing.T) {
+	for _, tt := range []struct {
+		size int
+		keep bool
+	}{{4<<20 + 1, false}, {8 << 20, true}, {13<<20 + 333, true}} {
+		t.Run(fmt.Sprint(tt.size), func(t *testing.T) {
+			p := half(uint64(tt.size), tt.size)
+			first, table, blob := rawModel(t, t.TempDir(), p, store.Options{Chains: tt.keep})
+			if _, err := first.HashChain(t.Context(), blob, nil); !errdefs.IsNotFound(err) {
+				t.Errorf("chain of a missing blob: %v", err)
+			}
+			if err := first.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(storetest.NewFetcher(p))}); err != nil {
+				t.Fatal(err)
+			}
+			chain, err := first.Chain(blob.Digest, nil)
+			if (err == nil) != tt.keep || err != nil && !errdefs.IsNotFound(err) {
+				t.Errorf("kept chain: %v", err)
+			}
+			if !tt.keep {
+				chain, err = first.HashChain(t.Context(), blob, nil)
+			}
+			if err != nil || !bytes.Equal(chain, chainOf(t, p)) {
+				t.Fatalf("chain: %d states, %v", len(chain)/32, err)
+			}
+
+			s, table, _ := rawModel(t, t.TempDir(), p, store.Options{})
+			if blobs, err := s.Unchained(table); err != nil || len(blobs) != 1 || blobs[0].Digest != blob.Digest {
+				t.Fatalf("without a chain: %v, %v", blobs, err)
+			}
+			if err := s.PutChain(blob, chain, "team"); err != nil {
+				t.Fatal(err)
+			}
+			if blobs, err := s.Unchained(table); err != nil || len(blobs) != 0 {
+				t.Errorf("with a chain: %v, %v", blobs, err)
+			}
+			if names, err := s.ChainSigners(table); err != nil || !slices.Equal(names, []string{"team"}) {
+				t.Errorf("signed by %q, %v", names, err)
+			}
+			f := storetest.NewFetcher(p)
+			// Without Wait, only files with chunks are exposed.
+			if err := s.Views.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(f), Probe: true}); err != nil {
+				t.Fatal(err)
+			}
+			tail := make([]byte, 1000)
+			if n, err := s.Views.View("").ReadAt(t.Context(), blob.Digest, tail, blob.Size-900); n != 900 || err != io.EOF || !bytes.Equal(tail[:n], p[len(p)-900:]) {
+				t.Errorf("end: %d bytes, %v", n, err)
+			}
+			if s.Has(blob.Digest) {
+				t.Error("the blob is an object before all of it was read")
+			}
+			readRandomly(t, s, blob.Digest, p, 20)
+			if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := s.ReadBytes(blob.Digest, blob.Size, nil); err != nil || !bytes.Equal(got, p) {
+				t.Errorf("object: %v", err)
+			}
+			if sent := f.Sent(blob.Digest); sent > blob.Size+1 { // Probe reads one byte
+				t.Errorf("%d bytes of %d were sent", sent, blob.Size)
+			}
+			if got := leftovers(t, s); len(got) > 0 {
+				t.Errorf("left over: %v", got)
+			}
+		})
+	}
+}
+
+// A chain vouches for nothing alone: with a right chain wrong bytes are not read, and with a wrong one the right bytes
+// are not either, until the blob is complete. Then the chain is gone.
+func TestWrongChain(t *testing.T) {
+	p := storetest.Random(3, 14<<20)
+	wrong := bytes.Clone(p)
+	wrong[9<<20] ^= 1
+	s, table, blob := rawModel(t, t.TempDir(), p, store.Options{})
+	for _, bad := range []struct {
+		chain  verify.Chain
+		signer string
+	}{{chainOf(t, p), ""}, {chainOf(t, p)[:32], "team"}, {nil, "team"}} {
+		if err := s.PutChain(blob, bad.chain, bad.signer); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("a chain of %d bytes by %q: %v", len(bad.chain), bad.signer, err)
+		}
+	}
+	if err := s.PutChain(blob, chainOf(t, wrong), "team"); err != nil {
+		t.Fatal(err)
+	}
+	f := storetest.NewFetcher(p)
+	if err := s.Views.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(f)}); err != nil {
+		t.Fatal(err)
+	}
+	_, before, err := s.Views.View("").LazyFile(blob.Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 100)
+	if _, err := s.Views.View("").ReadAt(t.Context(), blob.Digest, b, 5<<20); err != nil || !bytes.Equal(b, p[5<<20:][:100]) {
+		t.Errorf("a window before the wrong state: %v", err)
+	}
+	if _, err := s.Views.View("").ReadAt(t.Context(), blob.Digest, b, 8<<20); !errdefs.IsDataLoss(err) {
+		t.Errorf("a window at the wrong state: %v", err)
+	}
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Views.View("").ReadAt(t.Context(), blob.Digest, b, 8<<20); err != nil || !bytes.Equal(b, p[8<<20:][:100]) {
+		t.Errorf("complete: %v", err)
+	}
+	if names, err := s.ChainSigners(table); err != nil || len(names) > 0 {
+		t.Errorf("the wrong chain by %q is still there, %v", names, err)
+	}
+	storetest.WithinLimit(t, "a new identity", func() error {
+		for {
+			if _, after, err := s.Views.View("").LazyFile(blob.Digest); err != nil || after != before {
+				return err
+			}
+		}
+	})
+	if got := leftovers(t, s); len(got) > 0 {
+		t.Errorf("left over: %v", got)
+	}
+}
+
+// A source and a chain that lie together are found out when the blob is complete: it has no object, and the next
+// download does not use the chain.
+func TestLyingChain(t *testing.T) {
+	p := storetest.Random(4, 10<<20)
+	wrong := bytes.Clone(p)
+	wrong[9<<20] ^= 1
+	s, table, blob := rawModel(t, t.TempDir(), p, store.Options{})
+	c := chainOf(t, wrong)
+	if err := s.PutChain(blob, c, "team"); err != nil {
+		t.Fatal(err)
+	}
+	f := storetest.NewFetcher()
+	f.Blobs = map[digest.Digest][]byte{blob.Digest: wrong}
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); !errdefs.IsDataLoss(err) {
+		t.Errorf("wrong bytes by a wrong chain: %v", err)
+	}
+	if s.Has(blob.Digest) {
+		t.Error("wrong bytes are an object")
+	}
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(storetest.NewFetcher(p))}); err != nil {
+		t.Errorf("another source: %v", err)
+	}
+}
+
+// Who has read wrong bytes by a chain and a source that lie together reads the file under another identity when the
+// right one arrives.
+func TestReadersOfALyingChain(t *testing.T) {
+	p := storetest.Random(7, 10<<20)
+	wrong := bytes.Clone(p)
+	wrong[1<<20] ^= 1
+	s, table, blob := rawModel(t, t.TempDir(), p, store.Options{})
+	if err := s.PutChain(blob, chainOf(t, wrong), "team"); err != nil {
+		t.Fatal(err)
+	}
+	liar := storetest.NewFetcher()
+	liar.Blobs = map[digest.Digest][]byte{blob.Digest: wrong}
+	view := s.Views.View("")
+	if err := s.Views.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(liar)}); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 1)
+	if _, err := view.ReadAt(t.Context(), blob.Digest, b, 1<<20); err != nil || b[0] != wrong[1<<20] {
+		t.Fatalf("the lie: %v, %v", b, err)
+	}
+	_, before, err := view.LazyFile(blob.Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	honest := storetest.NewBuilder("honest").RawChunks("model.bin", p, 0o644, 1<<20).Put(t, s)
+	if err := s.Hydrate(t.Context(), honest, store.HydrateOptions{Sources: storetest.From(storetest.NewFetcher(p))}); err != nil {
+		t.Fatal(err)
+	}
+	storetest.WithinLimit(t, "the end of the lie", func() error {
+		for isExposed(s, table) {
+			time.Sleep(time.Millisecond)
+		}
+		return nil
+	})
+	if _, after, err := view.LazyFile(blob.Digest); err != nil || after == before {
+		t.Errorf("the right file has the identity of the wrong one, %v", err)
+	}
+	if _, err := view.ReadAt(t.Context(), blob.Digest, b, 1<<20); err != nil || b[0] != p[1<<20] {
+		t.Errorf("the right file: %v, %v", b, err)
+	}
+}
+
+// Chains by keys that are not trusted any more are not used after the store was opened again: what readers see is the
+// blob by its digest.
+func TestTrustChains(t *testing.T) {
+	p := storetest.Random(5, 10<<20)
+	dir := t.TempDir()
+	s, table, blob := rawModel(t, dir, p, store.Options{})
+	if err := s.PutChain(blob, chainOf(t, p), "old"); err != nil {
+		t.Fatal(err)
+	}
+	second := storetest.NewBuilder("second").Raw("model.bin", p, 0o644).Put(t, s)
+	if err := s.AddRef("snapshot/2", second, time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	expose := func(s *store.Store, table digest.Digest) error {
+		return s.Views.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(storetest.NewFetcher(p))})
+	}
+	for _, table := range []digest.Digest{table, second} {
+		if err := expose(s, table); err != nil {
+			t.Fatal(err)
+		}
+	}
+	readRandomly(t, s, blob.Digest, p, 1)
+	_, before, err := s.Views.View("").LazyFile(blob.Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		trusted string
+		early   bool
+	}{{"old", true}, {"new", false}} {
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s = storetest.Open(t, dir, store.Options{})
+		if err := s.TrustChains(tt.trusted); err != nil {
+			t.Fatal(err)
+		}
+		if err := expose(s, table); (err == nil) != tt.early || !tt.early && !errdefs.IsFailedPrecondition(err) {
+			t.Errorf("trusting %s: %v", tt.trusted, err)
+		}
+	}
+	for _, table := range []digest.Digest{table, second} {
+		if err := s.Views.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(storetest.NewFetcher(p)), Wait: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, after, err := s.Views.View("").LazyFile(blob.Digest); err != nil || after == before {
+		t.Errorf("the identity of what was read by the chain is still %s, %v", after, err)
+	}
+}
+
+// The chain of a private blob does not exist for others, as the blob does not.
+func TestPrivateChain(t *testing.T) {
+	p := storetest.Random(6, 5<<20)
+	s, table, blob := rawModel(t, t.TempDir(), p, store.Options{Chains: true})
+	owner := good(storetest.Private{Fetcher: storetest.NewFetcher(p)})
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: owner}); err != nil {
+		t.Fatal(err)
+	}
+	for who, names := range map[string][]string{"owner": transfer.Names(owner), "stranger": transfer.Names(evil(nil)), "nobody": nil} {
+		for how, err := range map[string]error{
+			"kept": errOf(s.Chain(blob.Digest, names)), "hashed": errOf(s.HashChain(t.Context(), blob, names)),
+		} {
+			if (err == nil) != (who == "owner") || err != nil && !errdefs.IsNotFound(err) {
+				t.Errorf("%s, %s: %v", who, how, err)
+			}
+		}
+	}
+}
+
+func errOf(_ verify.Chain, err error) error { return err }

@@ -73,7 +73,7 @@ func (a *app) root() *cobra.Command {
 		{"See what is on the node", []*cobra.Command{a.lsCommand(), a.statusCommand(), a.topCommand(), a.inspectCommand(), a.whyCommand(), a.dfCommand()}},
 		{"Keep, check and remove models", []*cobra.Command{a.pinCommand(), a.unpinCommand(), a.verifyCommand(), a.rmCommand(), a.gcCommand()}},
 		{"Read models without containers", []*cobra.Command{a.mountCommand(), a.unmountCommand(), a.pathCommand()}},
-		{"Publish models", []*cobra.Command{a.convertCommand(), a.digestCommand(), a.recordCommand()}},
+		{"Publish models", []*cobra.Command{a.convertCommand(), a.digestCommand(), a.recordCommand(), a.tablesCommand()}},
 		{"For other programs", []*cobra.Command{a.resolveCommand(), a.exportCommand(), a.seedCommand(), a.nodeCommand(), a.dockerCredentialCommand()}},
 	} {
 		c.AddGroup(&cobra.Group{ID: g.title, Title: g.title + ":"})

@@ -18,7 +18,7 @@ var quietly = map[string]string{
 	"prefetch": "digests", "pull": "digests", "import": "digests", "import ollama": "digests", "rm": "digests, or names that were removed",
 	"status": "names of running downloads", "top": "names of running downloads", "gc": "names of models that lose files",
 	"pin": "pins", "pin ls": "pins", "unpin": "pins", "mount": "the directory", "mount ls": "directories", "path": "the directory", "resolve": "the directory",
-	"unmount": "nothing", "pause": "nothing", "resume": "nothing", "record": "nothing", "export": "digests", "setup": "nothing", "config rotate-ca": "nothing",
+	"unmount": "nothing", "pause": "nothing", "resume": "nothing", "record": "nothing", "tables push": "nothing", "export": "digests", "setup": "nothing", "config rotate-ca": "nothing",
 	"doctor": "what is wrong", "verify": "digests of damaged objects, snapshots, or signers", "version": "versions", "df": "an error",
 	// What these print is a file, or the contract of another program.
 	"config containerd": "a file", "config hosts": "a file", "docker-credential get": "a contract", "node ready": "a contract", "node touch": "a contract",

@@ -44,6 +44,9 @@ func (a *app) why(w wire.Why) error {
 		{"From:", w.Origin.Format + " " + w.Origin.Digest.String()}, {"State:", state(w.Image, ref)},
 		{"Disk:", size(w.Own) + " of its own, " + size(w.Shared) + " shared with other models"},
 	}
+	if w.Early != "" {
+		rows = append(rows, []string{"Lazy:", w.Early})
+	}
 	if w.Eager != "" {
 		rows = append(rows, []string{"Not lazy:", w.Eager})
 	}

@@ -40,6 +40,9 @@ const Converted = "application/vnd.ballast.converted.v1+json"
 // (filetable.Order). Its subject is the manifest of the image.
 const Order = "application/vnd.ballast.order.v1+json"
 
+// States is the artifactType of a table of hash states (package hashstate). Its layer is a Bundle.
+const States = "application/vnd.ballast.states.v1"
+
 // UseInstead is the prefix of the Content-Type of a refused digest; the digest to use follows.
 // containerd before 2.3 shows nothing else of the response.
 const UseInstead = "application/vnd.ballast.use-instead@"

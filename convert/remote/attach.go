@@ -50,17 +50,23 @@ func (r *Repository) Attached(ctx context.Context, subject digest.Digest, artifa
 	if err != nil {
 		return nil, err
 	}
-	if len(served.Bytes) > convert.SmallDocument {
-		return nil, fmt.Errorf("%s@%s has more than %d bytes: %w", r, last.Digest, convert.SmallDocument, errdefs.ErrInvalidArgument)
+	return r.Artifact(served).Layer(ctx, limit)
+}
+
+// Layer returns the layer of a small artifact that has one. It returns errdefs.ErrInvalidArgument if the layer has more
+// than limit bytes, if there is another number of layers, or if the manifest is long.
+func (a *Artifact) Layer(ctx context.Context, limit int64) ([]byte, error) {
+	if len(a.m.Bytes) > convert.SmallDocument {
+		return nil, fmt.Errorf("%s@%s has more than %d bytes: %w", a.r, a.m.Digest, convert.SmallDocument, errdefs.ErrInvalidArgument)
 	}
-	m, err := convert.ParseManifest(served.Bytes)
+	m, err := convert.ParseManifest(a.m.Bytes)
 	if err != nil {
-		return nil, fmt.Errorf("%s@%s: %w", r, last.Digest, err)
+		return nil, fmt.Errorf("%s@%s: %w", a.r, a.m.Digest, err)
 	}
 	if len(m.Layers) != 1 {
-		return nil, fmt.Errorf("%s@%s has %d layers, not one: %w", r, last.Digest, len(m.Layers), errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("%s@%s has %d layers, not one: %w", a.r, a.m.Digest, len(m.Layers), errdefs.ErrInvalidArgument)
 	}
-	return r.Artifact(served).ReadBlob(ctx, m.Layers[0].Descriptor, limit)
+	return a.ReadBlob(ctx, m.Layers[0].Descriptor, limit)
 }
 
 // list adds a referrer to the fallback tag.

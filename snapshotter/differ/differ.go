@@ -61,6 +61,9 @@ type Options struct {
 	// sources are those that Apply would use. It is required for modes other than Complete.
 	Background func(view string, table digest.Digest, sources []transfer.Source)
 
+	// Prepare is called before a model is shown early: it may make more of its files readable. Nil: nothing does.
+	Prepare func(ctx context.Context, table digest.Digest)
+
 	// Log is the logger; nil discards.
 	Log *slog.Logger
 }
@@ -326,6 +329,9 @@ func (d *Differ) expose(ctx context.Context, view string, table digest.Digest, f
 	}
 	if mode == Complete {
 		return false, nil
+	}
+	if d.o.Prepare != nil {
+		d.o.Prepare(ctx, table)
 	}
 	err := d.o.Store.Views.Expose(ctx, table, store.ExposeOptions{View: view, Sources: sources, Wait: mode == Lazy, Probe: true})
 	if errdefs.IsFailedPrecondition(err) {

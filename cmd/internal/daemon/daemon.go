@@ -15,6 +15,7 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 	"github.com/ballast-dev/ballast/cmd/internal/daemon/ahead"
 	"github.com/ballast-dev/ballast/cmd/internal/daemon/care"
+	"github.com/ballast-dev/ballast/cmd/internal/daemon/hashtables"
 	"github.com/ballast-dev/ballast/cmd/internal/daemon/hostmounts"
 	"github.com/ballast-dev/ballast/cmd/internal/daemon/jobs"
 	"github.com/ballast-dev/ballast/cmd/internal/daemon/metrics"
@@ -36,6 +37,7 @@ import (
 	"github.com/ballast-dev/ballast/snapshotter/tree"
 	"github.com/ballast-dev/ballast/store"
 	notify "github.com/coreos/go-systemd/v22/daemon"
+	"github.com/opencontainers/go-digest"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -60,6 +62,7 @@ type Daemon struct {
 	snapshots   *care.Snapshots
 	care        *care.Care
 	mounts      *hostmounts.Mounts
+	tables      *hashtables.Tables                 // nil without a repository of tables
 	lazy        atomic.Pointer[lazy.Mount]         // nil if models are shown when they are complete
 	lazyWhy     atomic.Pointer[string]             // why lazy is nil
 	closed      atomic.Pointer[[]config.HostsFile] // as watchHosts has read them last
@@ -81,7 +84,7 @@ func New(c *config.Config, log *slog.Logger) (*Daemon, error) {
 	if err := d.startTraces(); err != nil {
 		log.Warn("traces are not sent", "err", err)
 	}
-	for _, build := range []func() error{d.openStore, d.buildFacade, d.buildAhead, d.buildSnapshotter, d.takePassed} {
+	for _, build := range []func() error{d.openStore, d.buildFacade, d.buildTables, d.buildAhead, d.buildSnapshotter, d.takePassed} {
 		if err := build(); err != nil {
 			return nil, errors.Join(err, d.Close())
 		}
@@ -110,7 +113,9 @@ func (d *Daemon) openStore() (err error) {
 	if len(others) > 0 {
 		d.log.Warn("there are files of others in the directories of ballast; they stay when ballast is removed", "paths", others)
 	}
-	if d.store, err = store.Open(d.config.Root, storeOptions(d.config, d.log)); err != nil {
+	o := storeOptions(d.config, d.log)
+	o.Completed = func(table digest.Digest) { d.tables.Completed(table) }
+	if d.store, err = store.Open(d.config.Root, o); err != nil {
 		return err
 	}
 	d.store.SetRate(int64(d.config.Lazy.Rate))
@@ -143,6 +148,20 @@ func (d *Daemon) buildFacade() (err error) {
 		Refused: d.metrics.Refused, Origins: c.Facade.OriginDigests,
 	}
 	return d.watchSignatures()
+}
+
+// buildTables builds what uses tables of hash states. Those by keys that are not trusted any more are dropped before a
+// file can be read.
+func (d *Daemon) buildTables() error {
+	keys, err := hashtables.ReadKeys(d.config.Lazy)
+	if err != nil {
+		return err
+	}
+	if err := d.store.TrustChains(keys.Names()...); err != nil {
+		return err
+	}
+	d.tables, err = hashtables.New(d.config.Lazy, keys, d.store, d.remote, d.log)
+	return err
 }
 
 // buildSnapshotter builds the snapshotter and the differ, and the sources they download from.
@@ -183,7 +202,8 @@ func (d *Daemon) buildSnapshotter() (err error) {
 	}
 	d.differ = differ.New(differ.Options{
 		Content: d.containerd.Content, Plain: differ.DiffService(d.containerd.Conn()), Snapshotter: d.snapshotter, Store: d.store,
-		Upstream: sources.Pulled, Known: sources.Known, Check: d.signed, Mode: d.mode, Background: d.jobs.Background.Start, Log: log,
+		Upstream: sources.Pulled, Known: sources.Known, Check: d.signed, Mode: d.mode, Background: d.jobs.Background.Start,
+		Prepare: d.tables.Prepare, Log: log,
 	})
 	d.mounts = hostmounts.New(hostmounts.Options{
 		Dir: filepath.Join(filepath.Dir(c.Address), dirs.Models), Store: d.store, Facade: d.facade, Sources: sources,
@@ -263,6 +283,7 @@ func (d *Daemon) serve(ctx context.Context, g *errgroup.Group) error {
 	g.Go(func() error { return d.watchLazy(ctx) })
 	g.Go(func() error { return d.watchHosts(ctx) })
 	g.Go(func() error { return d.store.Run(ctx) })
+	g.Go(func() error { return d.tables.Run(ctx) })
 	if d.ahead != nil {
 		g.Go(func() error { return d.ahead.Run(ctx) })
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -53,22 +54,32 @@ func (d facts) Received() (direct int64, mirrors []wire.Mirror) {
 	return d.remote.ReceivedDirectly(), d.mirrors()
 }
 
-// Eager implements admin.Node.
-func (d facts) Eager(ctx context.Context, im store.Image) (string, error) {
+// Early implements admin.Node.
+func (d facts) Early(ctx context.Context, im store.Image) (how, whyNot string, err error) {
 	if why := d.lazyWhy.Load(); why != nil {
-		return *why, nil
+		return "", *why, nil
 	}
-	switch mode := d.mode(jobs.Repositories(registry.Names(im))); mode {
-	case differ.Lazy:
-		return "", nil
-	case differ.Complete:
-		return "lazy.mode, or a rule of it, is \"complete\" for its repository", nil
+	mode := d.mode(jobs.Repositories(registry.Names(im)))
+	if mode == differ.Complete {
+		return "", "lazy.mode, or a rule of it, is \"complete\" for its repository", nil
+	}
+	signers, err := d.store.ChainSigners(im.Table)
+	switch {
+	case err != nil:
+		return "", "", err
+	case len(signers) > 0:
+		return fmt.Sprintf("by tables of hash states of %s (%s)", d.config.Lazy.Tables, strings.Join(signers, ", ")), "", nil
+	case mode == differ.Lazy:
+		return "", "", nil
 	}
 	use, err := d.store.ChunkUse(ctx, im.Table)
-	if err == nil && use.Chunks == 0 {
-		return "its files have no chunk digests, which \"ballast convert\" writes; lazy.mode = \"lazy\" needs none", nil
+	switch {
+	case err != nil || use.Chunks > 0:
+		return "", "", err
+	case d.config.Lazy.Tables == "":
+		return "", "its files have no chunk digests, which \"ballast convert\" writes, and lazy.tables names no repository with tables of hash states", nil
 	}
-	return "", err
+	return "", "its files have no chunk digests, and had no table of hash states in " + d.config.Lazy.Tables + ` when it was pulled, which "ballast tables push" writes where it is complete`, nil
 }
 
 // Health implements admin.Node.

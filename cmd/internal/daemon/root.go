@@ -61,8 +61,9 @@ func storeOptions(c *config.Config, log *slog.Logger) store.Options {
 			Low:      int(c.GC.Low),
 			Quota:    int64(c.GC.Quota),
 		},
-		GGUF: func(size int64) store.Sniffer { return gguf.NewSniffer(gguf.Options{Size: size}) },
-		Log:  log,
+		Chains: c.Lazy.TableSign != "",
+		GGUF:   func(size int64) store.Sniffer { return gguf.NewSniffer(gguf.Options{Size: size}) },
+		Log:    log,
 	}
 }
 

@@ -154,6 +154,9 @@ type Lazy struct {
 	Passthrough     bool       `toml:"passthrough" comment:"Let the kernel read complete files directly, also in mounts that were made before the files were\ncomplete (Linux 6.9)."`
 	IDMap           bool       `toml:"idmap" comment:"Let pods in user namespaces read models that are not complete (Linux 6.12). If false, such pods start\nwhen the model is complete. A change takes effect when the lazy mount is made again."`
 	Holder          string     `toml:"holder" comment:"What keeps the lazy mount while ballastd is down. auto: \"ballastd holder\", which ballastd-holder.service\nruns; if it does not run, ballastd starts one; process: the same as auto; outside: \"ballastd holder --stay\",\nstarted by something else, as in a container; none: reads of incomplete files fail while ballastd is down."`
+	Tables          string     `toml:"tables" comment:"Repository with tables of hash states, such as registry.example/team/tables: what a model has there can be\nread before the model is complete, although it has no chunk digests. Empty: none."`
+	TableKeys       []string   `toml:"table_keys" comment:"Files with the public keys (PEM) whose tables are trusted. Who has such a key vouches for what is read of\nmodels before they are complete."`
+	TableSign       string     `toml:"table_sign" comment:"File with the private key (PEM) of the tables that ballastd writes into lazy.tables: for the large files of\nmodels that everybody may have and that were downloaded here. Empty: none are written."`
 	Rule            []LazyRule `toml:"rule,omitempty" comment:"A mode for some models."`
 }
 
@@ -217,7 +220,7 @@ func Default() *Config {
 			Linger:      Duration{5 * time.Minute},
 		},
 		Snapshot: Snapshot{Show: ShowAuto, ReadAhead: ReadAheadAuto},
-		Lazy:     Lazy{Mode: ModeAuto, KernelReadAhead: 2 << 20, Passthrough: true, IDMap: true, Holder: HolderAuto},
+		Lazy:     Lazy{Mode: ModeAuto, KernelReadAhead: 2 << 20, Passthrough: true, IDMap: true, Holder: HolderAuto, TableKeys: []string{}},
 		Resolve:  Resolve{Address: "/run/ballast-resolve/resolve.sock"},
 		Scrub:    Scrub{Interval: Duration{30 * 24 * time.Hour}, Rate: 20 << 20},
 		GC:       GC{Interval: Duration{5 * time.Minute}, High: 85, Low: 80},

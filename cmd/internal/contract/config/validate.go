@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/convert/formats"
+	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
@@ -163,12 +164,38 @@ func (c *Config) checkLazy() error {
 	case l.Rate < 0:
 		return invalid("lazy.rate", "is negative")
 	}
+	if err := c.Lazy.checkTables(); err != nil {
+		return err
+	}
 	for i, r := range c.Lazy.Rule {
 		switch {
 		case r.Match == "":
 			return invalid(fmt.Sprintf("lazy.rule %d", i+1), "match is empty")
 		case !slices.Contains(modes, r.Mode):
 			return invalid(fmt.Sprintf("lazy.rule %d", i+1), "mode %q is not one of auto, lazy, complete", r.Mode)
+		}
+	}
+	return nil
+}
+
+// checkTables checks the settings of tables of hash states, without reading keys.
+func (l *Lazy) checkTables() error {
+	used := len(l.TableKeys) > 0 || l.TableSign != ""
+	switch ref, err := remote.ParseRef(l.Tables); {
+	case l.Tables == "" && used:
+		return invalid("lazy.tables", "is empty, but table_keys or table_sign is set: name the repository with the tables")
+	case l.Tables == "":
+		return nil
+	case err != nil:
+		return invalid("lazy.tables", "%v", err)
+	case !strings.HasPrefix(l.Tables, ref.Host+"/") || l.Tables != ref.Name():
+		return invalid("lazy.tables", "%q is not a repository, such as registry.example/team/tables: host and path, without tag and digest", l.Tables)
+	case !used:
+		return invalid("lazy.tables", "is not used without table_keys, whose tables are trusted, or table_sign, which signs those of this node")
+	}
+	for _, file := range append(slices.Clone(l.TableKeys), l.TableSign) {
+		if file != "" && !filepath.IsAbs(file) {
+			return invalid("lazy.table_keys, lazy.table_sign", "%q is not an absolute path", file)
 		}
 	}
 	return nil

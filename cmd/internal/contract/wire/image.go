@@ -131,6 +131,9 @@ const (
 type Why struct {
 	Image
 
+	// Early is how it is read before it is complete; empty if by its own chunk digests, or if it is not.
+	Early string `json:"early,omitempty"`
+
 	// Eager is why it is shown only when it is complete; empty if it can be read before, or is complete.
 	Eager string `json:"eager,omitempty"`
 

@@ -101,8 +101,8 @@ type Node interface {
 	// Received returns the bytes that registries themselves have sent, and the mirrors that were used.
 	Received() (direct int64, mirrors []wire.Mirror)
 
-	// Eager returns why an image is not shown before it is complete; "" if it is.
-	Eager(ctx context.Context, im store.Image) (string, error)
+	// Early returns how an image is read before it is complete, if not by its own chunk digests, or why it is not.
+	Early(ctx context.Context, im store.Image) (how, whyNot string, err error)
 
 	// Reach asks registries whether they answer.
 	Reach(ctx context.Context, registries []string) []wire.Reached
@@ -144,6 +144,7 @@ func (h *Handler) requests() http.Handler {
 	mux.Handle("GET /v1/image", named(h.image))
 	mux.Handle("GET /v1/why", named(h.why))
 	mux.Handle("GET /v1/order", named(h.order))
+	mux.Handle("GET /v1/states", answer(h.states))
 	mux.Handle("DELETE /v1/image", h.removing(false))
 	mux.Handle("GET /v1/removal", h.removing(true))
 	mux.Handle("GET /v1/status", query(func(ctx context.Context) (wire.Status, error) {

@@ -20,7 +20,7 @@ func (h *Handler) why(ctx context.Context, name modelname.Name) (*wire.Why, erro
 	w.Image, _ = h.state(ctx, im, refs)
 	w.Share = new(wire.Share(h.Store.Share(w.ID())))
 	if w.State != wire.StateComplete {
-		if w.Eager, err = h.Node.Eager(ctx, im); err != nil {
+		if w.Early, w.Eager, err = h.Node.Early(ctx, im); err != nil {
 			return nil, err
 		}
 	}

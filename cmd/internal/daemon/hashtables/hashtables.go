@@ -1,0 +1,224 @@
+// Package hashtables uses the tables of hash states of a repository that the operator names (package hashstate): it
+// takes those by trusted keys before a model is shown, so that its large blobs can be read before they are complete,
+// and writes those of blobs that were downloaded here.
+//
+//	pull ──▶ Prepare ──▶ one table for each large blob without chunks ──▶ Store.PutChain
+//	complete model ──▶ Completed ──▶ queue ──▶ Run: kept chains of blobs that everybody may have ──▶ repository
+//
+// The tables of blobs that only some sources may have are not written: in a repository that others read, they would
+// tell what these sources have.
+package hashtables
+
+import (
+	"context"
+	"crypto"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
+	"github.com/ballast-dev/ballast/convert/hashstate"
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/signature/dsse"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	// patience is how long a pull waits for tables: without them, the model is read when it is complete.
+	patience = 5 * time.Second
+
+	// rest is how long a repository that did not answer is not asked again.
+	rest = time.Minute
+
+	// atOnce limits the tables that are read at a time: one has up to dsse.MaxSize bytes.
+	atOnce = 4
+
+	// maxQueue limits the models whose tables are still to be written.
+	maxQueue = 1000
+
+	// writeLimit limits the time for writing one table.
+	writeLimit = 5 * time.Minute
+)
+
+// Tables are the tables of a repository. A nil Tables has none.
+type Tables struct {
+	store      *store.Store
+	repository *remote.Repository
+	trust      dsse.Trust
+	sign       crypto.Signer // nil: none are written
+	log        *slog.Logger
+
+	resting atomic.Pointer[time.Time] // until when; nil: it is not
+	queue   chan digest.Digest
+
+	written map[digest.Digest]bool // blobs whose tables are in the repository; used by Run only
+}
+
+// Keys are the keys of the configuration.
+type Keys struct {
+	trusted []crypto.PublicKey
+	sign    crypto.Signer
+}
+
+// ReadKeys reads the files with keys that lazy.table_keys and lazy.table_sign name. Errors name the file.
+func ReadKeys(l config.Lazy) (k Keys, err error) {
+	for _, file := range l.TableKeys {
+		p, err := os.ReadFile(file)
+		if err != nil {
+			return k, fmt.Errorf("configuration: lazy.table_keys: %w", err)
+		}
+		keys, err := dsse.ParseKeys(p)
+		if err != nil {
+			return k, fmt.Errorf("configuration: lazy.table_keys: %s: %w", file, err)
+		}
+		k.trusted = append(k.trusted, keys...)
+	}
+	if l.TableSign == "" {
+		return k, nil
+	}
+	p, err := os.ReadFile(l.TableSign)
+	if err != nil {
+		return k, fmt.Errorf("configuration: lazy.table_sign: %w", err)
+	}
+	if k.sign, err = dsse.ParsePrivateKey(p); err != nil {
+		return k, fmt.Errorf("configuration: lazy.table_sign: %s: %w", l.TableSign, err)
+	}
+	return k, nil
+}
+
+// Names returns the names of the trusted keys, as in Store.PutChain.
+func (k Keys) Names() (names []string) {
+	for _, key := range k.trusted {
+		names = append(names, dsse.KeyName(key))
+	}
+	return names
+}
+
+// New returns the tables of the configuration; nil if it names no repository.
+func New(l config.Lazy, k Keys, s *store.Store, client *remote.Client, log *slog.Logger) (*Tables, error) {
+	if l.Tables == "" {
+		return nil, nil
+	}
+	ref, err := remote.ParseRef(l.Tables)
+	if err != nil {
+		return nil, err
+	}
+	repository, err := client.NodeRepository(ref)
+	if err != nil {
+		return nil, err
+	}
+	return &Tables{
+		store: s, repository: repository, trust: dsse.Trust{Keys: k.trusted}, sign: k.sign, log: log,
+		queue: make(chan digest.Digest, maxQueue), written: map[digest.Digest]bool{},
+	}, nil
+}
+
+// Prepare takes the tables of the blobs of a model that were not fetched yet. Without one, a blob is read when it is
+// complete.
+func (t *Tables) Prepare(ctx context.Context, table digest.Digest) {
+	if t == nil || len(t.trust.Keys) == 0 {
+		return
+	}
+	if until := t.resting.Load(); until != nil && time.Now().Before(*until) {
+		return
+	}
+	blobs, err := t.store.Unchained(table)
+	if err != nil {
+		t.log.WarnContext(ctx, "no tables of hash states are looked for", "table", table, "err", err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var all errgroup.Group
+	all.SetLimit(atOnce)
+	for _, b := range blobs {
+		all.Go(func() error {
+			t.take(ctx, b)
+			return nil
+		})
+	}
+	_ = all.Wait() // take returns no error
+}
+
+// take takes the table of a blob.
+func (t *Tables) take(ctx context.Context, b filetable.Blob) {
+	chain, signer, err := hashstate.Read(ctx, t.repository, &t.trust, b)
+	if err == nil {
+		err = t.store.PutChain(b, chain, signer)
+	}
+	switch {
+	case err == nil:
+		t.log.DebugContext(ctx, "a blob can be read before it is complete", "digest", b.Digest, "tables", t.repository, "signer", signer)
+	case errdefs.IsNotFound(err):
+	case errdefs.IsPermissionDenied(err), errdefs.IsFailedPrecondition(err), errdefs.IsInvalidArgument(err), errdefs.IsDataLoss(err):
+		t.log.WarnContext(ctx, "the table of hash states of a blob is not used", "digest", b.Digest, "tables", t.repository, "err", err)
+	case errors.Is(err, context.Canceled):
+	default:
+		until := time.Now().Add(rest)
+		t.resting.Store(&until)
+		t.log.WarnContext(ctx, "the repository of tables of hash states does not answer; models are read when they are complete",
+			"tables", t.repository, "wait", rest, "err", err)
+	}
+}
+
+// Completed has Run write the tables of a model that is complete.
+func (t *Tables) Completed(table digest.Digest) {
+	if t == nil || t.sign == nil {
+		return
+	}
+	select {
+	case t.queue <- table:
+	default:
+		t.log.Warn("the tables of hash states of a model are not written: too many wait", "table", table)
+	}
+}
+
+// Run writes tables until ctx ends.
+func (t *Tables) Run(ctx context.Context) error {
+	if t == nil {
+		return nil
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case table := <-t.queue:
+			t.write(ctx, table)
+		}
+	}
+}
+
+// write writes the tables of the blobs of a model.
+func (t *Tables) write(ctx context.Context, table digest.Digest) {
+	m, err := t.store.Table(table)
+	if err != nil {
+		return // it is gone again
+	}
+	for _, b := range m.Windowless() {
+		if t.written[b.Digest] {
+			continue
+		}
+		chain, err := t.store.Chain(b.Digest, nil)
+		if err != nil {
+			continue // it is not for everybody, or came by a table
+		}
+		limited, cancel := context.WithTimeout(ctx, writeLimit)
+		written, err := hashstate.Write(limited, t.repository, t.sign, b, chain)
+		cancel()
+		if err != nil {
+			t.log.Warn("the table of hash states of a blob is not written", "digest", b.Digest, "tables", t.repository, "err", err)
+			continue
+		}
+		if written {
+			t.log.Info("other nodes can read a blob before it is complete", "digest", b.Digest, "tables", t.repository)
+		}
+		t.written[b.Digest] = true
+	}
+}

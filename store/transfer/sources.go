@@ -176,6 +176,17 @@ func (s *Sources) FirstKey() string {
 	return ""
 }
 
+// Piece returns the Endpoint.Piece of the first source that has one: nodes share the blobs in such pieces. It is 0 if
+// none has.
+func (s *Sources) Piece() int64 {
+	for _, src := range s.Order() {
+		if src.Endpoint != nil && src.Endpoint.Piece > 0 {
+			return src.Endpoint.Piece
+		}
+	}
+	return 0
+}
+
 // Blame records that a source sent wrong bytes. After a mirror, only origins are asked for the blob.
 func (s *Sources) Blame(src Source) {
 	s.demote(src, wrongFor)

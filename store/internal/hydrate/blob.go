@@ -46,6 +46,8 @@ type blobFetch struct {
 	waiters int  // guarded by Engine.mu
 	arrived bool // guarded by Engine.mu: its file arrived from elsewhere
 
+	begun bool // what is staged of its file, at first, is of the hydration that started it
+
 	large bool // an archive needs a window above smallWindow; used by main only
 
 	bytes atomic.Int64 // bytes of an archive, present or fetched
@@ -95,7 +97,7 @@ func (e *Engine) join(ctx context.Context, h *hydration, i int, t *Target) (b *b
 	}
 	b, ok := e.fetches[key]
 	if !ok {
-		b = &blobFetch{e: e, key: key, target: *t, flow: h.flowOf(i, e.Scheduler), limit: &h.limit, done: make(chan struct{})}
+		b = &blobFetch{e: e, key: key, target: *t, flow: h.flowOf(i, e.Scheduler), limit: &h.limit, begun: h.begun(i), done: make(chan struct{})}
 		ctx, b.end = span.Start(span.Under(e.ctx, ctx), span.Fetch, span.Name(t.Name), span.Digest(t.Blob.Digest), span.Size(t.Blob.Size))
 		b.ctx, b.cancel = context.WithCancel(ctx)
 		b.state.Store(StateWaiting)
@@ -249,7 +251,7 @@ func (b *blobFetch) eachSources(do func(*transfer.Sources)) {
 
 // file fetches a file by chunks. resumed reports whether some bytes were already staged.
 func (b *blobFetch) file(ctx context.Context, f *chunkfile.File) (resumed bool, err error) {
-	resumed = b.e.Area.Marked(f.Layout.Dir(f.Digest), f.Size, f.Layout.Grid) > 0
+	resumed = !b.begun && b.e.Area.Marked(f.Layout.Dir(f.Digest), f.Size, f.Layout.Grid) > 0
 	chain, err := f.Fill(ctx, b.flow, b.limit, b.noRanges)
 	var wrong *verify.Error
 	if errors.As(err, &wrong) && !errors.Is(err, transfer.ErrWrong) {

@@ -3,6 +3,7 @@ package hydrate
 import (
 	"context"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -82,6 +83,8 @@ type Engine struct {
 	large    *semaphore.Weighted // the turn to unpack an archive with a large window
 	unpacked atomic.Int64        // bytes of all archives
 
+	own maphash.Seed // of the order of scatter
+
 	ctx  context.Context // cancels all work
 	stop context.CancelCauseFunc
 	work sync.WaitGroup
@@ -100,6 +103,7 @@ func (e *Engine) Begin() {
 	e.hydrations, e.fetches, e.assembling = map[string]*hydration{}, map[string]*blobFetch{}, map[string]*turn{}
 	e.began = make(chan struct{})
 	e.large = semaphore.NewWeighted(1)
+	e.own = maphash.MakeSeed()
 }
 
 // Close cancels all work and waits for its end.

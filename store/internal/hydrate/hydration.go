@@ -115,6 +115,14 @@ func (h *hydration) flowOf(i int, s *transfer.Scheduler) *transfer.Flow {
 	return s.NewFlow(transfer.Background).Limit(h.limiter)
 }
 
+// begun reports whether all that is staged of a target was fetched ahead.
+func (h *hydration) begun(i int) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	a := h.ahead[i]
+	return a != nil && !a.old
+}
+
 // fetching records the fetch of a target.
 func (h *hydration) fetching(i int, b *blobFetch) {
 	h.mu.Lock()

@@ -87,6 +87,7 @@ func compareNames(a, b string) int {
 type wish struct {
 	parts []chunkfile.Part // of large files, from a recorded order
 	heads []*ahead         // large files of which the head is fetched, if there is none
+	own   []chunkfile.Part // of large files, in an order that no other node has, after the heads
 	early map[int]bool     // other targets, which are fetched whole
 }
 
@@ -94,6 +95,7 @@ type wish struct {
 type ahead struct {
 	file *chunkfile.File
 	flow *transfer.Flow // also of the fetch of the rest
+	old  bool           // some bytes were staged before
 	next []int32        // by group: itself if the wish does not have it, otherwise a later one to go on with
 }
 
@@ -102,6 +104,7 @@ func (e *Engine) newAhead(h *hydration, in ChunkedFile, sources []transfer.Sourc
 	a := &ahead{
 		file: e.Files.Acquire(f.Digest, f.Size, f.Path, in.Layout),
 		flow: e.Scheduler.NewFlow(transfer.Background).Limit(h.limiter),
+		old:  e.Area.Marked(in.Layout.Dir(f.Digest), f.Size, in.Layout.Grid) > 0,
 		next: make([]int32, in.Layout.Groups()+1),
 	}
 	for g := range a.next {
@@ -130,13 +133,30 @@ func (e *Engine) wish(h *hydration, t *filetable.Table, order []filetable.Range,
 	sources := h.list
 	e.mu.Unlock()
 	if len(order) == 0 {
+		piece, room := h.from.Piece(), hashedLater()
 		for _, i := range missing {
-			if target := &h.targets[i]; target.small() {
+			target := &h.targets[i]
+			if target.small() {
 				w.early[i] = true
-			} else if target.hasHead() {
-				all[i] = e.newAhead(h, target.Files[0], sources)
-				w.heads = append(w.heads, all[i])
+				continue
 			}
+			head, scattered := target.hasHead(), piece > 0 && target.scatters(&room)
+			if !head && !scattered {
+				continue
+			}
+			a := e.newAhead(h, target.Files[0], sources)
+			all[i] = a
+			if head {
+				w.heads = append(w.heads, a)
+			}
+			if scattered {
+				for g := range a.file.Layout.Groups() {
+					w.own = append(w.own, chunkfile.Part{File: a.file, Group: g, Flow: a.flow})
+				}
+			}
+		}
+		if piece > 0 {
+			e.scatter(h, w.own, piece, missing)
 		}
 		h.setAhead(all, false)
 		return w

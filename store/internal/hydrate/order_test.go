@@ -1,6 +1,8 @@
 package hydrate
 
 import (
+	"fmt"
+	"hash/maphash"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -8,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/internal/chunkfile"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
@@ -115,5 +118,53 @@ func TestUnderWay(t *testing.T) {
 				<-over
 			})
 		})
+	}
+}
+
+// TestScatterTargets: targets that are fetched whole have another order on each engine, after the small ones; fragments of
+// a file keep theirs. Files that are hashed whole take part up to a limit.
+func TestScatterTargets(t *testing.T) {
+	h := &hydration{}
+	for i := range 3 {
+		h.targets = append(h.targets, Target{Name: "config", Files: make([]ChunkedFile, 1), Blob: filetable.Blob{Size: int64(i)}})
+	}
+	for i := range 60 {
+		b := filetable.Blob{Digest: digest.FromString(string(rune(i))), Size: 1 << 30, Archive: filetable.ArchiveFragments}
+		h.targets = append(h.targets, Target{Name: string(rune('a' + i/3)), Blob: b})
+	}
+	orders := map[string]bool{}
+	for range 4 {
+		var missing []int
+		for i := range h.targets {
+			missing = append(missing, i)
+		}
+		(&Engine{own: maphash.MakeSeed()}).scatter(h, nil, 1, missing)
+		for i := 0; i < len(missing); i += 3 {
+			if first := missing[i]; first%3 != 0 || missing[i+1] != first+1 || missing[i+2] != first+2 || (i == 0) != (first == 0) {
+				t.Fatalf("got %v", missing)
+			}
+		}
+		orders[fmt.Sprint(missing)] = true
+	}
+	if len(orders) < 4 {
+		t.Errorf("four engines have %d orders", len(orders))
+	}
+	room := int64(10 << 20)
+	file := func(size int64, stated bool) *Target {
+		return &Target{Blob: filetable.Blob{Size: size}, Files: []ChunkedFile{{Layout: &chunkfile.Layout{Stated: stated}}}}
+	}
+	for i, tt := range []struct {
+		target *Target
+		want   bool
+	}{
+		{file(6<<20, false), true}, {file(6<<20, false), false}, {file(1<<40, true), true}, {file(4<<20, true), false},
+		{file(5<<20-1, false), false}, {file(4<<20+1, false), false}, {file(1<<62, false), false}, {&h.targets[5], false},
+	} {
+		if tt.target.scatters(&room) != tt.want {
+			t.Errorf("%d: want %v", i, tt.want)
+		}
+	}
+	if room != 4<<20 {
+		t.Errorf("room for %d bytes is left", room)
 	}
 }

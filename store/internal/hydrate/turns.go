@@ -72,7 +72,8 @@ func (e *Engine) fetchTargets(ctx context.Context, h *hydration, missing []int, 
 
 // turns are the targets of a hydration that have not started:
 //
-//	early targets → parts or heads of the wish → the others; a serial target starts when the one before is underWay
+//	early targets → parts of the wish, or its heads and then its own → the others; a serial target starts when the one
+//	before is underWay
 //
 // Those that readers wait for start before all of them.
 type turns struct {
@@ -84,7 +85,7 @@ type turns struct {
 	tiny, large, wanted chan struct{} // the places of running targets
 
 	begin   func()         // begins what is ahead
-	ahead   chan struct{}  // closed when the parts, or heads, of the wish are present; nil: they are
+	ahead   chan struct{}  // closed when these of the wish are present; nil: they are
 	busy    chan struct{}  // closed when the serial target that started last is underWay; nil: it is
 	waiting sync.WaitGroup // early targets that have started and are not underWay
 }
@@ -94,7 +95,7 @@ func newTurns(ctx context.Context, e *Engine, h *hydration, missing []int, wish 
 		h: h, missing: missing, early: wish.early,
 		tiny: make(chan struct{}, parallelSmall), large: make(chan struct{}, parallelBlobs), wanted: make(chan struct{}, parallelBlobs),
 	}
-	if len(wish.parts)+len(wish.heads) == 0 {
+	if len(wish.parts)+len(wish.heads)+len(wish.own) == 0 {
 		return q
 	}
 	done := make(chan struct{})
@@ -102,12 +103,13 @@ func newTurns(ctx context.Context, e *Engine, h *hydration, missing []int, wish 
 	q.begin = sync.OnceFunc(func() {
 		all.Go(func() error {
 			defer close(done)
-			if len(wish.heads) > 0 {
-				q.waiting.Wait()
-				e.fetchHeads(ctx, h, wish.heads)
-			} else {
+			if len(wish.parts) > 0 {
 				e.inOrder(ctx, h, wish.parts)
+				return nil
 			}
+			q.waiting.Wait()
+			e.fetchHeads(ctx, h, wish.heads)
+			e.inOwnOrder(ctx, h, wish.own)
 			return nil
 		})
 	})

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -21,14 +22,16 @@ import (
 
 // The network of the measurement fleet: a bridge with the registry, to which each node has a link.
 const (
-	fleetNodes  = 8
-	fleetLink   = "200mbit" // of each node, and of the registry, each way
-	fleetModel  = 128 << 20 // eight pieces
-	registryIP  = "10.77.0.100"
-	registryTCP = registryIP + ":5000"
-	mirrorTCP   = registryIP + ":5001"
-	trackerTCP  = registryIP + ":5002"
-	dragonfly   = "127.0.0.1:65001"
+	fleetNodes   = 16
+	fleetLink    = "100mbit" // of each node, and of the registry, each way; two processors serve 16 nodes
+	fleetModel   = 1 << 30   // 64 pieces
+	faultyModel  = 128 << 20
+	registryIP   = "10.77.0.100"
+	registryTCP  = registryIP + ":5000"
+	mirrorTCP    = registryIP + ":5001"
+	schedulerTCP = registryIP + ":5002"
+	dragonfly    = "127.0.0.1:65001"
+	swarmDir     = "BENCH_SWARM_DIR" // the variable with the directory of the parts that Dragonfly has
 )
 
 // limited is the command that limits what a device sends.
@@ -53,7 +56,7 @@ func (b *bench) fleet() {
 		b.t.Fatalf("%v", err)
 	}
 	b.fleetServe(registryTCP, b.node.Registry.Wire)
-	b.fleetServe(trackerTCP, newTracker())
+	b.fleetServe(schedulerTCP, &scheduler{backToSource: 1})
 	b.fleetPulls()
 	b.fleetMirrors()
 }
@@ -68,42 +71,67 @@ func (b *bench) fleetServe(address string, h http.Handler) {
 	b.t.Cleanup(func() { s.Close() })
 }
 
-// fleetPulls measures one node, eight nodes, and eight nodes with Dragonfly.
+// fleetPulls measures one node, and several with Dragonfly, with a model in four files and in one.
 func (b *bench) fleetPulls() {
-	var one, direct, swarmed series
-	var copies, swarmedCopies []float64
-	plain, dragonflies := b.startFleet(fleetNodes, ""), b.startFleet(fleetNodes, "swarm")
+	dir, err := os.MkdirTemp("", "swarm")
+	if err != nil {
+		b.t.Fatalf("%v", err)
+	}
+	b.t.Cleanup(func() { os.RemoveAll(dir) })
+	os.Setenv(swarmDir, dir)
+	plain, dragonflies := b.startFleet(1, ""), b.startFleet(fleetNodes, "swarm")
 	seed := uint64(100)
-	pull := func(nodes []*fleetNode) (all time.Duration, egress float64) {
+	pull := func(nodes []*fleetNode, files int) (all time.Duration, egress float64) {
 		seed++
-		m := b.pushModel(fmt.Sprintf("fleet/model%d", seed), fleetModel, seed)
+		name := fmt.Sprintf("fleet%d", seed)
+		b.pushRaw(name, fleetModel, files, seed)
 		b.node.Registry.Wire.Reset()
 		for _, n := range nodes {
-			n.say(registryTCP + "/" + m.repository + ":v1")
+			n.say(registryTCP + "/bench/" + name + ":v1")
 		}
 		for _, n := range nodes {
 			all = max(all, n.took())
 		}
 		b.node.Registry.Wire.Drain()
-		return all, float64(b.node.Registry.Wire.BlobBytes()[m.digest]) / fleetModel
+		for _, n := range b.node.Registry.Wire.BlobBytes() {
+			egress += float64(n) / fleetModel
+		}
+		parts, err := filepath.Glob(filepath.Join(dir, "*"))
+		for _, p := range parts { // nobody asks for them again
+			err = errors.Join(err, os.Remove(p))
+		}
+		if err != nil {
+			b.t.Fatalf("%v", err)
+		}
+		return all, egress
 	}
-	for range b.rounds {
-		took, _ := pull(plain[:1])
-		one.add(took)
-		took, n := pull(plain)
-		direct.add(took)
-		copies = append(copies, n)
-		took, n = pull(dragonflies)
-		swarmed.add(took)
-		swarmedCopies = append(swarmedCopies, n)
+	for _, files := range []int{4, 1} {
+		what := fmt.Sprintf("%s, files: %d", sizeOf(fleetModel), files)
+		var one series
+		for range b.rounds {
+			took, _ := pull(plain, files)
+			one.add(took)
+		}
+		for _, n := range []int{1, 3, 8, fleetNodes} {
+			var all series
+			var copies float64
+			for range b.rounds {
+				took, sent := pull(dragonflies[:n], files)
+				all.add(took)
+				copies = max(copies, sent)
+			}
+			longer := target{}
+			if files > 1 && n >= 8 {
+				longer = atMost(2, "")
+			}
+			name := fmt.Sprintf("%s, nodes with Dragonfly (a double): %d", what, n)
+			b.times(name, all, "one node without", one, longer)
+			b.figure(name+": copies that the registry sends", copies, "%.2f", "", atMost(1.1, ""))
+		}
 	}
 	for _, n := range append(plain, dragonflies...) {
 		n.stop()
 	}
-	b.times("8 nodes get 128 MiB, 200 Mbit/s each and the registry", direct, "one node", one, target{})
-	b.times("8 nodes with Dragonfly (a double)", swarmed, "one node", one, atMost(2.5, ""))
-	b.figure("copies that the registry sends to 8 nodes", slices.Max(copies), "%.2f", "", target{})
-	b.figure("copies that it sends with Dragonfly", slices.Max(swarmedCopies), "%.2f", "", atMost(2, ""))
 }
 
 // startFleet starts nodes. Those of mode "swarm" have Dragonfly, those of mode "mirror" a mirror.
@@ -198,8 +226,16 @@ func runFleetNode(address, mode string) error {
 	o := node.Options{Registry: &node.Registry{Host: registryTCP}, Config: "[[lazy.rule]]\nmatch = \"*\"\nmode = \"complete\"\n"}
 	if mode == "swarm" {
 		o.Config += fmt.Sprintf("[[mirror]]\nurl = %q\nkind = \"dragonfly\"\n", "http://"+dragonfly)
-		s := &swarm{registry: "http://" + registryTCP, tracker: "http://" + trackerTCP, own: address + ":65002"}
-		if err := s.serve(dragonfly); err != nil {
+		s := &swarm{registry: "http://" + registryTCP, scheduler: "http://" + schedulerTCP, own: address + ":65002", dir: os.Getenv(swarmDir)}
+		proxy, err := net.Listen("tcp", dragonfly)
+		if err != nil {
+			return err
+		}
+		others, err := net.Listen("tcp", s.own)
+		if err != nil {
+			return err
+		}
+		if err := s.serve(proxy, others); err != nil {
 			return err
 		}
 	}
@@ -324,7 +360,7 @@ func (b *bench) fleetMirrors() {
 	plain := b.startFleet(1, "")[0]
 	var direct series
 	for range b.rounds {
-		plain.say(model(fleetModel, false))
+		plain.say(model(faultyModel, false))
 		direct.add(plain.took())
 	}
 	plain.stop()
@@ -348,7 +384,7 @@ func (b *bench) fleetMirrors() {
 				b.t.Fatalf("the mirror is not used")
 			}
 			set(fault)
-			n.say(model(fleetModel, c.chunks))
+			n.say(model(faultyModel, c.chunks))
 			all.add(n.took())
 			set("")
 			for begin := time.Now(); fault == "dead" || fault == "70 KiB/s"; time.Sleep(time.Second) {

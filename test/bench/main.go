@@ -198,7 +198,7 @@ var measurements = []measurement{
 	{"ledger", "CPU-seconds for each GiB by what they are for", (*bench).ledger},
 	{"ordinary", "images that are no models, beside overlayfs", (*bench).ordinaryImages},
 	{"volumes", "pods and mounts of complete models", (*bench).volumes},
-	{"fleet", "eight nodes at once, directly and through Dragonfly, and mirrors that do wrong (about ten minutes)", (*bench).fleet},
+	{"fleet", "1, 3, 8 and 16 nodes at once through Dragonfly, and mirrors that do wrong (about 40 minutes a round)", (*bench).fleet},
 	{"guard", "another commit beside the working tree, in pairs; fails if a cost has grown (make bench-guard)", (*bench).guard},
 	{"big", "a model of 20 times -size in eight files, beside one of 1 GiB, and a kill in the middle", (*bench).big},
 	{peersName, "other snapshotters and clients with the same bytes (make bench-peers)", (*bench).peers},

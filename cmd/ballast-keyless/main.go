@@ -1,8 +1,9 @@
 // Ballast-keyless tells who made a keyless signature: it reads a keyless.Request from its standard input and writes a
-// keyless.Answer to its standard output. ballastd and ballast start it, which do not link what it links.
+// keyless.Answer to its standard output. "ballast-keyless sign" makes such signatures: it reads a keyless.SignRequest
+// and writes a keyless.SignAnswer. ballastd starts the first, and ballast both; they do not link what it links.
 //
-// It is in the product's module because that changes no version of what ballastd and ballast link: 62 modules, the same
-// without and with sigstore-go. In that of ballast-fleet, its 71 modules would share a graph with those of Kubernetes.
+// It is in the product's module because that changes no version of what ballastd and ballast link: 70 modules, the same
+// without and with sigstore-go. In that of ballast-fleet, its 82 modules would share a graph with those of Kubernetes.
 package main
 
 import (
@@ -31,7 +32,14 @@ const (
 )
 
 func main() {
-	if err := run(os.Stdin, os.Stdout); err != nil {
+	err := fmt.Errorf("usage: %s [%s]", keyless.Name, keyless.SignCommand)
+	switch args := os.Args[1:]; {
+	case len(args) == 0:
+		err = run(os.Stdin, os.Stdout)
+	case len(args) == 1 && args[0] == keyless.SignCommand:
+		err = runSign(os.Stdin, os.Stdout)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -39,7 +47,7 @@ func main() {
 
 // run answers a request, after it has given up what it does not need for that.
 func run(in io.Reader, out io.Writer) error {
-	if err := confine(); err != nil {
+	if err := confine(false); err != nil {
 		return fmt.Errorf("give up privileges: %w", err)
 	}
 	var r keyless.Request
@@ -53,17 +61,23 @@ func run(in io.Reader, out io.Writer) error {
 	return json.NewEncoder(out).Encode(a)
 }
 
-// confine makes the process unable to gain privileges, to open anything, and to use much.
-func confine() error {
+// confine makes the process unable to gain privileges, to write files, and to use much. Unless it signs, and has to
+// talk to services for the user who started it, it can open nothing.
+func confine(signs bool) error {
 	runtime.GOMAXPROCS(1)
 	debug.SetMemoryLimit(maxData / 2)
 	if _, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); errno != 0 {
 		return fmt.Errorf("no new privileges: %w (is it built without CGO_ENABLED=0?)", errno)
 	}
-	for resource, limit := range map[int]uint64{
+	limits := map[int]uint64{
 		unix.RLIMIT_CORE: 0, unix.RLIMIT_FSIZE: 0, unix.RLIMIT_DATA: maxData, unix.RLIMIT_CPU: maxSeconds,
 		unix.RLIMIT_NOFILE: 0, // neither files nor sockets; the pipes are open
-	} {
+	}
+	if signs {
+		delete(limits, unix.RLIMIT_NOFILE)
+		limits[unix.RLIMIT_DATA], limits[unix.RLIMIT_CPU] = 4*maxData, 6*maxSeconds
+	}
+	for resource, limit := range limits {
 		if err := unix.Setrlimit(resource, &unix.Rlimit{Cur: limit, Max: limit}); err != nil {
 			return fmt.Errorf("limit of resource %d: %w", resource, err)
 		}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,7 +18,6 @@ import (
 	"github.com/ballast-dev/ballast/convert/layout"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/resolve"
-	"github.com/ballast-dev/ballast/convert/signature/dsse"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/opencontainers/go-digest"
@@ -65,12 +63,15 @@ Forms (--as):
 
 With these two flags, a directory that was never packed is a carton for the other forms too.
 
+--sign and --signing-config sign the manifest and the files. --signing-config needs no key, but the token of who signs, such
+as that of a job in CI, and ballast-keyless beside ballast: a certificate for it, and entries in public logs, show its name.
+
 --prefix DIR puts the files into a directory of the mount: KServe, for one, mounts the directory models of an
 image only.`
 
 func (a *app) convertCommand() *cobra.Command {
 	var o export.Options
-	var form, compress, key, prefix string
+	var form, compress, prefix string
 	var facts format.Facts
 	var choice convert.Choice
 	var said publication
@@ -80,6 +81,7 @@ func (a *app) convertCommand() *cobra.Command {
 		Long:  convertHelp,
 		Example: "  ballast convert registry.ollama.ai/library/llama3.2:1b ghcr.io/team/llama:1b --as modelpack\n" +
 			"  ballast convert ghcr.io/team/model:v1 --referrer --sign team.key\n" +
+			"  ballast convert ./my-model ghcr.io/team/model:v1 --as modelpack --signing-config signing_config.json\n" +
 			"  ballast convert ./my-model oci:/tmp/layout:v1 --as image",
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch {
@@ -96,6 +98,7 @@ func (a *app) convertCommand() *cobra.Command {
 	out := outputFlag(c)
 	choiceFlags(c, &choice)
 	said.flags(c)
+	sign := signingFlags(c)
 	f := c.Flags()
 	forms := export.Forms()
 	for _, f := range formats.All().Writers() {
@@ -109,7 +112,6 @@ func (a *app) convertCommand() *cobra.Command {
 	f.StringVar(&compress, "compress", "", "for ballast and image: compress files in chunks: "+strings.Join(export.Compressions(), ", "))
 	f.StringVar(&prefix, "prefix", "", "`directory` of the files in a mount, such as models for KServe; / is none (default: that of SRC)")
 	f.BoolVar(&o.Referrer, "referrer", false, "for ballast: write the image that nodes make of SRC beside it, as a referrer of its manifest")
-	f.StringVar(&key, "sign", "", "sign with a private key, a `file` in PEM: the manifest as cosign does, the files as model-signing does")
 	f.BoolVar(&o.Force, "force", false, "replace what DST has, also SRC itself and what ballast did not write")
 	f.BoolVar(&o.DryRun, "dry-run", false, "show what would be sent")
 	f.StringVar(&o.TempDir, "temp-dir", "", "directory for unpacking archives (default: $TMPDIR)")
@@ -128,7 +130,7 @@ func (a *app) convertCommand() *cobra.Command {
 			return usage("--runner and --runner-framework go together")
 		}
 		if f := formats.All().Get(form); f.Writer != nil {
-			if plain := o; key != "" || compress != "" || plain.Tar || plain.NoChunks || plain.Referrer || plain.DryRun || plain.Prefix != nil || said.given() || len(args) < 2 {
+			if plain := o; sign.given() || compress != "" || plain.Tar || plain.NoChunks || plain.Referrer || plain.DryRun || plain.Prefix != nil || said.given() || len(args) < 2 {
 				return usage("--as %s writes FILE%s, and takes --runner, --runner-framework, --temp-dir and --force only", f.Name, f.Writer.Extension)
 			}
 			return a.pack(cmd.Context(), f, args[0], args[1], choice, o, facts, *out)
@@ -147,7 +149,7 @@ func (a *app) convertCommand() *cobra.Command {
 		if err := o.Check(); err != nil {
 			return &usageError{err}
 		}
-		if o.Sign, err = signingKey(key); err != nil {
+		if o.Sign, err = sign.signer(cmd.Context()); err != nil {
 			return err
 		}
 		if o.Referrer {
@@ -173,22 +175,6 @@ func choiceFlags(c *cobra.Command, choice *convert.Choice) {
 	const how = "; * is any text, also with slashes, and DIR/ is all below DIR (repeatable)"
 	c.Flags().StringArrayVar(&choice.Include, "include", nil, "take only the files that match a `pattern`"+how)
 	c.Flags().StringArrayVar(&choice.Exclude, "exclude", nil, "leave out the files that match a `pattern`"+how)
-}
-
-// signingKey reads a private key; it returns nil without a file.
-func signingKey(file string) (crypto.Signer, error) {
-	if file == "" {
-		return nil, nil
-	}
-	p, err := os.ReadFile(file)
-	if err != nil {
-		return nil, usage("--sign: %w", err)
-	}
-	key, err := dsse.ParsePrivateKey(p)
-	if err != nil {
-		return nil, usage("--sign %s: %w", file, err)
-	}
-	return key, nil
 }
 
 // refer writes the image that a node converts a model to beside it. args are the reference of the
@@ -244,6 +230,9 @@ func (a *app) convertTo(ctx context.Context, from string, t target, choice conve
 		return fmt.Errorf("convert %s: %w", from, err)
 	}
 	a.reportLosses(res)
+	if res.SignedBy != "" {
+		a.note("signed by %s", res.SignedBy)
+	}
 	return a.converted(conversion{Source: from, Target: to, Origin: src.Model.Table.Origin, DryRun: o.DryRun, Result: res}, out, time.Since(start))
 }
 

@@ -68,7 +68,7 @@ func (a *app) pushTables(ctx context.Context, cl *wire.Client, name string, p ta
 	if err != nil || ref.Name() != to {
 		return usage("--to %.300q is not a repository, such as registry.example/team/tables", to)
 	}
-	key, err := signingKey(sign)
+	key, err := privateKey(sign)
 	if err != nil {
 		return err
 	}

@@ -55,8 +55,9 @@
 //
 // Options.Sign attaches two bundles to the manifest, as referrers: the bundle of "cosign sign",
 // over its digest, and the bundle of "model_signing sign", over the files. Files in tars are not
-// signed, since their digests are not known. Signatures are sent before the name, and the same key
-// makes the same bytes, so a registry has them once however often the model is written.
+// signed, since their digests are not known. Signatures are sent before the name. The same key makes
+// the same bytes, so a registry has them once however often the model is written; keyless signatures
+// are new each time.
 //
 // # Determinism
 //

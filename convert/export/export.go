@@ -12,6 +12,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert/format"
 	"github.com/ballast-dev/ballast/convert/resolve"
+	"github.com/ballast-dev/ballast/convert/signature/dsse"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/verify"
@@ -65,6 +66,23 @@ func ParseCompression(s string) (Compression, error) {
 	return "", fmt.Errorf("compression %q is not one of %s: %w", s, strings.Join(Compressions(), ", "), errdefs.ErrInvalidArgument)
 }
 
+// A Signer returns a bundle for each statement. by is the identity that a certificate names, or "".
+type Signer func(ctx context.Context, statements []dsse.Statement) (bundles [][]byte, by string, err error)
+
+// WithKey returns a Signer with a private key. The same key gives the same bundles.
+func WithKey(key crypto.Signer) Signer {
+	return func(_ context.Context, statements []dsse.Statement) (bundles [][]byte, by string, err error) {
+		for _, s := range statements {
+			b, err := dsse.Sign(key, s)
+			if err != nil {
+				return nil, "", err
+			}
+			bundles = append(bundles, b)
+		}
+		return bundles, "", nil
+	}
+}
+
 // Options configure Run. The zero value writes FormBallast.
 type Options struct {
 	Form Form
@@ -80,7 +98,7 @@ type Options struct {
 
 	// Sign, if not nil, signs the result: the manifest as cosign does and, if their digests are
 	// known, the files as model-signing does. Both signatures are referrers of the manifest.
-	Sign crypto.Signer
+	Sign Signer
 
 	// Referrer writes the image that a node makes of the model into the repository of the model, as
 	// a referrer of its manifest; FormBallast with NoChunks only. The target must have all blobs of
@@ -128,6 +146,7 @@ type Result struct {
 	Present   int64         `json:"present"`
 	Mounted   int64         `json:"mounted"`
 	Losses    []string      `json:"losses,omitempty"`
+	SignedBy  string        `json:"signedBy,omitempty"` // the identity of a keyless signature
 	Problems  []string      `json:"problems,omitempty"` // what is wrong with the files
 }
 

@@ -19,9 +19,8 @@ var emptyConfig = []byte("{}")
 
 // sign attaches two signatures to the manifest that is about to be written: one of the manifest, as
 // made by cosign, and one of the files, as made by model-signing. They are written before the name,
-// so that the model is never visible without them. The same key gives the same bytes: signing again
-// adds nothing. It returns what is not signed.
-func (w *writer) sign(ctx context.Context, docs documents) (losses []string, err error) {
+// so that the model is never visible without them. What is not signed is a loss of res.
+func (w *writer) sign(ctx context.Context, docs documents, res *Result) error {
 	subject := docs.desc()
 	statements := []dsse.Statement{cosign.Statement(subject.Digest)}
 	files, err := docs.files()
@@ -32,21 +31,23 @@ func (w *writer) sign(ctx context.Context, docs documents) (losses []string, err
 		}
 	}
 	if err != nil {
-		losses = []string{fmt.Sprintf("a signature over the files (the manifest is signed): %v", err)}
+		res.Losses = append(res.Losses, fmt.Sprintf("a signature over the files (the manifest is signed): %v", err))
 	}
-	for _, s := range statements {
+	bundles, by, err := w.o.Sign(ctx, statements)
+	if err != nil {
+		return fmt.Errorf("sign: %w", err)
+	}
+	res.SignedBy = by
+	for i, s := range statements {
 		// https://github.com/sigstore/cosign/blob/v3.0.2/specs/BUNDLE_SPEC.md
-		bundle, err := dsse.Sign(w.o.Sign, s)
-		if err == nil {
-			err = w.attach(ctx, subject, mediatype.Bundle, bundle, map[string]string{
-				mediatype.BundleContentKey: "dsse-envelope", mediatype.BundlePredicateKey: s.PredicateType,
-			})
-		}
+		err := w.attach(ctx, subject, mediatype.Bundle, bundles[i], map[string]string{
+			mediatype.BundleContentKey: "dsse-envelope", mediatype.BundlePredicateKey: s.PredicateType,
+		})
 		if err != nil {
-			return nil, fmt.Errorf("signature: %w", err)
+			return fmt.Errorf("signature: %w", err)
 		}
 	}
-	return losses, nil
+	return nil
 }
 
 // attach writes an artifact with one layer, which has its type, as a referrer of a manifest.

@@ -56,7 +56,7 @@ func TestSign(t *testing.T) {
 			s, c := registrytest.New(t), client(t, remote.Credentials{})
 			s.Referrers = tt.subject
 			src := fromServer(t, c, s.Add("from/model", "v1", tt.source))
-			tt.o.Sign, tt.o.TempDir = key, t.TempDir()
+			tt.o.Sign, tt.o.TempDir = export.WithKey(key), t.TempDir()
 			ref := s.Host() + "/signed/model:v1"
 			var res *export.Result
 			for range 2 {
@@ -131,7 +131,7 @@ func TestSignLayout(t *testing.T) {
 	b := converttest.ModelPackRaw(converttest.Files(weights(1000)))
 	src := fromServer(t, c, s.Add("from/model", "v1", b))
 	for range 2 {
-		if _, err := export.Run(t.Context(), src, toLayout(t, dir, "v1"), export.Options{Sign: key}); err != nil {
+		if _, err := export.Run(t.Context(), src, toLayout(t, dir, "v1"), export.Options{Sign: export.WithKey(key)}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -79,11 +79,9 @@ func (w *writer) finish(ctx context.Context, docs documents, res *Result) error 
 		return err
 	}
 	if w.o.Sign != nil {
-		losses, err := w.sign(ctx, docs)
-		if err != nil {
+		if err := w.sign(ctx, docs, res); err != nil {
 			return err
 		}
-		res.Losses = append(res.Losses, losses...)
 	}
 	err := w.replaceable(ctx, res.Digest) // again: sending takes hours
 	if err == nil {

@@ -11,6 +11,11 @@ const (
 	// InToto is the payload of a signed statement.
 	InToto = "application/vnd.in-toto+json"
 
+	// SigningConfig is a file that names services which make keyless signatures, TrustedRoot one with their keys.
+	// https://github.com/sigstore/protobuf-specs/blob/v0.5.1/protos/sigstore_trustroot.proto
+	SigningConfig = "application/vnd.dev.sigstore.signingconfig.v0.2+json"
+	TrustedRoot   = "application/vnd.dev.sigstore.trustedroot+json;version=0.1"
+
 	// CosignPayload is the signed blob of a cosign signature without a bundle.
 	// https://github.com/sigstore/cosign/blob/v3.0.2/specs/SIGNATURE_SPEC.md
 	CosignPayload = "application/vnd.dev.cosign.simplesigning.v1+json"

@@ -159,6 +159,7 @@ var licences = []struct{ id, has string }{
 	{"Apache-2.0", "Apache License Version 2.0, January 2004"},
 	{"Apache-2.0", "Licensed under the Apache License, Version 2.0 (the \"License\")"}, // that alone; others have the text
 	{"MPL-2.0", "Mozilla Public License Version 2.0"},
+	{"MPL-2.0", "Mozilla Public License, version 2.0"}, // as HashiCorp writes it
 	{"MIT", "Permission is hereby granted, free of charge, to any person obtaining a copy"},
 	{"ISC", "Permission to use, copy, modify, and/or distribute this software for any purpose"},
 	{"BSD-3-Clause", "to endorse or promote products derived from this software without specific prior written permission"},

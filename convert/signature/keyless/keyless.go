@@ -75,12 +75,11 @@ func (p *Program) Verify(ctx context.Context, r Request) (Answer, error) {
 	if err != nil {
 		return Answer{}, fmt.Errorf("%w: %w", err, errdefs.ErrUnavailable)
 	}
-	var out, failed limited
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(in), &out, &failed
-	if err := cmd.Run(); err != nil {
-		return Answer{}, fmt.Errorf("%s: %w: %.200q: %w", cmd.Path, err, failed.Bytes(), errdefs.ErrUnavailable)
+	out, err := run(cmd, in, maxAnswer, Token{})
+	if err != nil {
+		return Answer{}, err
 	}
-	a, err := parseAnswer(out.Bytes())
+	a, err := parseAnswer(out)
 	switch {
 	case err != nil:
 		return Answer{}, fmt.Errorf("%s: %w", cmd.Path, err)
@@ -88,6 +87,17 @@ func (p *Program) Verify(ctx context.Context, r Request) (Answer, error) {
 		return Answer{}, fmt.Errorf("keyless signature: %.400q: %w", a.Problem, errdefs.ErrPermissionDenied)
 	}
 	return a, nil
+}
+
+// run returns what a program answers to in, at most limit bytes. It returns errdefs.ErrUnavailable with what the
+// program says when it fails, without the secret.
+func run(cmd *exec.Cmd, in []byte, limit int, secret Token) ([]byte, error) {
+	out, failed := limited{limit: limit}, limited{limit: maxAnswer}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(in), &out, &failed
+	if err := cmd.Run(); err != nil {
+		return nil, fmt.Errorf("%s: %w: %.200q: %w", cmd.Path, err, secret.Redact(failed.String()), errdefs.ErrUnavailable)
+	}
+	return out.Bytes(), nil
 }
 
 // Find returns the path of the program, or an error that says where to install it.
@@ -146,12 +156,15 @@ func parseAnswer(p []byte) (a Answer, err error) {
 	return a, nil
 }
 
-// A limited buffer refuses more than maxAnswer bytes.
-type limited struct{ bytes.Buffer }
+// A limited buffer refuses more than limit bytes.
+type limited struct {
+	bytes.Buffer
+	limit int
+}
 
 func (l *limited) Write(p []byte) (int, error) {
-	if l.Len()+len(p) > maxAnswer {
-		return 0, fmt.Errorf("more than %d bytes", maxAnswer)
+	if l.Len()+len(p) > l.limit {
+		return 0, fmt.Errorf("more than %d bytes", l.limit)
 	}
 	return l.Buffer.Write(p)
 }

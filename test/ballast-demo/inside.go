@@ -16,7 +16,7 @@ import (
 )
 
 // inside are the commands for containers: they have an argument, and the root of the model.
-var inside = map[string]func(w io.Writer, root, arg string) error{"check": checkSums, "cat": cat}
+var inside = map[string]func(w io.Writer, root, arg string) error{"check": checkSums, "cat": cat, "end": end}
 
 // cat prints a file.
 func cat(w io.Writer, root, path string) error {
@@ -26,6 +26,27 @@ func cat(w io.Writer, root, path string) error {
 	}
 	defer f.Close()
 	_, err = io.Copy(w, f)
+	return err
+}
+
+// endLen is what end reads, in bytes.
+const endLen = 4 << 10
+
+// end prints the sha256 of the end of a file.
+func end(w io.Writer, root, path string) error {
+	f, err := os.Open(filepath.Join(root, path))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	p := make([]byte, endLen)
+	if _, err := f.Seek(-endLen, io.SeekEnd); err != nil {
+		return err
+	}
+	if _, err := io.ReadFull(f, p); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(w, "%x\n", sha256.Sum256(p))
 	return err
 }
 

@@ -1,13 +1,13 @@
 // Command ballast-demo demonstrates ballast: it starts a registry, the daemon and containerd in a temporary
 // directory, pulls an Ollama and a ModelPack model by their names, and compares the files in a container.
-// Then it pulls a carton from a web server, and an Ollama model with a layer for each tensor. With -dev
-// everything keeps running until Ctrl-C, and the environment is printed.
+// Then it pulls a carton from a web server, an Ollama model with a layer for each tensor, and a model that is read before it
+// is complete. With -dev everything keeps running until Ctrl-C, and the environment is printed.
 //
 // It needs root. `make demo` and `make dev` run it with what `make build tools` built. That of a release runs the
 // ballast and ballastd beside it, and the containerd, ctr and runc of the machine, which it otherwise leaves alone.
 //
 // In its containers it runs itself, because a model has no programs: "ballast-demo check SUMS" compares files as
-// "sha256sum -c" does, "ballast-demo cat FILE" prints one.
+// "sha256sum -c" does, "ballast-demo cat FILE" prints one, and "ballast-demo end FILE" the sha256 of its end.
 package main
 
 import (
@@ -65,10 +65,17 @@ const (
 )
 
 // setUp starts everything and pushes the models, which have the same weights.
-func setUp(t node.TB, size int) (n *node.Node, models map[string]*converttest.Built) {
+func setUp(t node.TB, size int) (n *node.Node, key tableKey, models map[string]*converttest.Built) {
 	carton := converttest.GoodCarton(random(2, 8<<20))
 	web := serveCarton(t, carton)
-	n = node.StartNode(t, node.Options{Config: node.AllowLoopback + cartonConfig(web)})
+	dir, err := os.MkdirTemp("", "b")
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	registry := node.StartRegistry(t, filepath.Join(dir, "registry"))
+	key = newTableKey(t, dir)
+	n = node.StartNode(t, node.Options{Registry: registry, Config: node.AllowLoopback + cartonConfig(web) + key.config(registry.Host)})
 	front := node.StartOllama(t, n.Registry)
 	n.Upstream(t, "registry.ollama.ai", front.Host)
 	n.Upstream(t, cartonHost, web)
@@ -77,7 +84,8 @@ func setUp(t node.TB, size int) (n *node.Node, models map[string]*converttest.Bu
 	n.Registry.Push(t, "library/demo", "latest", artifact(ollama))
 	n.Registry.Push(t, "library/tensors", "latest", artifact(tensorModel().Built))
 	n.Registry.Push(t, ocirepo, "1", artifact(modelPack))
-	return n, map[string]*converttest.Built{ollamaRef: ollama, n.Registry.Ref(ocirepo, "1"): modelPack}
+	n.Registry.Push(t, earlyRepo, "1", artifact(earlyModel(size)))
+	return n, key, map[string]*converttest.Built{ollamaRef: ollama, n.Registry.Ref(ocirepo, "1"): modelPack}
 }
 
 // weights returns a GGUF file of about size bytes: the header of a llama, and tensors of random numbers.
@@ -183,7 +191,7 @@ func exports(n *node.Node) {
 
 func runDemo(t node.TB, size int) {
 	title("A registry, ballastd and containerd start")
-	n, models := setUp(t, size)
+	n, key, models := setUp(t, size)
 	refs := slices.Sorted(maps.Keys(models))
 	fmt.Printf("The registry has two models with the same %d MiB of weights, one made by Ollama, one a ModelPack:\n", size>>20)
 	for _, ref := range refs {
@@ -204,6 +212,7 @@ func runDemo(t node.TB, size int) {
 
 	showCarton(t, n)
 	showTensors(t, n)
+	showEarly(t, n, key, size)
 
 	title("The disk has the weights once")
 	for _, command := range []string{"ls", "df"} {
@@ -222,7 +231,7 @@ func pull(t node.TB, n *node.Node, ref string) {
 }
 
 func runDev(t node.TB, size int) {
-	n, models := setUp(t, size)
+	n, _, models := setUp(t, size)
 	if _, err := os.Stat(node.BusyboxPath); err == nil {
 		n.Registry.Push(t, "busybox", "1", node.Busybox(t)) // the sandbox image of pods
 	}

@@ -131,7 +131,7 @@ const absentReads = 15
 // ranges.
 func (b *bench) lazyAbsent(l lazyModel, path string, from, to int64, what string, t target) {
 	const chunk, apart = 4 << 20, 5 // in chunks, so that the reads are not sequential
-	b.link(200<<20, farLink)
+	b.link(farRate, farLink)
 	f, err := os.Open(path)
 	if err != nil {
 		b.t.Fatalf("%v", err)

@@ -37,7 +37,10 @@ type wire struct {
 // farLink is the time of a simulated round trip.
 const farLink = 20 * time.Millisecond
 
-var links = []wire{{"loopback", 0, 0}, {"200 MiB/s, 20 ms", 200 << 20, farLink}}
+// farRate is the rate of a simulated link, in bytes a second.
+const farRate = 200 << 20
+
+var links = []wire{{"loopback", 0, 0}, {"200 MiB/s, 20 ms", farRate, farLink}}
 
 func (w wire) set(b *bench) { b.link(w.rate, w.roundTrip) }
 

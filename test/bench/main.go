@@ -120,7 +120,7 @@ func usage() {
 	fmt.Fprint(w, `usage: bench [flags] [MEASUREMENT…]
 
 Measures ballast beside controls in the same run and prints tables in Markdown on standard output. Without a name all
-measurements are made, but for big, fleet and guard, and peers only with -stargz; a name stands for its group too: lazy for lazy-read and so on. It
+measurements are made, but for big, fleet, guard and public, and peers only with -stargz; a name stands for its group too: lazy for lazy-read and so on. It
 needs root, and the programs of "make build tools".
 
 `)
@@ -174,7 +174,7 @@ var headline = []string{"pull", "read", "lazy-start"}
 const peersName = "peers"
 
 // apart are the measurements that are made only by their names.
-var apart = []string{"big", "fleet", "guard"}
+var apart = []string{"big", "fleet", "guard", "public"}
 
 var measurements = []measurement{
 	{"pull", "a pull to resident and verified, beside its limit and stock containerd", (*bench).pull},
@@ -192,6 +192,7 @@ var measurements = []measurement{
 	{"lazy-done", "what was mounted before it was complete", (*bench).lazyDone},
 	{"lazy-random", "small reads, there and not there", (*bench).lazyRandom},
 	{"lazy-shared", "a fine-tuned model whose base is there", (*bench).lazyShared},
+	{"public", "an unconverted model, by a table of hash states and without", (*bench).public},
 	{"lazy-memory", "the daemon's memory with 64 readers", (*bench).lazyMemory},
 	{"loaded", "from a pull until a loader has read all, lazily and after the pull", (*bench).loaded},
 	{"order", "a loader with an order of its own, with and without a record of it", (*bench).ordered},

@@ -57,9 +57,9 @@ func (s *Store) HashChain(ctx context.Context, b filetable.Blob, names []string)
 	return verify.ReadChain(ctx, f, b.Digest, b.Size)
 }
 
-// Unchained returns the blobs of a table that PutChain can make readable by windows: no byte of them is on the node,
-// and no reader waits for them.
-func (s *Store) Unchained(table digest.Digest) ([]filetable.Blob, error) {
+// Unchained returns the blobs of a table that PutChain would make readable by windows: those that sources with these
+// names must still provide. What others have makes no difference.
+func (s *Store) Unchained(table digest.Digest, names []string) ([]filetable.Blob, error) {
 	t, err := s.Table(table)
 	if err != nil {
 		return nil, err
@@ -71,11 +71,12 @@ func (s *Store) Unchained(table digest.Digest) ([]filetable.Blob, error) {
 	}
 	return slices.DeleteFunc(blobs, func(b filetable.Blob) bool {
 		_, ok := chained[b.Digest]
-		return ok || s.has(b.Digest) || s.exposed.Shows(b.Digest) || len(s.area.Dirs(b.Digest)) > 0
+		return ok || s.objects.MayHave(b.Digest, names)
 	}), nil
 }
 
-// PutChain records the chain of a blob, by which its windows are verified until it is complete. Its signer, the name of
+// PutChain records the chain of a blob, by which its windows are verified until it is complete, unless some of it is
+// already being fetched, or waited for, without: that goes on as it began. Its signer, the name of
 // a key, vouches for them; a chain that turns out to be wrong is dropped. It returns errdefs.ErrInvalidArgument for a
 // chain that cannot be that of the blob, or one without a signer.
 func (s *Store) PutChain(b filetable.Blob, c verify.Chain, signer string) error {

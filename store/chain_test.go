@@ -2,6 +2,8 @@ package store_test
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -64,13 +66,13 @@ func TestReadByChain(t *testing.T) {
 			}
 
 			s, table, _ := rawModel(t, t.TempDir(), p, store.Options{})
-			if blobs, err := s.Unchained(table); err != nil || len(blobs) != 1 || blobs[0].Digest != blob.Digest {
+			if blobs, err := s.Unchained(table, nil); err != nil || len(blobs) != 1 || blobs[0].Digest != blob.Digest {
 				t.Fatalf("without a chain: %v, %v", blobs, err)
 			}
 			if err := s.PutChain(blob, chain, "team"); err != nil {
 				t.Fatal(err)
 			}
-			if blobs, err := s.Unchained(table); err != nil || len(blobs) != 0 {
+			if blobs, err := s.Unchained(table, nil); err != nil || len(blobs) != 0 {
 				t.Errorf("with a chain: %v, %v", blobs, err)
 			}
 			if names, err := s.ChainSigners(table); err != nil || !slices.Equal(names, []string{"team"}) {
@@ -296,3 +298,60 @@ func TestPrivateChain(t *testing.T) {
 }
 
 func errOf(_ verify.Chain, err error) error { return err }
+
+// What began without a chain goes on without: a model that is shown keeps the identity of its files, and bytes that are
+// staged are not fetched again. A stranger's object does not keep others from a chain.
+func TestLateChain(t *testing.T) {
+	p := storetest.Random(8, 11<<20)
+	s, table, blob := rawModel(t, t.TempDir(), p, store.Options{Linger: time.Nanosecond})
+	half := storetest.NewFetcher(p)
+	half.Allow = func(off, _ int64) bool { return off < 8<<20 }
+	show := func(f transfer.Fetcher) {
+		t.Helper()
+		if err := s.Views.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(f), Wait: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	show(half)
+	_, before, err := s.Views.View("").LazyFile(blob.Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	pull := later(func() error {
+		return s.Hydrate(ctx, table, store.HydrateOptions{Sources: storetest.From(half), Background: true})
+	})
+	waitFor(t, "two windows", func() bool {
+		st, err := s.State(t.Context(), table)
+		return err == nil && st.Done >= 8<<20
+	})
+	if err := s.PutChain(blob, chainOf(t, p), "team"); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := ends(t, "the first pull", pull); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	waitFor(t, "the end of the first pull", func() bool { return len(s.Work()) == 0 })
+	rest := storetest.NewFetcher(p)
+	show(rest)
+	if _, after, err := s.Views.View("").LazyFile(blob.Digest); err != nil || after != before {
+		t.Errorf("the identity has changed, %v", err)
+	}
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(rest)}); err != nil {
+		t.Fatal(err)
+	}
+	if sent := rest.Sent(blob.Digest); sent > 4<<20 {
+		t.Errorf("%d bytes were sent for the last 3 MiB", sent)
+	}
+
+	own, table, blob := rawModel(t, t.TempDir(), p, store.Options{})
+	if err := own.Hydrate(t.Context(), table, store.HydrateOptions{Sources: good(storetest.Private{Fetcher: storetest.NewFetcher(p)})}); err != nil {
+		t.Fatal(err)
+	}
+	for who, want := range map[string]int{"good.example/model": 0, "aaa.evil/model": 1} {
+		if blobs, err := own.Unchained(table, []string{who}); err != nil || len(blobs) != want {
+			t.Errorf("%s needs %v, %v", who, blobs, err)
+		}
+	}
+}

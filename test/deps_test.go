@@ -107,7 +107,7 @@ cmd/internal/installer/setup        : cmd/internal/contract/config cmd/internal/
 contrib/systemd                     :
 cmd/internal/doctor                 : cmd/internal/contract/config cmd/internal/contract/wire cmd/internal/door/hostsfile cmd/internal/door/portowner cmd/internal/host/containerdversion cmd/internal/host/ctrd cmd/internal/installer/node cmd/internal/installer/setup cmd/internal/installer/snippet convert/signature/keyless
 cmd/internal/daemon/ahead           :
-cmd/internal/daemon/hashtables      : cmd/internal/contract/config convert/hashstate convert/remote convert/signature/dsse store store/filetable
+cmd/internal/daemon/hashtables      : cmd/internal/contract/config convert/hashstate convert/remote convert/signature/dsse store store/filetable store/transfer
 cmd/internal/daemon/tracing         :
 cmd/internal/daemon                 : *
 cmd/ballastd                        : cmd/internal/contract/config cmd/internal/contract/wire cmd/internal/daemon cmd/internal/daemon/ahead snapshotter/lazy snapshotter/lazy/fdstore

@@ -62,7 +62,7 @@ type Options struct {
 	Background func(view string, table digest.Digest, sources []transfer.Source)
 
 	// Prepare is called before a model is shown early: it may make more of its files readable. Nil: nothing does.
-	Prepare func(ctx context.Context, table digest.Digest)
+	Prepare func(ctx context.Context, table digest.Digest, sources []transfer.Source)
 
 	// Log is the logger; nil discards.
 	Log *slog.Logger
@@ -331,7 +331,7 @@ func (d *Differ) expose(ctx context.Context, view string, table digest.Digest, f
 		return false, nil
 	}
 	if d.o.Prepare != nil {
-		d.o.Prepare(ctx, table)
+		d.o.Prepare(ctx, table, sources)
 	}
 	err := d.o.Store.Views.Expose(ctx, table, store.ExposeOptions{View: view, Sources: sources, Wait: mode == Lazy, Probe: true})
 	if errdefs.IsFailedPrecondition(err) {

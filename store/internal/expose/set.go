@@ -85,6 +85,3 @@ func (s *Set) Forget(views ...string) {
 		delete(s.presented, name)
 	}
 }
-
-// Shows reports whether a view shows a file before it is an object.
-func (s *Set) Shows(d digest.Digest) bool { return len(s.exposuresOf(d)) > 0 }

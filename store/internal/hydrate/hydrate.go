@@ -101,7 +101,7 @@ func (e *Engine) hydration(ctx context.Context, d digest.Digest, t *filetable.Ta
 	e.mu.Lock()
 	if e.hydrations[h.key()] == nil { // plan without holding mu: a table can be large
 		e.mu.Unlock()
-		h.plan(Plan(t, h.group))
+		h.plan(e.begun(Plan(t, h.group)))
 		e.mu.Lock()
 	}
 	defer e.mu.Unlock()

@@ -73,3 +73,17 @@ func (t *Target) whole() *Target {
 	b := filetable.Blob{Digest: l.From.Digest, Size: l.From.Size, Archive: filetable.ArchiveTar, Codec: l.Codec, Layer: l.From.Layer}
 	return &Target{Blob: b, Name: t.Name, group: l.Group, pieces: staging.RawPieces(b.Size)}
 }
+
+// begun returns targets with the blobs whole that have a chain, and of which bytes were staged before that was known.
+func (e *Engine) begun(targets []Target) []Target {
+	for i, t := range targets {
+		if len(t.Files) == 0 || !t.Files[0].Layout.Chained() {
+			continue
+		}
+		whole := t.whole()
+		if e.Area.Marked(whole.dirs()[0], t.Blob.Size, whole.Files[0].Layout.Grid) > 0 {
+			targets[i] = *whole
+		}
+	}
+	return targets
+}

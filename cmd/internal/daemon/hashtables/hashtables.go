@@ -25,6 +25,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/signature/dsse"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sync/errgroup"
@@ -120,16 +121,16 @@ func New(l config.Lazy, k Keys, s *store.Store, client *remote.Client, log *slog
 	}, nil
 }
 
-// Prepare takes the tables of the blobs of a model that were not fetched yet. Without one, a blob is read when it is
-// complete.
-func (t *Tables) Prepare(ctx context.Context, table digest.Digest) {
+// Prepare takes the tables of the blobs of a model that sources must still provide. Without one, a blob is read when it
+// is complete.
+func (t *Tables) Prepare(ctx context.Context, table digest.Digest, sources []transfer.Source) {
 	if t == nil || len(t.trust.Keys) == 0 {
 		return
 	}
 	if until := t.resting.Load(); until != nil && time.Now().Before(*until) {
 		return
 	}
-	blobs, err := t.store.Unchained(table)
+	blobs, err := t.store.Unchained(table, transfer.Names(sources))
 	if err != nil {
 		t.log.WarnContext(ctx, "no tables of hash states are looked for", "table", table, "err", err)
 		return

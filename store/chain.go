@@ -12,17 +12,20 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
+// chained returns a table, its blobs that a chain makes readable by windows, and the signed chains of these.
+func (s *Store) chained(table digest.Digest) (t *filetable.Table, blobs []filetable.Blob, chains map[digest.Digest]meta.Chain, err error) {
+	if t, err = s.Table(table); err != nil {
+		return nil, nil, nil, err
+	}
+	if blobs = t.Windowless(); len(blobs) > 0 {
+		chains, err = s.db.Chains(blobs)
+	}
+	return t, blobs, chains, err
+}
+
 // windowed returns a table with the windows of its blobs that have a signed chain.
 func (s *Store) windowed(table digest.Digest) (*filetable.Table, error) {
-	t, err := s.Table(table)
-	if err != nil {
-		return nil, err
-	}
-	blobs := t.Windowless()
-	if len(blobs) == 0 {
-		return t, nil
-	}
-	signed, err := s.db.Chains(blobs)
+	t, _, signed, err := s.chained(table)
 	if err != nil {
 		return nil, err
 	}
@@ -60,12 +63,7 @@ func (s *Store) HashChain(ctx context.Context, b filetable.Blob, names []string)
 // Unchained returns the blobs of a table that PutChain would make readable by windows: those that sources with these
 // names must still provide. What others have makes no difference.
 func (s *Store) Unchained(table digest.Digest, names []string) ([]filetable.Blob, error) {
-	t, err := s.Table(table)
-	if err != nil {
-		return nil, err
-	}
-	blobs := t.Windowless()
-	chained, err := s.db.Chains(blobs)
+	_, blobs, chained, err := s.chained(table)
 	if err != nil {
 		return nil, err
 	}
@@ -75,10 +73,10 @@ func (s *Store) Unchained(table digest.Digest, names []string) ([]filetable.Blob
 	}), nil
 }
 
-// PutChain records the chain of a blob, by which its windows are verified until it is complete, unless some of it is
-// already being fetched, or waited for, without: that goes on as it began. Its signer, the name of
-// a key, vouches for them; a chain that turns out to be wrong is dropped. It returns errdefs.ErrInvalidArgument for a
-// chain that cannot be that of the blob, or one without a signer.
+// PutChain records the chain of a blob, by which its windows are verified until it is complete. What is already being
+// fetched, or waited for, without it goes on as it began. Its signer, the name of a key, vouches for the windows; a
+// chain that turns out to be wrong is dropped. It returns errdefs.ErrInvalidArgument for a chain that cannot be that
+// of the blob, or one without a signer.
 func (s *Store) PutChain(b filetable.Blob, c verify.Chain, signer string) error {
 	if signer == "" || !c.Valid(b.Size) {
 		return fmt.Errorf("a chain of %d bytes by %q for blob %s of %d bytes: %w", len(c), signer, b.Digest, b.Size, errdefs.ErrInvalidArgument)
@@ -99,11 +97,7 @@ func (s *Store) TrustChains(signers ...string) error {
 // ChainSigners returns the names of the keys that signed the chains by which files of a table are read before they are
 // complete.
 func (s *Store) ChainSigners(table digest.Digest) ([]string, error) {
-	t, err := s.Table(table)
-	if err != nil {
-		return nil, err
-	}
-	chains, err := s.db.Chains(t.Windowless())
+	_, _, chains, err := s.chained(table)
 	var names []string
 	for _, c := range chains {
 		names = append(names, c.Signer)

@@ -8,28 +8,33 @@ import (
 	"encoding/pem"
 	"os"
 	"path/filepath"
-	"testing"
 )
 
+// A Fataler is what KeyPair needs of a test, or of a program that is none.
+type Fataler interface {
+	Helper()
+	Fatalf(format string, args ...any)
+}
+
 // KeyPair writes a new key pair to NAME.key and NAME.pub of a directory, as PEM, and returns the paths of both files.
-func KeyPair(t testing.TB, dir, name string) (private, public string) {
+func KeyPair(t Fataler, dir, name string) (private, public string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v", err)
 	}
 	secret, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v", err)
 	}
 	known, err := x509.MarshalPKIXPublicKey(key.Public())
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v", err)
 	}
 	write := func(name, kind string, der []byte) string {
 		p := filepath.Join(dir, name)
 		if err := os.WriteFile(p, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
-			t.Fatal(err)
+			t.Fatalf("%v", err)
 		}
 		return p
 	}

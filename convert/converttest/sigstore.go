@@ -108,7 +108,7 @@ func NewSigstore(t testing.TB) *Sigstore {
 			}},
 		},
 	} {
-		if err := os.WriteFile(name, encode(v), 0o644); err != nil {
+		if err := os.WriteFile(name, mustJSON(v), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -117,14 +117,6 @@ func NewSigstore(t testing.TB) *Sigstore {
 
 // object is an object in JSON.
 type object = map[string]any
-
-func encode(v any) []byte {
-	p, err := json.Marshal(v)
-	if err != nil {
-		panic(err)
-	}
-	return p
-}
 
 // signed returns the signature of bytes.
 func signed(key *ecdsa.PrivateKey, p []byte) []byte {
@@ -151,7 +143,7 @@ func (s *Sigstore) Token(claims map[string]any) string {
 	for k, v := range claims {
 		all[k] = v
 	}
-	text := base64.RawURLEncoding.EncodeToString(encode(object{"alg": "ES256", "typ": "JWT"})) + "." + base64.RawURLEncoding.EncodeToString(encode(all))
+	text := base64.RawURLEncoding.EncodeToString(mustJSON(object{"alg": "ES256", "typ": "JWT"})) + "." + base64.RawURLEncoding.EncodeToString(mustJSON(all))
 	return text + "." + base64.RawURLEncoding.EncodeToString(signed(s.issuer, []byte(text))) // in ASN.1, unlike others
 }
 
@@ -171,7 +163,7 @@ func answer(by func(w http.ResponseWriter, r *http.Request) (object, error)) htt
 		} else if w.Header().Get("ETag") != "" {
 			w.WriteHeader(http.StatusCreated)
 		}
-		_, _ = w.Write(encode(v))
+		_, _ = w.Write(mustJSON(v))
 	}
 }
 
@@ -294,7 +286,7 @@ func (s *Sigstore) entry(w http.ResponseWriter, r *http.Request) (object, error)
 		return object{"algorithm": "sha256", "value": hex.EncodeToString(sum[:])}
 	}
 	// The keys of objects are sorted, as canonical JSON has them.
-	body := encode(object{"apiVersion": "0.0.1", "kind": "dsse", "spec": object{
+	body := mustJSON(object{"apiVersion": "0.0.1", "kind": "dsse", "spec": object{
 		"envelopeHash": hash([]byte(req.Spec.Proposed.Envelope)), "payloadHash": hash(envelope.Payload),
 		"signatures": []object{{"signature": base64.StdEncoding.EncodeToString(envelope.Signatures[0].Sig), "verifier": verifier}},
 	}})
@@ -304,7 +296,7 @@ func (s *Sigstore) entry(w http.ResponseWriter, r *http.Request) (object, error)
 	note := fmt.Sprintf("%s - 1\n1\n%s\n", host, base64.StdEncoding.EncodeToString(root[:]))
 	checkpoint := note + "\n\u2014 " + host + " " + base64.StdEncoding.EncodeToString(append(binary.BigEndian.AppendUint32(nil, binary.BigEndian.Uint32(id)), signed(s.log, []byte(note))...)) + "\n"
 	promise := object{"body": body, "integratedTime": time.Now().Unix(), "logID": hex.EncodeToString(id), "logIndex": 0}
-	set := signed(s.log, encode(promise))
+	set := signed(s.log, mustJSON(promise))
 	promise["verification"] = object{"signedEntryTimestamp": set, "inclusionProof": object{
 		"checkpoint": checkpoint, "hashes": []string{}, "logIndex": 0, "treeSize": 1, "rootHash": hex.EncodeToString(root[:]),
 	}}

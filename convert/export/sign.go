@@ -5,17 +5,13 @@ import (
 	"fmt"
 
 	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/signature/cosign"
 	"github.com/ballast-dev/ballast/convert/signature/dsse"
 	"github.com/ballast-dev/ballast/convert/signature/oms"
 	"github.com/opencontainers/go-digest"
-	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
-
-// emptyConfig is the config of an artifact without one.
-// https://github.com/opencontainers/image-spec/blob/v1.1.1/manifest.md#guidance-for-an-empty-descriptor
-var emptyConfig = []byte("{}")
 
 // sign attaches two signatures to the manifest that is about to be written: one of the manifest, as
 // made by cosign, and one of the files, as made by model-signing. They are written before the name,
@@ -52,17 +48,12 @@ func (w *writer) sign(ctx context.Context, docs documents, res *Result) error {
 
 // attach writes an artifact with one layer, which has its type, as a referrer of a manifest.
 func (w *writer) attach(ctx context.Context, subject ocispec.Descriptor, artifactType string, p []byte, annotations map[string]string) error {
-	for _, b := range [][]byte{emptyConfig, p} {
+	for _, b := range [][]byte{remote.EmptyConfig, p} {
 		if err := w.putBytes(ctx, b); err != nil {
 			return err
 		}
 	}
-	m := ocispec.Manifest{
-		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: mediatype.OCIManifest, ArtifactType: artifactType,
-		Config:      ocispec.Descriptor{MediaType: mediatype.OCIEmpty, Digest: digest.FromBytes(emptyConfig), Size: int64(len(emptyConfig))},
-		Layers:      []ocispec.Descriptor{{MediaType: artifactType, Digest: digest.FromBytes(p), Size: int64(len(p))}},
-		Subject:     &subject,
-		Annotations: annotations,
-	}
+	m := remote.OneLayer(artifactType, ocispec.Descriptor{MediaType: artifactType, Digest: digest.FromBytes(p), Size: int64(len(p))})
+	m.Subject, m.Annotations = &subject, annotations
 	return w.dst.PutReferrer(ctx, subject.Digest, ocispec.Descriptor{MediaType: m.MediaType, ArtifactType: m.ArtifactType, Annotations: m.Annotations}, encode(m))
 }

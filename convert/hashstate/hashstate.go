@@ -27,7 +27,6 @@ import (
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
-	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
@@ -105,10 +104,6 @@ func Read(ctx context.Context, src *remote.Repository, t *dsse.Trust, b filetabl
 	return Open(p, t, b)
 }
 
-// emptyConfig is the config of an artifact without one.
-// https://github.com/opencontainers/image-spec/blob/v1.1.1/manifest.md#guidance-for-an-empty-descriptor
-var emptyConfig = []byte("{}")
-
 // Write writes the table of a blob, signed by a key, and reports whether the repository did not have it. It replaces
 // another table of the blob.
 func Write(ctx context.Context, dst *remote.Repository, key crypto.Signer, b filetable.Blob, c verify.Chain) (written bool, err error) {
@@ -116,14 +111,8 @@ func Write(ctx context.Context, dst *remote.Repository, key crypto.Signer, b fil
 	if err != nil {
 		return false, err
 	}
-	describe := func(mediaType string, p []byte) ocispec.Descriptor {
-		return ocispec.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(p), Size: int64(len(p))}
-	}
-	config, layer := describe(mediatype.OCIEmpty, emptyConfig), describe(mediatype.Bundle, bundle)
-	p, err := json.Marshal(ocispec.Manifest{
-		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: mediatype.OCIManifest, ArtifactType: mediatype.States,
-		Config: config, Layers: []ocispec.Descriptor{layer},
-	})
+	m := remote.OneLayer(mediatype.States, ocispec.Descriptor{MediaType: mediatype.Bundle, Digest: digest.FromBytes(bundle), Size: int64(len(bundle))})
+	p, err := json.Marshal(m)
 	if err != nil {
 		return false, err
 	}
@@ -134,7 +123,7 @@ func Write(ctx context.Context, dst *remote.Repository, key crypto.Signer, b fil
 	for _, blob := range []struct {
 		ocispec.Descriptor
 		p []byte
-	}{{config, emptyConfig}, {layer, bundle}} {
+	}{{m.Config, remote.EmptyConfig}, {m.Layers[0], bundle}} {
 		open := func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(blob.p)), nil }
 		if has, err := dst.Has(ctx, blob.Digest, blob.Size); err == nil && has {
 			continue

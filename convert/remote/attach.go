@@ -53,6 +53,19 @@ func (r *Repository) Attached(ctx context.Context, subject digest.Digest, artifa
 	return r.Artifact(served).Layer(ctx, limit)
 }
 
+// EmptyConfig is the config of an artifact without one.
+// https://github.com/opencontainers/image-spec/blob/v1.1.1/manifest.md#guidance-for-an-empty-descriptor
+var EmptyConfig = []byte("{}")
+
+// OneLayer returns the manifest of an artifact with EmptyConfig and one layer, as Artifact.Layer reads it.
+func OneLayer(artifactType string, layer ocispec.Descriptor) ocispec.Manifest {
+	return ocispec.Manifest{
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: mediatype.OCIManifest, ArtifactType: artifactType,
+		Config: ocispec.Descriptor{MediaType: mediatype.OCIEmpty, Digest: digest.FromBytes(EmptyConfig), Size: int64(len(EmptyConfig))},
+		Layers: []ocispec.Descriptor{layer},
+	}
+}
+
 // Layer returns the layer of a small artifact that has one. It returns errdefs.ErrInvalidArgument if the layer has more
 // than limit bytes, if there is another number of layers, or if the manifest is long.
 func (a *Artifact) Layer(ctx context.Context, limit int64) ([]byte, error) {

@@ -24,25 +24,23 @@ func (t *Table) Windowless() (blobs []Blob) {
 	return blobs
 }
 
-// Windowed returns t with the windows of chains, by blob, as the chunks of the files of Windowless blobs. The result
-// is not the table of a model: its encoding is another one.
+// Windowed returns t with the windows of chains, by Windowless blob, as the chunks of their files. The result is not
+// the table of a model: its encoding is another one.
 func (t *Table) Windowed(chains map[digest.Digest]verify.Chain) *Table {
 	if len(chains) == 0 {
 		return t
 	}
-	chunks := map[digest.Digest][]Chunk{}
-	for _, b := range t.Windowless() {
-		if c, ok := chains[b.Digest]; ok {
-			chunks[b.Digest] = windows(b.Size, c)
-		}
-	}
+	chunks := map[digest.Digest][]Chunk{} // which files of one blob share
 	w := *t
 	w.Files = slices.Clone(t.Files)
 	for i, f := range w.Files {
-		if f.Source == nil || chunks[f.Source.Blob] == nil {
+		if f.Source == nil || chains[f.Source.Blob] == nil {
 			continue
 		}
 		src := *f.Source
+		if chunks[src.Blob] == nil {
+			chunks[src.Blob] = windows(src.Size, chains[src.Blob])
+		}
 		src.Chunks = chunks[src.Blob]
 		w.Files[i].Source = &src
 	}

@@ -1,14 +1,9 @@
 package main
 
 import (
-	"crypto/ed25519"
 	"crypto/sha256"
-	"crypto/x509"
 	"encoding/hex"
-	"encoding/pem"
 	"fmt"
-	"os"
-	"path/filepath"
 
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/test/e2e/node"
@@ -23,27 +18,8 @@ const (
 // A tableKey is a key pair that signs tables of hash states.
 type tableKey struct{ private, public string } // files
 
-// newTableKey writes a key pair into dir.
-func newTableKey(t node.TB, dir string) tableKey {
-	public, private, err := ed25519.GenerateKey(nil)
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
-	write := func(name, kind string, der []byte, err error) string {
-		file := filepath.Join(dir, name)
-		if err == nil {
-			err = os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600)
-		}
-		if err != nil {
-			t.Fatalf("%v", err)
-		}
-		return file
-	}
-	var k tableKey
-	der, err := x509.MarshalPKCS8PrivateKey(private)
-	k.private = write("tables.key", "PRIVATE KEY", der, err)
-	der, err = x509.MarshalPKIXPublicKey(public)
-	k.public = write("tables.pub", "PUBLIC KEY", der, err)
+func newTableKey(t node.TB, dir string) (k tableKey) {
+	k.private, k.public = converttest.KeyPair(t, dir, "tables")
 	return k
 }
 

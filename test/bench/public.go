@@ -1,39 +1,14 @@
 package main
 
 import (
-	"crypto/ed25519"
-	"crypto/x509"
-	"encoding/pem"
 	"fmt"
-	"os"
-	"path/filepath"
 	"time"
+
+	"github.com/ballast-dev/ballast/convert/converttest"
 )
 
 // tablesRepository has the tables of hash states.
 const tablesRepository = "bench/tables"
-
-// tableKeys writes a key pair and returns its files.
-func (b *bench) tableKeys() (private, public string) {
-	pub, key, err := ed25519.GenerateKey(nil)
-	if err != nil {
-		b.t.Fatalf("%v", err)
-	}
-	write := func(name, kind string, der []byte, err error) string {
-		file := filepath.Join(b.node.Dir, name)
-		if err == nil {
-			err = os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600)
-		}
-		if err != nil {
-			b.t.Fatalf("%v", err)
-		}
-		return file
-	}
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	private = write("tables.key", "PRIVATE KEY", der, err)
-	der, err = x509.MarshalPKIXPublicKey(pub)
-	return private, write("tables.pub", "PUBLIC KEY", der, err)
-}
 
 // public measures a model as its publisher made it, with one digest for its file: the first byte and the whole, by a
 // table of hash states and without one.
@@ -42,7 +17,7 @@ func (b *bench) public() {
 	l := lazyModel{m, b.node.Registry.Ref(m.repository, "v1"), b.node.Registry.BlobURL(m.repository, m.digest)}
 	b.pushTar("bench/public-page", b.pushModel("bench/public-small", 16<<10, 210))
 	page := b.node.Registry.Ref("bench/public-page", "v1")
-	private, public := b.tableKeys()
+	private, public := converttest.KeyPair(b.t, b.node.Dir, "tables")
 	trusting := fmt.Sprintf("[lazy]\ntables = %q\ntable_keys = [%q]\n", b.node.Registry.Host+"/"+tablesRepository, public)
 	b.configure(trusting)
 	defer b.configure("")

@@ -2,11 +2,8 @@ package e2e
 
 import (
 	"bytes"
-	"crypto/ed25519"
 	"crypto/sha256"
-	"crypto/x509"
 	"encoding/hex"
-	"encoding/pem"
 	"fmt"
 	"io"
 	"net/http"
@@ -20,36 +17,14 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// tableKeys writes a key pair and returns its files.
-func tableKeys(t *testing.T) (private, public string) {
-	t.Helper()
-	pub, key, err := ed25519.GenerateKey(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	write := func(name, kind string, der []byte, err error) string {
-		file := filepath.Join(t.TempDir(), name)
-		if err == nil {
-			err = os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		return file
-	}
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	private = write("tables.key", "PRIVATE KEY", der, err)
-	der, err = x509.MarshalPKIXPublicKey(pub)
-	return private, write("tables.pub", "PUBLIC KEY", der, err)
-}
-
 // TestHashTables: the node that downloads an unconverted model first writes tables of hash states. Another one starts a
 // container of the model at once, and reads its end before the rest is there; one that does not trust the key of the
 // tables waits for the whole model. When the key is taken away, what is not complete waits for its digest.
 func TestHashTables(t *testing.T) {
 	registry := node.StartRegistry(t, t.TempDir())
-	private, public := tableKeys(t)
-	_, others := tableKeys(t)
+	dir := t.TempDir()
+	private, public := converttest.KeyPair(t, dir, "tables")
+	_, others := converttest.KeyPair(t, dir, "others")
 	tables := registry.Host + "/team/tables"
 	config := func(key, file string) string { return fmt.Sprintf("[lazy]\ntables = %q\n%s = %s\n", tables, key, file) }
 	trusting := func(file string) string { return config("table_keys", fmt.Sprintf("[%q]", file)) }
@@ -73,7 +48,7 @@ func TestHashTables(t *testing.T) {
 	if want := fmt.Sprintf("model.gguf  was there  %s:%s\n", tables, tag); out != want {
 		t.Errorf("tables push: %q, want %q", out, want)
 	}
-	again, _ := tableKeys(t)
+	again, _ := converttest.KeyPair(t, dir, "again")
 	out = ballast(t, first, "tables", "push", ref, "--to", registry.Host+"/other/tables", "--sign", again)
 	if !strings.Contains(out, "  written  ") {
 		t.Errorf("tables push to another repository: %q", out)

@@ -55,8 +55,8 @@ func (db *DB) Chains(blobs []filetable.Blob) (map[digest.Digest]Chain, error) {
 	})
 }
 
-// PutChain records the chain of a blob that table has, unless it has a signed one. It is removed when there are
-// neither the blob nor a table that has it.
+// PutChain records the chain of a blob, unless the blob has a signed one. It is removed when there are neither the blob
+// nor a table that needs it.
 func (db *DB) PutChain(blob digest.Digest, c Chain) error {
 	return db.update(func(tx *txn) error { return putChain(tx, blob, c) })
 }

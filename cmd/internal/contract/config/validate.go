@@ -188,7 +188,7 @@ func (l *Lazy) checkTables() error {
 		return nil
 	case err != nil:
 		return invalid("lazy.tables", "%v", err)
-	case !strings.HasPrefix(l.Tables, ref.Host+"/") || l.Tables != ref.Name():
+	case l.Tables != ref.Name():
 		return invalid("lazy.tables", "%q is not a repository, such as registry.example/team/tables: host and path, without tag and digest", l.Tables)
 	case !used:
 		return invalid("lazy.tables", "is not used without table_keys, whose tables are trusted, or table_sign, which signs those of this node")

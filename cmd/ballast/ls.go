@@ -114,6 +114,15 @@ func (a *app) list(images []wire.Image, out output) error {
 		return err
 	}
 	for _, im := range images {
+		id := shortDigest(im.ID().String())
+		switch {
+		case im.Early != "":
+			fmt.Fprintln(a.stdout)
+			a.prose("  ", "%s is read before it is complete %s", id, printable(im.Early))
+		case im.Eager != "":
+			fmt.Fprintln(a.stdout)
+			a.prose("  ", "%s is shown when it is complete: %s", id, printable(im.Eager))
+		}
 		if im.Error == nil {
 			continue
 		}
@@ -125,7 +134,7 @@ func (a *app) list(images []wire.Image, out output) error {
 			what = "%s is damaged: %s; \"ballast verify --repair\" downloads them again"
 		}
 		fmt.Fprintln(a.stdout)
-		a.prose("  ", what, shortDigest(im.ID().String()), printable(im.Error.Message))
+		a.prose("  ", what, id, printable(im.Error.Message))
 	}
 	return nil
 }

@@ -38,7 +38,14 @@ func TestTablesFit(t *testing.T) {
 		print func(a *app) error
 		whole []string // in the output on a terminal
 	}{
-		"ls":              {func(a *app) error { return a.list([]wire.Image{plain}, outTable) }, []string{ref, shortDigest(d.String()), "REFERENCE"}},
+		"ls": {func(a *app) error { return a.list([]wire.Image{plain}, outTable) }, []string{ref, shortDigest(d.String()), "REFERENCE"}},
+		"ls: early": {func(a *app) error {
+			late := plain
+			late.Eager, late.State = why, wire.StatePulling
+			early := plain
+			early.Early, early.State = "by tables of hash states of registry.example/tables (key k1)", wire.StateLazy
+			return a.list([]wire.Image{early, late}, outTable)
+		}, []string{ref, "is read before it is complete by tables of hash states", "is shown when it is complete:", "left for this request"}},
 		"ls --size":       {func(a *app) error { return a.list([]wire.Image{im, im}, outTable) }, []string{ref, "4.1 GB", "OWN"}},
 		"df":              {func(a *app) error { return a.table(usageRows(wire.Usage{Logical: 123e9, Objects: 45678})) }, []string{"RECLAIMABLE"}},
 		"df -v":           {func(a *app) error { return a.table(shareRows([]wire.Image{im})) }, []string{ref}},
@@ -46,7 +53,9 @@ func TestTablesFit(t *testing.T) {
 		"top: registries": {func(a *app) error { return a.table(registryRows([]wire.Job{job})) }, []string{"ghcr.io"}},
 		"top: mirrors":    {func(a *app) error { return a.table(mirrorRows(mirrors)) }, []string{mirrors[0].Address}},
 		"why": {func(a *app) error {
-			return a.why(wire.Why{Image: im, Eager: why, Holders: []wire.Holder{{Kind: wire.HoldImage, Name: ref, Namespace: "k8s.io", End: command}, {Kind: wire.HoldPin, Name: ref, End: "ballast unpin " + ref}}})
+			im := im
+			im.Eager = why
+			return a.why(wire.Why{Image: im, Holders: []wire.Holder{{Kind: wire.HoldImage, Name: ref, Namespace: "k8s.io", End: command}, {Kind: wire.HoldPin, Name: ref, End: "ballast unpin " + ref}}})
 		}, []string{command, "ballast unpin " + ref}},
 		"pin ls": {func(a *app) error {
 			return a.pins([]wire.Pin{{Ref: wire.Ref{Name: ref, Expires: now.Add(time.Hour)}, Digest: d, Moved: digest.FromString("y")}}, outTable)

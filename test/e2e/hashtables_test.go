@@ -77,8 +77,10 @@ func TestHashTables(t *testing.T) {
 	if complete(second, big) {
 		t.Error("the file was complete before its end was read")
 	}
-	if out, want := ballast(t, second, "why", ref), "by tables of hash states of "+tables+" (key "; !strings.Contains(strings.Join(strings.Fields(out), " "), want) {
-		t.Errorf("why: %q, want %q", out, want)
+	for _, args := range [][]string{{"why", ref}, {"ls"}} {
+		if out, want := ballast(t, second, args...), "by tables of hash states of "+tables+" (key "; !strings.Contains(strings.Join(strings.Fields(out), " "), want) {
+			t.Errorf("%v: %q, want %q", args, out, want)
+		}
 	}
 	if sent := registry.Wire.BlobBytes()[blob]; sent > 12<<20 {
 		t.Errorf("%d bytes of the file were sent for its end", sent)

@@ -95,6 +95,13 @@ type Image struct {
 	// Paused reports whether the rest is a background download and these are paused.
 	Paused bool `json:"paused,omitempty"`
 
+	// Early is how it is read before it is complete; empty if by its own chunk digests, or if it is not.
+	Early string `json:"early,omitempty"`
+
+	// Eager is why it is shown only when it is complete; empty if it can be read before, or is complete. Both are known
+	// while State is StatePulling or StateLazy, and in Why also if nothing is being downloaded.
+	Eager string `json:"eager,omitempty"`
+
 	// Ends is when its download stops, unless a client waits for it before; zero if that is not so.
 	Ends time.Time `json:"ends,omitzero"`
 
@@ -127,15 +134,9 @@ const (
 	StateRemote   ImageState = "remote"   // it was looked at in its registry
 )
 
-// Why explains an image: what holds its files, and why it is not shown before it is complete.
+// Why explains an image: what holds its files.
 type Why struct {
 	Image
-
-	// Early is how it is read before it is complete; empty if by its own chunk digests, or if it is not.
-	Early string `json:"early,omitempty"`
-
-	// Eager is why it is shown only when it is complete; empty if it can be read before, or is complete.
-	Eager string `json:"eager,omitempty"`
 
 	// Holders are what keeps its files on the node, and how that ends. Without any, a collection
 	// removes them.

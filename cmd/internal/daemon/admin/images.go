@@ -108,6 +108,11 @@ func (h *Handler) state(ctx context.Context, im store.Image, refs []store.Ref) (
 		invalid(&v, err)
 	} else if st.Incomplete() {
 		h.incomplete(&v, st)
+		if v.State == wire.StatePulling || v.State == wire.StateLazy {
+			if v.Early, v.Eager, err = h.Node.Early(ctx, im); err != nil {
+				invalid(&v, err)
+			}
+		}
 	}
 	return v, st.Files
 }

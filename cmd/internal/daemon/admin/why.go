@@ -19,7 +19,7 @@ func (h *Handler) why(ctx context.Context, name modelname.Name) (*wire.Why, erro
 	refs := h.Store.Catalog.RefsOf(im.Table)
 	w.Image, _ = h.state(ctx, im, refs)
 	w.Share = new(wire.Share(h.Store.Share(w.ID())))
-	if w.State != wire.StateComplete {
+	if w.State == wire.StatePartial || w.State == wire.StateAbsent {
 		if w.Early, w.Eager, err = h.Node.Early(ctx, im); err != nil {
 			return nil, err
 		}

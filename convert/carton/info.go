@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/ballast-dev/ballast/convert"
 )
@@ -35,7 +36,7 @@ func ParseInfo(p []byte) (*Info, error) {
 	t.version("spec_version", specVersion)
 	r := convert.Runner{Platforms: list[string](t, "required_platforms", false)}
 	for _, s := range r.Platforms {
-		if !triple.MatchString(s) {
+		if !triple().MatchString(s) {
 			t.fail("required_platforms", "%.100q is not a target triple", s)
 		}
 	}
@@ -84,7 +85,7 @@ func modalities(t table, key string) (all []string) {
 
 // triple matches the form of a target triple: architecture, vendor, system, environment, format.
 // Their values are not checked, because only a runner uses them.
-var triple = regexp.MustCompile(`^[a-z0-9_.+]{1,32}(-[a-z0-9_.+]{1,32}){0,4}$`)
+var triple = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9_.+]{1,32}(-[a-z0-9_.+]{1,32}){0,4}$`) })
 
 // The parts of a requirement on a semantic version.
 // https://docs.rs/semver/1.0.16/semver/struct.VersionReq.html
@@ -97,12 +98,15 @@ const (
 		`|\.` + versionNumber + `(?:\.` + versionAny + `|\.` + versionNumber + `(?:-` + versionWord + `)?(?:\+` + versionWord + `)?)?)? *`
 )
 
-var versionReq = regexp.MustCompile(`^(?: *` + versionAny + ` *|` + comparator + `(?:,` + comparator + `)*)$`)
+// versionReq is compiled when it is needed: it takes 100 kB.
+var versionReq = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^(?: *` + versionAny + ` *|` + comparator + `(?:,` + comparator + `)*)$`)
+})
 
 // maxComparators limits the comparators of a requirement.
 const maxComparators = 32
 
 // isVersionReq reports whether s is a requirement on a semantic version.
 func isVersionReq(s string) bool {
-	return strings.Count(s, ",") < maxComparators && versionReq.MatchString(s)
+	return strings.Count(s, ",") < maxComparators && versionReq().MatchString(s)
 }

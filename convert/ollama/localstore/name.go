@@ -46,14 +46,20 @@ func ParseName(s string) (Name, error) {
 	return n.canonical(), nil
 }
 
-var (
-	hostPart      = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,349}$`)
-	namespacePart = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_-]{0,79}$`)
-	modelPart     = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}$`)
-)
+// isPart reports whether s has 1 to longest characters: ASCII letters, digits, "_", and after the first also marks.
+func isPart(s, marks string, longest int) bool {
+	for i := range len(s) {
+		switch c := s[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_':
+		case i == 0 || strings.IndexByte(marks, c) < 0:
+			return false
+		}
+	}
+	return s != "" && len(s) <= longest
+}
 
 func (n Name) valid() bool {
-	return hostPart.MatchString(n.Host) && namespacePart.MatchString(n.Namespace) && modelPart.MatchString(n.Model) && modelPart.MatchString(n.Tag)
+	return isPart(n.Host, ".:-", 350) && isPart(n.Namespace, "-", 80) && isPart(n.Model, ".-", 80) && isPart(n.Tag, ".-", 80)
 }
 
 func (n Name) canonical() Name {

@@ -155,6 +155,10 @@ func (f *fakeNode) Health(context.Context) (wire.Health, error) {
 
 func (f *fakeNode) Touch() {}
 
+func (f *fakeNode) Early(context.Context, store.Image) (how, whyNot string, err error) {
+	return "", "it is not", nil
+}
+
 // A puller is a containerd that pulls for pods.
 type puller func(ref, handler string, auth *cri.AuthConfig) error
 

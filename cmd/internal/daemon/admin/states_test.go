@@ -107,7 +107,7 @@ func TestStatesOfDownload(t *testing.T) {
 	}()
 	<-asked
 	got := r.state(t, im.Manifest)
-	if want := int64(len(r.weights) + len(other)); got.State != wire.StatePulling || got.Total != want || got.Completed >= want {
+	if want := int64(len(r.weights) + len(other)); got.State != wire.StatePulling || got.Eager != "it is not" || got.Total != want || got.Completed >= want {
 		t.Errorf("while fetching: state %q, %d of %d bytes, want pulling of %d", got.State, got.Completed, got.Total, want)
 	}
 	// Its jobs report why it stands still, and when it ends if no client waits for any of them.

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -16,8 +17,6 @@ import (
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/metadata"
 )
 
 // TestLostMetadata removes the metadata of the snapshots while a container runs: the files of the container stay, and
@@ -217,17 +216,14 @@ func recordsWithoutSnapshots(t *testing.T, kept string) {
 // lease keeps containerd's record of a snapshot, as the lease of a pull that was cut off does for a day.
 func lease(t *testing.T, n *node.Node, key, id string) {
 	t.Helper()
-	conn, err := grpc.NewClient("unix://"+n.Socket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	ctx := metadata.AppendToOutgoingContext(t.Context(), "containerd-namespace", "default")
-	leases := leasesapi.NewLeasesClient(conn)
-	if _, err := leases.Create(ctx, &leasesapi.CreateRequest{ID: id}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := leases.AddResource(ctx, &leasesapi.AddResourceRequest{ID: id, Resource: &leasesapi.Resource{ID: key, Type: "snapshots/ballast"}}); err != nil {
+	if err := n.API("default", func(ctx context.Context, c grpc.ClientConnInterface) error {
+		leases := leasesapi.NewLeasesClient(c)
+		if _, err := leases.Create(ctx, &leasesapi.CreateRequest{ID: id}); err != nil {
+			return err
+		}
+		_, err := leases.AddResource(ctx, &leasesapi.AddResourceRequest{ID: id, Resource: &leasesapi.Resource{ID: key, Type: "snapshots/ballast"}})
+		return err
+	}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -166,12 +166,7 @@ func (n *Node) StartContainerd(t TB) {
 	env := []string{"PATH=" + filepath.Dir(n.Tool("containerd")) + ":" + filepath.Dir(Runc(t)) + ":" + os.Getenv("PATH")}
 	n.Containerd = Start(t, "containerd", filepath.Join(n.Dir, "containerd.log"), append(env, n.options.Daemons...),
 		n.Tool("containerd"), "-c", n.ContainerdConfigFile())
-	n.Containerd.WaitReady(t, func() error {
-		if err := dial("unix", n.Socket()); err != nil {
-			return err
-		}
-		return n.Ctr("version").Err
-	})
+	n.Containerd.WaitReady(t, n.answers)
 	t.Cleanup(n.stopContainers)
 }
 
@@ -181,7 +176,8 @@ func (n *Node) stopContainers() {
 		return // already removed; old versions of ctr would wait 10 seconds
 	}
 	for _, ns := range []string{"default", "k8s.io"} {
-		for _, id := range strings.Fields(n.Ctr("-n", ns, "tasks", "ls", "-q").Stdout) {
+		ids, _ := n.tasks(ns) // containerd may have ended
+		for _, id := range ids {
 			n.Ctr("-n", ns, "tasks", "rm", "-f", id)
 		}
 	}
@@ -194,13 +190,7 @@ func (n *Node) StartBallastd(t TB) {
 	if n.Containerd == nil || !n.Containerd.Running() {
 		return
 	}
-	// containerd reconnects after up to three seconds. Listing does not reach ballastd if
-	// containerd has no snapshots, but making a snapshot does.
-	n.Ballastd.WaitReady(t, func() error {
-		made := n.Ctr("snapshots", "--snapshotter", "ballast", "prepare", "is-ready")
-		gone := n.Ctr("snapshots", "--snapshotter", "ballast", "rm", "is-ready")
-		return errors.Join(made.Err, gone.Err)
-	})
+	n.Ballastd.WaitReady(t, n.reaches) // containerd reconnects after up to three seconds
 }
 
 // LaunchBallastd starts ballastd and waits until it answers.
@@ -345,10 +335,7 @@ func (n *Node) Collect() {
 	if !n.Containerd.Running() {
 		return
 	}
-	// A test may stop containerd at any time, so errors are ignored.
-	if lease := n.Ctr("leases", "create"); lease.Err == nil {
-		n.Ctr("leases", "rm", "--sync", strings.TrimSpace(lease.Stdout))
-	}
+	_ = n.collected() // a test may stop containerd at any time
 }
 
 // clean removes the node's files. Clean-ups registered later have stopped the daemons.

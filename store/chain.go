@@ -49,15 +49,15 @@ func (s *Store) Chain(blob digest.Digest, names []string) (verify.Chain, error) 
 	return kept.States, err
 }
 
-// HashChain is Chain for a blob without a kept chain: its object is read and hashed. It returns a *verify.Error if the
-// object is damaged.
-func (s *Store) HashChain(ctx context.Context, b filetable.Blob, names []string) (verify.Chain, error) {
+// HashChain is Chain for a blob without a kept chain: its object is read and hashed. progress is called with the number
+// of bytes so far. It returns a *verify.Error if the object is damaged.
+func (s *Store) HashChain(ctx context.Context, b filetable.Blob, names []string, progress func(done int64)) (verify.Chain, error) {
 	f, err := s.OpenObject(b.Digest, names)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	return verify.ReadChain(ctx, f, b.Digest, b.Size)
+	return verify.ReadChain(ctx, f, b.Digest, b.Size, progress)
 }
 
 // Unchained returns the blobs of a table that PutChain would make readable by windows: those that sources with these

@@ -22,7 +22,7 @@ import (
 // chainOf returns the chain of p.
 func chainOf(t testing.TB, p []byte) verify.Chain {
 	t.Helper()
-	c, err := verify.ReadChain(t.Context(), bytes.NewReader(p), digest.FromBytes(p), int64(len(p)))
+	c, err := verify.ReadChain(t.Context(), bytes.NewReader(p), digest.FromBytes(p), int64(len(p)), func(int64) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func TestReadByChain(t *testing.T) {
 		t.Run(fmt.Sprint(tt.size), func(t *testing.T) {
 			p := half(uint64(tt.size), tt.size)
 			first, table, blob := rawModel(t, t.TempDir(), p, store.Options{Chains: tt.keep})
-			if _, err := first.HashChain(t.Context(), blob, nil); !errdefs.IsNotFound(err) {
+			if _, err := first.HashChain(t.Context(), blob, nil, func(int64) {}); !errdefs.IsNotFound(err) {
 				t.Errorf("chain of a missing blob: %v", err)
 			}
 			if err := first.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(storetest.NewFetcher(p))}); err != nil {
@@ -59,7 +59,11 @@ func TestReadByChain(t *testing.T) {
 				t.Errorf("kept chain: %v", err)
 			}
 			if !tt.keep {
-				chain, err = first.HashChain(t.Context(), blob, nil)
+				read := int64(0)
+				chain, err = first.HashChain(t.Context(), blob, nil, func(n int64) { read = n })
+				if read != blob.Size {
+					t.Errorf("progress ends with %d bytes of %d", read, blob.Size)
+				}
 			}
 			if err != nil || !bytes.Equal(chain, chainOf(t, p)) {
 				t.Fatalf("chain: %d states, %v", len(chain)/32, err)
@@ -288,7 +292,7 @@ func TestPrivateChain(t *testing.T) {
 	}
 	for who, names := range map[string][]string{"owner": transfer.Names(owner), "stranger": transfer.Names(evil(nil)), "nobody": nil} {
 		for how, err := range map[string]error{
-			"kept": errOf(s.Chain(blob.Digest, names)), "hashed": errOf(s.HashChain(t.Context(), blob, names)),
+			"kept": errOf(s.Chain(blob.Digest, names)), "hashed": errOf(s.HashChain(t.Context(), blob, names, func(int64) {})),
 		} {
 			if (err == nil) != (who == "owner") || err != nil && !errdefs.IsNotFound(err) {
 				t.Errorf("%s, %s: %v", who, how, err)

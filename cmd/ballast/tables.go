@@ -90,7 +90,9 @@ func (a *app) pushTables(ctx context.Context, cl *wire.Client, name string, p ta
 		return err
 	}
 	for _, f := range files {
-		s, err := cl.HashStatesOf(ctx, name, f.Digest)
+		show := a.progress(outTable, name)
+		s, err := cl.HashStatesOf(ctx, wire.HashStatesRequest{Name: name, Blob: f.Digest}, show.event)
+		show.end()
 		if err != nil {
 			return err
 		}

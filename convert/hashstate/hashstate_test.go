@@ -27,7 +27,7 @@ func newKey(seed byte) (crypto.Signer, *dsse.Trust) {
 func newBlob(t testing.TB, fill byte) (filetable.Blob, verify.Chain) {
 	p := bytes.Repeat([]byte{fill}, 2*verify.Window+1)
 	b := filetable.Blob{Digest: digest.FromBytes(p), Size: int64(len(p))}
-	c, err := verify.ReadChain(t.Context(), bytes.NewReader(p), b.Digest, b.Size)
+	c, err := verify.ReadChain(t.Context(), bytes.NewReader(p), b.Digest, b.Size, func(int64) {})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,8 +36,9 @@ func (c *Chain) Add(h Hash) error {
 }
 
 // ReadChain reads a file of size bytes and returns its chain, which is not Valid if there is at most one window. It
-// returns an *Error if the file does not have digest d, and the error of ctx if that ends.
-func ReadChain(ctx context.Context, r io.Reader, d digest.Digest, size int64) (c Chain, err error) {
+// calls progress with the number of bytes after each window. It returns an *Error if the file does not have digest d,
+// and the error of ctx if that ends.
+func ReadChain(ctx context.Context, r io.Reader, d digest.Digest, size int64, progress func(done int64)) (c Chain, err error) {
 	h, n := NewHash(), int64(0)
 	for n < size {
 		if err := ctx.Err(); err != nil {
@@ -47,6 +48,7 @@ func ReadChain(ctx context.Context, r io.Reader, d digest.Digest, size int64) (c
 		if n += part; err != nil {
 			return nil, Compare(d, h.Digest(), size, n)
 		}
+		progress(n)
 		if n < size {
 			if err := c.Add(h); err != nil {
 				return nil, err

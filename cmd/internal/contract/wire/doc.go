@@ -18,6 +18,8 @@
 //	POST   /v1/import             ImportRequest → a stream of ImportEvent
 //	POST   /v1/import/models      ImportRequest → the names of all models of a directory
 //	POST   /v1/import/archive?request=R   R is an ArchiveRequest, the body the archive → a stream of ImportEvent
+//	GET    /v1/states?name=N      the large files of a model without chunk digests
+//	POST   /v1/states             HashStatesRequest → a stream of HashStatesEvent
 //	PUT    /v1/pause              PauseRequest → PauseRequest
 //	GET    /v1/status             what is running, and what ended last
 //	GET    /v1/pins               all pins, with the sizes of their models

@@ -16,13 +16,36 @@ type HashStates struct {
 	States []byte        `json:"states,omitempty"` // 32 bytes after each 4 MiB, but not at the end; base64
 }
 
+// HashStatesRequest requests the states of a file of a model.
+type HashStatesRequest struct {
+	Name string        `json:"name"`
+	Blob digest.Digest `json:"blob"`
+}
+
+// HashStatesEvent is a line while a file is hashed. The last one has its states or an error.
+type HashStatesEvent struct {
+	Event
+	States *HashStates `json:"states,omitempty"`
+}
+
+func (e HashStatesEvent) end() (bool, error) {
+	if e.Error != nil {
+		return true, e.Error
+	}
+	return e.States != nil, nil
+}
+
 // HashStates returns the large files without chunk digests of a model, without their states.
 func (c *Client) HashStates(ctx context.Context, ref string) (all []HashStates, err error) {
 	return all, c.call(ctx, http.MethodGet, "/v1/states?name="+url.QueryEscape(ref), nil, &all)
 }
 
-// HashStatesOf returns the states of one of these files. It can take as long as hashing the file, and returns
-// errdefs.ErrNotFound if that is not complete.
-func (c *Client) HashStatesOf(ctx context.Context, ref string, blob digest.Digest) (v HashStates, err error) {
-	return v, c.call(ctx, http.MethodGet, "/v1/states?name="+url.QueryEscape(ref)+"&blob="+url.QueryEscape(blob.String()), nil, &v)
+// HashStatesOf returns the states of one of these files, and calls event while it is hashed, if they were not kept. It
+// returns errdefs.ErrNotFound if the file is not complete.
+func (c *Client) HashStatesOf(ctx context.Context, r HashStatesRequest, event func(Event)) (HashStates, error) {
+	last, err := readStream(ctx, c, "/v1/states", r, func(e HashStatesEvent) { event(e.Event) }, HashStatesEvent.end)
+	if err != nil {
+		return HashStates{}, err
+	}
+	return *last.States, nil
 }

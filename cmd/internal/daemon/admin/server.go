@@ -144,7 +144,8 @@ func (h *Handler) requests() http.Handler {
 	mux.Handle("GET /v1/image", named(h.image))
 	mux.Handle("GET /v1/why", named(h.why))
 	mux.Handle("GET /v1/order", named(h.order))
-	mux.Handle("GET /v1/states", answer(h.states))
+	mux.Handle("GET /v1/states", named(h.states))
+	mux.Handle("POST /v1/states", stream(h.hashStates))
 	mux.Handle("DELETE /v1/image", h.removing(false))
 	mux.Handle("GET /v1/removal", h.removing(true))
 	mux.Handle("GET /v1/status", query(func(ctx context.Context) (wire.Status, error) {

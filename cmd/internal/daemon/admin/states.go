@@ -3,7 +3,7 @@ package admin
 import (
 	"context"
 	"fmt"
-	"net/http"
+	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/modelname"
 	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
@@ -14,32 +14,39 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// states returns the blobs of a model that a table of hash states makes readable before they are complete, or the
-// states of one of them.
-func (h *Handler) states(r *http.Request) (any, error) {
-	name, err := modelname.Parse(r.FormValue("name"))
-	if err != nil {
-		return nil, err
-	}
+// states returns the blobs of a model that a table of hash states makes readable before they are complete, without
+// states.
+func (h *Handler) states(_ context.Context, name modelname.Name) ([]wire.HashStates, error) {
 	im, err := h.findOne(name)
 	if err != nil {
 		return nil, err
 	}
+	return h.stated(im)
+}
+
+// hashStates sends the states of one of these blobs.
+func (h *Handler) hashStates(ctx context.Context, r wire.HashStatesRequest, out *lines) error {
+	name, err := modelname.Parse(r.Name)
+	if err != nil {
+		return err
+	}
+	im, err := h.findOne(name)
+	if err != nil {
+		return err
+	}
 	all, err := h.stated(im)
 	if err != nil {
-		return nil, err
-	}
-	blob := digest.Digest(r.FormValue("blob"))
-	if blob == "" {
-		return all, nil
+		return err
 	}
 	for _, b := range all {
-		if b.Digest == blob {
-			b.States, err = h.statesOf(r.Context(), im, b)
-			return b, err
+		if b.Digest == r.Blob {
+			if b.States, err = h.statesOf(ctx, im, b, out); err != nil {
+				return err
+			}
+			return out.send(wire.HashStatesEvent{Event: wire.Event{Status: wire.StatusSuccess}, States: &b})
 		}
 	}
-	return nil, fmt.Errorf("%s has no blob %.100q that a table of hash states is for: %w", name, blob, errdefs.ErrNotFound)
+	return fmt.Errorf("%s has no blob %.100q that a table of hash states is for: %w", name, r.Blob, errdefs.ErrNotFound)
 }
 
 // stated returns these blobs without states.
@@ -61,12 +68,21 @@ func (h *Handler) stated(im store.Image) ([]wire.HashStates, error) {
 	return all, nil
 }
 
+// hashEvery is the interval between lines while a blob is hashed.
+const hashEvery = 500 * time.Millisecond
+
 // statesOf returns the states of a blob of an image. Its object is hashed if they were not kept.
-func (h *Handler) statesOf(ctx context.Context, im store.Image, b wire.HashStates) ([]byte, error) {
+func (h *Handler) statesOf(ctx context.Context, im store.Image, b wire.HashStates, out *lines) ([]byte, error) {
 	names := registry.Names(im)
 	c, err := h.Store.Chain(b.Digest, names)
 	if errdefs.IsNotFound(err) {
-		c, err = h.Store.HashChain(ctx, filetable.Blob{Digest: b.Digest, Size: b.Size}, names)
+		var said time.Time
+		c, err = h.Store.HashChain(ctx, filetable.Blob{Digest: b.Digest, Size: b.Size}, names, func(done int64) {
+			if time.Since(said) >= hashEvery {
+				said = time.Now()
+				_ = out.send(wire.Event{Status: wire.StatusVerifying, Digest: b.Digest, File: b.Path, Total: b.Size, Completed: done}) // ctx ends with the client
+			}
+		})
 	}
 	if errdefs.IsNotFound(err) {
 		err = fmt.Errorf("%s is not complete: download it first, with \"ballast prefetch\": %w", b.Path, err)

@@ -2,6 +2,9 @@ package localgrpc
 
 import (
 	"context"
+	"errors"
+	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/containerd/v2/defaults"
@@ -23,8 +26,10 @@ const handshake = 20 * time.Second
 
 // Dial returns a connection to the server at the socket with an absolute path. It connects on first use, and again
 // when needed. A call waits for a server that is not there for patience, but no longer than half of the time that its
-// context has, so that the error is that of the connection.
+// context has, so that the error is that of the connection. After a call has waited in vain, others do not wait for
+// as long, unless somebody listens at the socket again.
 func Dial(socket string, patience time.Duration) (*grpc.ClientConn, error) {
+	w := &waits{socket: socket, patience: patience}
 	return grpc.NewClient("unix://"+socket,
 		grpc.WithTransportCredentials(insecure.NewCredentials()), // a local socket
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: pauses, MinConnectTimeout: handshake}),
@@ -32,11 +37,11 @@ func Dial(socket string, patience time.Duration) (*grpc.ClientConn, error) {
 			grpc.MaxCallRecvMsgSize(defaults.DefaultMaxRecvMsgSize),
 			grpc.MaxCallSendMsgSize(defaults.DefaultMaxSendMsgSize)),
 		grpc.WithUnaryInterceptor(func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, call grpc.UnaryInvoker, o ...grpc.CallOption) error {
-			await(ctx, conn, patience)
+			w.await(ctx, conn)
 			return call(carried(ctx), method, req, reply, conn, o...)
 		}),
 		grpc.WithStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, o ...grpc.CallOption) (grpc.ClientStream, error) {
-			await(ctx, conn, patience)
+			w.await(ctx, conn)
 			return open(carried(ctx), desc, conn, method, o...)
 		}),
 	)
@@ -51,11 +56,31 @@ func carried(ctx context.Context) context.Context {
 	return ctx
 }
 
+// A waits lets calls wait for the server at a socket.
+type waits struct {
+	socket   string
+	patience time.Duration
+	vain     atomic.Pointer[time.Time] // when the last wait of the whole patience ended; nil: none
+}
+
+// absent reports whether a call has just waited in vain, and nobody listens yet: a command that makes several calls
+// waits once.
+func (w *waits) absent() bool {
+	if last := w.vain.Load(); last == nil || time.Since(*last) > w.patience {
+		return false
+	}
+	c, err := net.DialTimeout("unix", w.socket, time.Second)
+	if err == nil {
+		c.Close()
+	}
+	return err != nil
+}
+
 // await returns when the connection is made, or could not be made in time. Why it could not is the error of the call
 // that follows.
-func await(ctx context.Context, conn *grpc.ClientConn, patience time.Duration) {
-	s := conn.GetState()
-	if s == connectivity.Ready {
+func (w *waits) await(ctx context.Context, conn *grpc.ClientConn) {
+	s, patience := conn.GetState(), w.patience
+	if s == connectivity.Ready || w.absent() {
 		return
 	}
 	if end, ok := ctx.Deadline(); ok {
@@ -69,6 +94,10 @@ func await(ctx context.Context, conn *grpc.ClientConn, patience time.Duration) {
 	}
 	for ; s != connectivity.Ready && s != connectivity.Shutdown; s = conn.GetState() {
 		if !conn.WaitForStateChange(ctx, s) {
+			if patience == w.patience && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				now := time.Now()
+				w.vain.Store(&now)
+			}
 			return
 		}
 	}

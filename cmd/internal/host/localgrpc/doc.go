@@ -10,7 +10,7 @@
 //	connected            the call is sent
 //	idle, as after loss  it connects now
 //	failed               it connects now, and again after at most half a second, until the patience ends; then the call
-//	                     fails with the last error
+//	                     fails with the last error. Calls right after it do not wait again while nobody listens
 //
 // A call is sent once: whether a server that ends meanwhile has done it is not known here.
 //

@@ -60,7 +60,7 @@ func (s *Store) HashChain(ctx context.Context, b filetable.Blob, names []string,
 	return verify.ReadChain(ctx, f, b.Digest, b.Size, progress)
 }
 
-// Unchained returns the blobs of a table that PutChain would make readable by windows: those that sources with these
+// Unchained returns the blobs of a table that PutChains would make readable by windows: those that sources with these
 // names must still provide. What others have makes no difference.
 func (s *Store) Unchained(table digest.Digest, names []string) ([]filetable.Blob, error) {
 	_, blobs, chained, err := s.chained(table)
@@ -73,15 +73,26 @@ func (s *Store) Unchained(table digest.Digest, names []string) ([]filetable.Blob
 	}), nil
 }
 
-// PutChain records the chain of a blob, by which its windows are verified until it is complete. What is already being
-// fetched, or waited for, without it goes on as it began. Its signer, the name of a key, vouches for the windows; a
-// chain that turns out to be wrong is dropped. It returns errdefs.ErrInvalidArgument for a chain that cannot be that
-// of the blob, or one without a signer.
-func (s *Store) PutChain(b filetable.Blob, c verify.Chain, signer string) error {
-	if signer == "" || !c.Valid(b.Size) {
-		return fmt.Errorf("a chain of %d bytes by %q for blob %s of %d bytes: %w", len(c), signer, b.Digest, b.Size, errdefs.ErrInvalidArgument)
+// A SignedChain is the chain of states of a blob, with the name of the key that signed it.
+type SignedChain struct {
+	Blob   filetable.Blob
+	States verify.Chain
+	Signer string
+}
+
+// PutChains records chains of blobs, by which their windows are verified until they are complete. What is already
+// being fetched, or waited for, without them goes on as it began. A signer vouches for the windows; a chain that turns
+// out to be wrong is dropped. It returns errdefs.ErrInvalidArgument, and records nothing, if a chain
+// cannot be that of its blob or has no signer.
+func (s *Store) PutChains(all ...SignedChain) error {
+	chains := map[digest.Digest]meta.Chain{}
+	for _, c := range all {
+		if c.Signer == "" || !c.States.Valid(c.Blob.Size) {
+			return fmt.Errorf("a chain of %d bytes by %q for blob %s of %d bytes: %w", len(c.States), c.Signer, c.Blob.Digest, c.Blob.Size, errdefs.ErrInvalidArgument)
+		}
+		chains[c.Blob.Digest] = meta.Chain{Signer: c.Signer, States: c.States}
 	}
-	return s.db.PutChain(b.Digest, meta.Chain{Signer: signer, States: c})
+	return s.db.PutChains(chains)
 }
 
 // TrustChains drops all chains that keys other than those of signers have signed. What is not complete is read when it

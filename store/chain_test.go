@@ -29,6 +29,11 @@ func chainOf(t testing.TB, p []byte) verify.Chain {
 	return c
 }
 
+// putChain records one chain.
+func putChain(s *store.Store, b filetable.Blob, c verify.Chain, signer string) error {
+	return s.PutChains(store.SignedChain{Blob: b, States: c, Signer: signer})
+}
+
 // rawModel is a model of one file, which is a whole blob, in a new store.
 func rawModel(t testing.TB, dir string, p []byte, o store.Options) (s *store.Store, table digest.Digest, blob filetable.Blob) {
 	t.Helper()
@@ -73,7 +78,7 @@ func TestReadByChain(t *testing.T) {
 			if blobs, err := s.Unchained(table, nil); err != nil || len(blobs) != 1 || blobs[0].Digest != blob.Digest {
 				t.Fatalf("without a chain: %v, %v", blobs, err)
 			}
-			if err := s.PutChain(blob, chain, "team"); err != nil {
+			if err := putChain(s, blob, chain, "team"); err != nil {
 				t.Fatal(err)
 			}
 			if blobs, err := s.Unchained(table, nil); err != nil || len(blobs) != 0 {
@@ -122,11 +127,11 @@ func TestWrongChain(t *testing.T) {
 		chain  verify.Chain
 		signer string
 	}{{chainOf(t, p), ""}, {chainOf(t, p)[:32], "team"}, {nil, "team"}} {
-		if err := s.PutChain(blob, bad.chain, bad.signer); !errdefs.IsInvalidArgument(err) {
+		if err := putChain(s, blob, bad.chain, bad.signer); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("a chain of %d bytes by %q: %v", len(bad.chain), bad.signer, err)
 		}
 	}
-	if err := s.PutChain(blob, chainOf(t, wrong), "team"); err != nil {
+	if err := putChain(s, blob, chainOf(t, wrong), "team"); err != nil {
 		t.Fatal(err)
 	}
 	f := storetest.NewFetcher(p)
@@ -173,7 +178,7 @@ func TestLyingChain(t *testing.T) {
 	wrong[9<<20] ^= 1
 	s, table, blob := rawModel(t, t.TempDir(), p, store.Options{})
 	c := chainOf(t, wrong)
-	if err := s.PutChain(blob, c, "team"); err != nil {
+	if err := putChain(s, blob, c, "team"); err != nil {
 		t.Fatal(err)
 	}
 	f := storetest.NewFetcher()
@@ -196,7 +201,7 @@ func TestReadersOfALyingChain(t *testing.T) {
 	wrong := bytes.Clone(p)
 	wrong[1<<20] ^= 1
 	s, table, blob := rawModel(t, t.TempDir(), p, store.Options{})
-	if err := s.PutChain(blob, chainOf(t, wrong), "team"); err != nil {
+	if err := putChain(s, blob, chainOf(t, wrong), "team"); err != nil {
 		t.Fatal(err)
 	}
 	liar := storetest.NewFetcher()
@@ -237,7 +242,7 @@ func TestTrustChains(t *testing.T) {
 	p := storetest.Random(5, 10<<20)
 	dir := t.TempDir()
 	s, table, blob := rawModel(t, dir, p, store.Options{})
-	if err := s.PutChain(blob, chainOf(t, p), "old"); err != nil {
+	if err := putChain(s, blob, chainOf(t, p), "old"); err != nil {
 		t.Fatal(err)
 	}
 	second := storetest.NewBuilder("second").Raw("model.bin", p, 0o644).Put(t, s)
@@ -329,7 +334,7 @@ func TestLateChain(t *testing.T) {
 		st, err := s.State(t.Context(), table)
 		return err == nil && st.Done >= 8<<20
 	})
-	if err := s.PutChain(blob, chainOf(t, p), "team"); err != nil {
+	if err := putChain(s, blob, chainOf(t, p), "team"); err != nil {
 		t.Fatal(err)
 	}
 	cancel()

@@ -91,13 +91,21 @@ func Open(bundle []byte, t *dsse.Trust, b filetable.Blob) (c verify.Chain, signe
 	return p.States, signer, nil
 }
 
+// Limit returns how many bytes the bundle of a table of a blob can have: its states are base64 twice, beside a
+// signature and what proves when it was made.
+func Limit(b filetable.Blob) int64 {
+	const rest = 64 << 10
+	states := b.Size / verify.Window * 32
+	return min(2*states+rest, dsse.MaxSize)
+}
+
 // Read returns what Open does of the table that a repository has for a blob, or errdefs.ErrNotFound.
 func Read(ctx context.Context, src *remote.Repository, t *dsse.Trust, b filetable.Blob) (c verify.Chain, signer string, err error) {
 	m, err := src.Manifest(ctx, Tag(b.Digest))
 	if err != nil {
 		return nil, "", err
 	}
-	p, err := src.Artifact(m).Layer(ctx, dsse.MaxSize)
+	p, err := src.Artifact(m).Layer(ctx, Limit(b))
 	if err != nil {
 		return nil, "", err
 	}

@@ -122,16 +122,18 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// The bundle of the largest blob can be read.
-func TestMaxBlob(t *testing.T) {
+// The bundles of all blobs that can have one have at most as many bytes as are read, and can be read.
+func TestLimit(t *testing.T) {
 	key, trust := newKey(1)
-	b := filetable.Blob{Digest: digest.FromString(""), Size: MaxBlob}
-	bundle, err := Sign(key, b, bytes.Repeat([]byte{0xff}, (MaxBlob-1)/verify.Window*32))
-	if err != nil || len(bundle) > dsse.MaxSize {
-		t.Fatalf("%d bytes, %v", len(bundle), err)
-	}
-	if _, _, err := Open(bundle, trust, b); err != nil {
-		t.Error(err)
+	for _, size := range []int64{verify.Window + 1, 1 << 30, MaxBlob} {
+		b := filetable.Blob{Digest: digest.FromString(""), Size: size}
+		bundle, err := Sign(key, b, bytes.Repeat([]byte{0xff}, int((size-1)/verify.Window*32)))
+		if err != nil || int64(len(bundle)) > Limit(b) {
+			t.Fatalf("%d bytes of at most %d, %v", len(bundle), Limit(b), err)
+		}
+		if _, _, err := Open(bundle, trust, b); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

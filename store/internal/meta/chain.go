@@ -55,10 +55,20 @@ func (db *DB) Chains(blobs []filetable.Blob) (map[digest.Digest]Chain, error) {
 	})
 }
 
-// PutChain records the chain of a blob, unless the blob has a signed one. It is removed when there are neither the blob
-// nor a table that needs it.
-func (db *DB) PutChain(blob digest.Digest, c Chain) error {
-	return db.update(func(tx *txn) error { return putChain(tx, blob, c) })
+// PutChains records the chains of blobs, except of those that have a signed one. One is removed when there are neither
+// the blob nor a table that needs it.
+func (db *DB) PutChains(all map[digest.Digest]Chain) error {
+	if len(all) == 0 {
+		return nil
+	}
+	return db.update(func(tx *txn) error {
+		for blob, c := range all {
+			if err := putChain(tx, blob, c); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 func putChain(tx *txn, blob digest.Digest, c Chain) error {

@@ -2,7 +2,7 @@
 // takes those by trusted keys before a model is shown, so that its large blobs can be read before they are complete,
 // and writes those of blobs that were downloaded here.
 //
-//	pull ──▶ Prepare ──▶ one table for each large blob without chunks ──▶ Store.PutChain
+//	pull ──▶ Prepare ──▶ one table for each large blob without chunks ──▶ Store.PutChains
 //	complete model ──▶ Completed ──▶ queue ──▶ Run: kept chains of blobs that everybody may have ──▶ repository
 //
 // The tables of blobs that only some sources may have are not written: in a repository that others read, they would
@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -29,6 +30,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 )
 
 const (
@@ -38,8 +40,9 @@ const (
 	// rest is how long a repository that did not answer is not asked again.
 	rest = time.Minute
 
-	// atOnce limits the tables that are read at a time: one has up to dsse.MaxSize bytes.
-	atOnce = 4
+	// atOnce limits the tables that a pull reads at a time, and memory the bytes that those of all pulls can have.
+	atOnce = 16
+	memory = 32 << 20
 
 	// maxQueue limits the models whose tables are still to be written.
 	maxQueue = 1000
@@ -58,6 +61,7 @@ type Tables struct {
 
 	resting atomic.Pointer[time.Time] // until when; nil: it is not
 	queue   chan digest.Digest
+	free    *semaphore.Weighted // of memory
 
 	written map[digest.Digest]bool // blobs whose tables are in the repository; used by Run only
 }
@@ -117,7 +121,7 @@ func New(l config.Lazy, k Keys, s *store.Store, client *remote.Client, log *slog
 	}
 	return &Tables{
 		store: s, repository: repository, trust: dsse.Trust{Keys: k.trusted}, sign: k.sign, log: log,
-		queue: make(chan digest.Digest, maxQueue), written: map[digest.Digest]bool{},
+		queue: make(chan digest.Digest, maxQueue), free: semaphore.NewWeighted(memory), written: map[digest.Digest]bool{},
 	}, nil
 }
 
@@ -139,21 +143,32 @@ func (t *Tables) Prepare(ctx context.Context, table digest.Digest, sources []tra
 	defer cancel()
 	var all errgroup.Group
 	all.SetLimit(atOnce)
+	var mu sync.Mutex
+	var chains []store.SignedChain // guarded by mu
 	for _, b := range blobs {
 		all.Go(func() error {
-			t.take(ctx, b)
+			if c, ok := t.read(ctx, b); ok {
+				mu.Lock()
+				defer mu.Unlock()
+				chains = append(chains, c)
+			}
 			return nil
 		})
 	}
-	_ = all.Wait() // take returns no error
+	_ = all.Wait() // they return none
+	if err := t.store.PutChains(chains...); err != nil {
+		t.log.WarnContext(ctx, "tables of hash states are not used", "tables", t.repository, "err", err)
+	}
 }
 
-// take takes the table of a blob.
-func (t *Tables) take(ctx context.Context, b filetable.Blob) {
-	chain, signer, err := hashstate.Read(ctx, t.repository, &t.trust, b)
-	if err == nil {
-		err = t.store.PutChain(b, chain, signer)
+// read reads the table of a blob.
+func (t *Tables) read(ctx context.Context, b filetable.Blob) (c store.SignedChain, ok bool) {
+	size := hashstate.Limit(b)
+	if t.free.Acquire(ctx, size) != nil {
+		return c, false // ctx has ended
 	}
+	defer t.free.Release(size)
+	chain, signer, err := hashstate.Read(ctx, t.repository, &t.trust, b)
 	switch {
 	case err == nil:
 		t.log.DebugContext(ctx, "a blob can be read before it is complete", "digest", b.Digest, "tables", t.repository, "signer", signer)
@@ -167,6 +182,7 @@ func (t *Tables) take(ctx context.Context, b filetable.Blob) {
 		t.log.WarnContext(ctx, "the repository of tables of hash states does not answer; models are read when they are complete",
 			"tables", t.repository, "wait", rest, "err", err)
 	}
+	return store.SignedChain{Blob: b, States: chain, Signer: signer}, err == nil
 }
 
 // Completed has Run write the tables of a model that is complete.

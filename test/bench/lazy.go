@@ -235,6 +235,7 @@ func (b *bench) lazyRead() {
 
 // A coldRead has the costs of reading an absent model.
 type coldRead struct {
+	pulled  time.Duration // the pull before
 	read    time.Duration // until the reader has read all
 	durable time.Duration // until the model is durable
 	reader  time.Duration // CPU of the reader
@@ -244,8 +245,10 @@ type coldRead struct {
 
 // readCold pulls a model and reads all of it; the time starts at the end of the pull.
 func (b *bench) readCold(l lazyModel) (c coldRead) {
+	begun := time.Now()
 	b.must(b.node.Pull("ballast", l.ref))
 	start := time.Now()
+	c.pulled = start.Sub(begun)
 	dir, unmount := b.mount("ballast", l.ref)
 	took, _ := b.taskSays("load", loaders[0].name, filepath.Join(dir, modelFile))
 	c.read, c.reader, c.unmount = time.Since(start), took.cpu, unmount

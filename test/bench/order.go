@@ -128,11 +128,17 @@ func (b *bench) recordOrder(ref string) (size int64) {
 
 // pushShards pushes a model of shards and converts it.
 func (b *bench) pushShards(name string) (ref string, files []ocispec.Descriptor) {
-	for i := range orderShards {
-		files = append(files, b.pushFile("bench/"+name, shardName(i), func() io.Reader { return b.shard(i) }))
-	}
-	b.pushModelPack("bench/"+name, "v1", files, nil)
+	files = b.pushRawShards("bench/" + name)
 	return b.convertTo("lazy/"+name, model{repository: "bench/" + name}), files
+}
+
+// pushRawShards pushes a model of shards.
+func (b *bench) pushRawShards(repository string) (files []ocispec.Descriptor) {
+	for i := range orderShards {
+		files = append(files, b.pushFile(repository, shardName(i), func() io.Reader { return b.shard(i) }))
+	}
+	b.pushModelPack(repository, "v1", files, nil)
+	return files
 }
 
 // tensorsOfShard returns the number of tensors of a shard: at least two.

@@ -44,6 +44,9 @@ const (
 	atOnce = 16
 	memory = 32 << 20
 
+	// batch is how many bytes of states a pull has before it records them: all at once, unless they are of many blobs.
+	batch = 4 << 20
+
 	// maxQueue limits the models whose tables are still to be written.
 	maxQueue = 1000
 
@@ -98,7 +101,7 @@ func ReadKeys(l config.Lazy) (k Keys, err error) {
 	return k, nil
 }
 
-// Names returns the names of the trusted keys, as in Store.PutChain.
+// Names returns the names of the trusted keys, as in Store.PutChains.
 func (k Keys) Names() (names []string) {
 	for _, key := range k.trusted {
 		names = append(names, dsse.KeyName(key))
@@ -144,21 +147,29 @@ func (t *Tables) Prepare(ctx context.Context, table digest.Digest, sources []tra
 	var all errgroup.Group
 	all.SetLimit(atOnce)
 	var mu sync.Mutex
-	var chains []store.SignedChain // guarded by mu
+	var chains []store.SignedChain // guarded by mu, with states of size bytes
+	size := 0
+	put := func() {
+		if err := t.store.PutChains(chains...); err != nil {
+			t.log.WarnContext(ctx, "tables of hash states are not used", "tables", t.repository, "err", err)
+		}
+		chains, size = nil, 0
+	}
 	for _, b := range blobs {
 		all.Go(func() error {
 			if c, ok := t.read(ctx, b); ok {
 				mu.Lock()
 				defer mu.Unlock()
 				chains = append(chains, c)
+				if size += len(c.States); size >= batch {
+					put()
+				}
 			}
 			return nil
 		})
 	}
 	_ = all.Wait() // they return none
-	if err := t.store.PutChains(chains...); err != nil {
-		t.log.WarnContext(ctx, "tables of hash states are not used", "tables", t.repository, "err", err)
-	}
+	put()
 }
 
 // read reads the table of a blob.

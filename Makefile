@@ -16,7 +16,7 @@ export GOFLAGS := -trimpath -vet=off $(GOFLAGS)
 RACE := ./store/... ./snapshotter/lazy/... ./convert/pullsecret/... ./convert/registry/... ./convert/remote/...
 
 # Tests in RACE without goroutines that share state, which take minutes with the race detector.
-NORACE := TestCrashPoints|TestDamageMatrix|TestDecompressionBombEnds|TestZerosInArchives|TestArchivesShareQuota|TestDamagedIsRebuilt|TestDamagedState|TestIndexFollowsRecords|TestStagedDamage|TestPresence|TestHostileHeads|TestManyHardLinks|TestChunksShareBlocks|TestChunksAreShared
+NORACE := TestCrashPoints|TestDamageMatrix|TestDecompressionBombEnds|TestZerosInArchives|TestArchivesShareQuota|TestDamagedIsRebuilt|TestDamagedState|TestIndexFollowsRecords|TestStagedDamage|TestModelPresence|TestHostileHeads|TestManyHardLinks|TestChunksShareBlocks|TestChunksAreShared
 
 # For fuzz: a pattern of targets (default: all). T is the time for each, or for soak.
 F ?= .

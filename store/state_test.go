@@ -21,8 +21,8 @@ func state(t testing.TB, s *store.Store, table digest.Digest) store.State {
 	return st
 }
 
-// TestPresence follows a model from absent over partly read to complete, across a restart.
-func TestPresence(t *testing.T) {
+// TestModelPresence follows a model from absent over partly read to complete, across a restart.
+func TestModelPresence(t *testing.T) {
 	for _, c := range lazyCases(t) {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()

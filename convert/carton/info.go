@@ -98,7 +98,7 @@ const (
 		`|\.` + versionNumber + `(?:\.` + versionAny + `|\.` + versionNumber + `(?:-` + versionWord + `)?(?:\+` + versionWord + `)?)?)? *`
 )
 
-// versionReq is compiled when it is needed: it takes 100 kB.
+// versionReq, like triple, is compiled when it is needed: they take 300 kB.
 var versionReq = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^(?: *` + versionAny + ` *|` + comparator + `(?:,` + comparator + `)*)$`)
 })

@@ -15,10 +15,15 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
+// connect returns a connection to containerd, made on first use.
+func (n *Node) connect() (*grpc.ClientConn, error) {
+	return grpc.NewClient("unix://"+n.Socket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+}
+
 // API calls f with a connection to containerd and a context for calls in a namespace. A start of ctr takes a tenth of a
 // second of a processor, so what every test does uses this.
 func (n *Node) API(namespace string, f func(context.Context, grpc.ClientConnInterface) error) error {
-	conn, err := grpc.NewClient("unix://"+n.Socket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := n.connect()
 	if err != nil {
 		return err
 	}

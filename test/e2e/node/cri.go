@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -27,7 +25,7 @@ type CRI struct {
 // CRI returns a client of the node's containerd.
 func (n *Node) CRI(t TB) *CRI {
 	t.Helper()
-	conn, err := grpc.NewClient("unix://"+n.Socket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := n.connect()
 	if err != nil {
 		t.Fatalf("connect to CRI: %v", err)
 	}

@@ -204,26 +204,18 @@ func readLines[T any](ctx context.Context, body io.Reader, each func(T), end fun
 	}
 }
 
-func (e Event) end() (bool, error) {
-	if e.Error != nil {
-		return true, e.Error
+// ended returns what end of a line does: whether it is the last one, by its error or its result.
+func ended(e *Error, result bool) (bool, error) {
+	if e != nil {
+		return true, e
 	}
-	return e.Image != nil, nil
+	return result, nil
 }
 
-func (e ImportEvent) end() (bool, error) {
-	if e.Error != nil {
-		return true, e.Error
-	}
-	return e.Imported != nil, nil
-}
-
-func (e VerifyEvent) end() (bool, error) {
-	if e.Error != nil {
-		return true, e.Error
-	}
-	return e.Result != nil, nil
-}
+func (e Event) end() (bool, error)           { return ended(e.Error, e.Image != nil) }
+func (e ImportEvent) end() (bool, error)     { return ended(e.Error, e.Imported != nil) }
+func (e VerifyEvent) end() (bool, error)     { return ended(e.Error, e.Result != nil) }
+func (e HashStatesEvent) end() (bool, error) { return ended(e.Error, e.States != nil) }
 
 // call sends in as JSON, unless it is nil, and decodes the response into out.
 func (c *Client) call(ctx context.Context, method, path string, in, out any) error {

@@ -28,13 +28,6 @@ type HashStatesEvent struct {
 	States *HashStates `json:"states,omitempty"`
 }
 
-func (e HashStatesEvent) end() (bool, error) {
-	if e.Error != nil {
-		return true, e.Error
-	}
-	return e.States != nil, nil
-}
-
 // HashStates returns the large files without chunk digests of a model, without their states.
 func (c *Client) HashStates(ctx context.Context, ref string) (all []HashStates, err error) {
 	return all, c.call(ctx, http.MethodGet, "/v1/states?name="+url.QueryEscape(ref), nil, &all)

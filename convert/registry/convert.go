@@ -33,6 +33,7 @@ type origin struct {
 	*resolve.Origin
 	private bool // read with credentials of the caller
 	given   bool // these came with the request
+	held    bool // read by the digest that Hold gave for the tag
 }
 
 // A source is a reference that an image was resolved from.
@@ -44,7 +45,11 @@ type source struct {
 }
 
 func (o *origin) source() source {
-	return source{ref: o.Ref.Recorded(), name: nameOf(o.Ref).String(), private: o.private, given: o.given}
+	ref := o.Ref
+	if o.held {
+		ref.Digest = ""
+	}
+	return source{ref: ref.Recorded(), name: nameOf(ref).String(), private: o.private, given: o.given}
 }
 
 // Restore recreates the missing documents of a known image by one of its references, as the node
@@ -182,6 +187,10 @@ func (h *Handler) resolve(ctx context.Context, ref remote.Ref, as caller) (_ *or
 	ctx, end := span.Start(ctx, span.Resolve, span.Ref(ref.Recorded()))
 	defer func() { end(err) }()
 	var o origin
+	if ref.Digest == "" {
+		ref.Digest = h.holds.of(ref)
+		o.held = ref.Digest != ""
+	}
 	o.private, err = h.upstream(ctx, ref, as, func(ctx context.Context, r *remote.Repository) (err error) {
 		o.Origin, err = resolve.Read(ctx, r, ref)
 		switch {
@@ -313,6 +322,7 @@ func (h *Handler) shared(ctx context.Context, o *origin, key filetable.Origin, a
 		if rerr != nil {
 			return store.Image{}, rerr
 		}
+		again.held = o.held
 		*o = *again
 	}
 	return im, err

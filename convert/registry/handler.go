@@ -56,6 +56,7 @@ type Handler struct {
 	own pullsecret.Secrets // used if Secrets is nil
 
 	tokens tokens // of callers
+	holds  holds  // of tags
 
 	closed   cache[name, bool]                 // whether a repository needs credentials
 	readable cache[accessKey, bool]            // callers that can read an origin

@@ -525,6 +525,62 @@ func TestFleetPullPastFacade(t *testing.T) {
 	}
 }
 
+// TestFleetVersion: of a tag that has moved, pods get the version that the agent of ModelSets asks for, of every format,
+// public and private in turn, and the next pull gets what the registry says.
+func TestFleetVersion(t *testing.T) {
+	n, cri, busybox := startPods(t, node.Options{})
+	const secret = "s3cret-of-fleet"
+	node.Belongs(secret, n.Registry.Host)
+	mounts := func(request map[string]string, want *converttest.Built) {
+		t.Helper()
+		if err := n.FleetPull(request); err != nil {
+			t.Errorf("%s: %v", want.Name, err)
+			return
+		}
+		pod := cri.RunPod(t, "")
+		c, err := pod.Run(busybox, node.ImageMount{Image: request["ref"], Path: "/model"})
+		if err != nil {
+			t.Errorf("%s: %v", want.Name, err)
+		} else {
+			wantVolume(t, cri, c, "/model", states(want))
+		}
+		if err := pod.Remove(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first, later := converttest.All(converttest.Files(weights(76, 1<<20+1))), converttest.All(converttest.Files(weights(77, 1<<20+1)))
+	moved := 0
+	for i, b := range first {
+		request := map[string]string{"ref": push(t, n, b)}
+		n.Registry.User, n.Registry.Password = "", ""
+		if i%2 == 0 {
+			n.Registry.User, n.Registry.Password = "alice", secret
+			request["username"], request["password"] = "alice", secret
+		}
+		version, err := n.FleetVersion(request)
+		if err != nil {
+			if !strings.Contains(err.Error(), "not_implemented") {
+				t.Errorf("%s: %v", b.Name, err)
+			}
+			continue
+		}
+		if version != b.Digest().String() {
+			t.Errorf("%s: the tag points to %s, want %s", b.Name, version, b.Digest())
+		}
+		moved++
+		push(t, n, later[i])
+		request["version"] = version
+		mounts(request, b)
+		if moved <= 2 {
+			delete(request, "version")
+			mounts(request, later[i])
+		}
+	}
+	if moved < len(first)-2 {
+		t.Errorf("%d of %d formats have versions", moved, len(first))
+	}
+}
+
 // TestFleetPins: a kubelet, which removes images as CRI reports them, keeps those of ModelSets, and ballastd says which of
 // these somebody else has removed. Pins of others stay.
 func TestFleetPins(t *testing.T) {

@@ -97,6 +97,20 @@ func (n *Node) FleetPull(request map[string]string) error {
 	return nil
 }
 
+// FleetVersion asks ballastd what a tag points to, as the agent of ModelSets does.
+func (n *Node) FleetVersion(request map[string]string) (string, error) {
+	body, err := json.Marshal(request)
+	if err != nil {
+		return "", err
+	}
+	p, err := n.fleet(http.MethodPost, "version", body)
+	if err != nil {
+		return "", err
+	}
+	var v struct{ Digest string }
+	return v.Digest, json.Unmarshal(p, &v)
+}
+
 // FleetPin has ballastd pin models, by reference, and no others, as the agent of ModelSets does. It returns those that
 // are there.
 func (n *Node) FleetPin(t TB, models map[string]digest.Digest) map[string]digest.Digest {

@@ -32,7 +32,8 @@
 //	POST   /v1/gc                 GCOptions → GCResult
 //	POST   /v1/verify             VerifyRequest → a stream of VerifyEvent
 //	GET    /v1/df                 Usage
-//	POST   /v1/fleet/pull         FleetPullRequest → a stream of Event. At the socket of the agent, with the next three
+//	POST   /v1/fleet/pull         FleetPullRequest → a stream of Event. At the socket of the agent, with the next four
+//	POST   /v1/fleet/version      FleetVersionRequest → FleetVersion
 //	PUT    /v1/fleet/pins         FleetPins → FleetPins
 //	DELETE /v1/fleet/pins         also at the status socket
 //	GET    /v1/fleet/node         FleetNode

@@ -12,6 +12,9 @@ import (
 type FleetPullRequest struct {
 	Ref string `json:"ref"` // with registry; see ParseRef
 
+	// Version is the digest that the tag of Ref points to; empty: the registry is asked. See FleetVersion.
+	Version digest.Digest `json:"version,omitempty"`
+
 	// Handler is the runtime handler of the pods; empty means the default.
 	Handler string `json:"handler,omitempty"`
 
@@ -22,6 +25,20 @@ type FleetPullRequest struct {
 	// Username and Password are those of a pull secret. Without them, the model must be public.
 	Username string `json:"username,omitempty"`
 	Password string `json:"password,omitempty"`
+}
+
+// FleetVersionRequest asks what a tag points to.
+type FleetVersionRequest struct {
+	Ref string `json:"ref"` // with registry and tag
+
+	// Username and Password are those of a pull secret; without them, those of the node count.
+	Username string `json:"username,omitempty"`
+	Password string `json:"password,omitempty"`
+}
+
+// FleetVersion is what a tag points to.
+type FleetVersion struct {
+	Digest digest.Digest `json:"digest"` // of the manifest or index in the registry
 }
 
 // FleetPin is a pin that the cluster wishes.
@@ -58,6 +75,12 @@ func (c *Client) FleetPulls(ctx context.Context) (v []Pull, err error) {
 // FleetNode returns what the cluster shows of this node.
 func (c *Client) FleetNode(ctx context.Context) (v FleetNode, err error) {
 	return v, c.call(ctx, http.MethodGet, "/v1/fleet/node", nil, &v)
+}
+
+// FleetVersion asks the registry what a tag points to. It returns errdefs.ErrNotImplemented if no digest says so, such
+// as for an archive at a URL: then each node asks, by a FleetPullRequest without Version.
+func (c *Client) FleetVersion(ctx context.Context, r FleetVersionRequest) (v FleetVersion, err error) {
+	return v, c.call(ctx, http.MethodPost, "/v1/fleet/version", r, &v)
 }
 
 // FleetPull downloads a model, has containerd pull it, and calls event for each line but the last. If ctx ends, the

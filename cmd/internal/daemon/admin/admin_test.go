@@ -23,6 +23,7 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/daemon/admin"
 	"github.com/ballast-dev/ballast/cmd/internal/daemon/care"
 	"github.com/ballast-dev/ballast/cmd/internal/daemon/jobs"
+	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -285,7 +286,7 @@ func TestFleetRoutes(t *testing.T) {
 	var pulled []string
 	var containerd error
 	of := images{}
-	r.handler.Images = of
+	r.handler.Images, r.handler.Facade = of, new(registry.Handler)
 	r.handler.Containerd = puller(func(ref, handler string, auth *cri.AuthConfig) error {
 		if containerd == nil {
 			pulled = append(pulled, fmt.Sprintf("%s %s %s:%s", ref, handler, auth.GetUsername(), auth.GetPassword()))
@@ -344,6 +345,13 @@ func TestFleetRoutes(t *testing.T) {
 	}
 	if _, err := fleet.FleetPull(ctx, wire.FleetPullRequest{Ref: testRef, Rate: -1}, func(wire.Event) {}); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("a negative rate: %v", err)
+	}
+	if _, err := fleet.FleetPull(ctx, wire.FleetPullRequest{Ref: testRef, Version: "sha256:x"}, func(wire.Event) {}); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("a wrong digest: %v", err)
+	}
+	refusal = nil
+	if _, err := fleet.FleetPull(ctx, wire.FleetPullRequest{Ref: testRef, Version: r.image.Manifest}, func(wire.Event) {}); err != nil || asked.Version != r.image.Manifest {
+		t.Errorf("a version: %v, asked for %s", err, asked.Version)
 	}
 	if _, err := r.client.Pin(ctx, wire.PinRequest{Name: testRef}); err != nil {
 		t.Fatal(err)

@@ -30,6 +30,7 @@ const maxFleetPins = 1 << 10
 func (h *Handler) FleetRoutes() http.Handler {
 	mux := h.statusMux()
 	mux.Handle("POST /v1/fleet/pull", stream(h.fleetPull))
+	mux.Handle("POST /v1/fleet/version", request(h.fleetVersion))
 	mux.Handle("PUT /v1/fleet/pins", request(h.setFleetPins))
 	mux.Handle("GET /v1/fleet/pulls", query(func(ctx context.Context) ([]wire.Pull, error) { return h.pulls(ctx), nil }))
 	mux.Handle("GET /v1/fleet/node", query(func(context.Context) (v wire.FleetNode, _ error) {
@@ -52,24 +53,28 @@ func (h *Handler) fleetPull(ctx context.Context, r wire.FleetPullRequest, out *l
 	if err := checkRate(r.Rate); err != nil {
 		return err
 	}
-	req := jobs.Request{PrefetchRequest: wire.PrefetchRequest{Ref: r.Ref, NoPin: true, Rate: r.Rate}, ForPods: true}
+	req := jobs.Request{PrefetchRequest: wire.PrefetchRequest{Ref: r.Ref, NoPin: true, Rate: r.Rate}, ForPods: true, Version: r.Version}
 	if r.Rate > 0 {
 		req.List = "fleet/" + r.Set
 	}
+	if req.Credentials, err = h.forPods(ref, r.Username, r.Password); err != nil {
+		return err
+	}
 	var auth *cri.AuthConfig
-	creds := remote.Credentials{Username: r.Username, Secret: r.Password}
-	if creds == (remote.Credentials{}) && h.Providers != nil && ref.URL == "" {
-		if creds, err = h.Providers(ref.Host, ref.Repository); err != nil {
+	if req.Credentials != nil {
+		auth = &cri.AuthConfig{Username: req.Credentials.Username, Password: req.Credentials.Secret}
+	}
+	if r.Version != "" {
+		if _, err := resolve.ParseRef(ref.Name() + "@" + r.Version.String()); err != nil {
 			return err
 		}
-	}
-	if creds != (remote.Credentials{}) {
-		req.Credentials = &creds
-		auth = &cri.AuthConfig{Username: creds.Username, Password: creds.Secret}
 	}
 	_, refused := h.Jobs.Prefetch(ctx, ref, req, out.events)
 	if refused != nil && !errors.Is(refused, jobs.ErrNodeOnly) {
 		return refused
+	}
+	if r.Version != "" {
+		defer h.Facade.Hold(ref, r.Version)()
 	}
 	image, err := h.Containerd.Pull(ctx, r.Ref, r.Handler, auth) // after ErrNodeOnly too: the configuration of containerd may have credentials
 	switch {
@@ -94,6 +99,35 @@ func (h *Handler) fleetPull(ctx context.Context, r wire.FleetPullRequest, out *l
 		return err
 	}
 	return out.send(wire.Event{Status: wire.StatusSuccess, Ref: ref.Recorded(), Image: &record})
+}
+
+// fleetVersion asks the registry what a tag points to, with the credentials of fleetPull.
+func (h *Handler) fleetVersion(ctx context.Context, r wire.FleetVersionRequest) (v wire.FleetVersion, err error) {
+	ref, err := resolve.ParseRef(r.Ref)
+	if err != nil {
+		return v, err
+	}
+	creds, err := h.forPods(ref, r.Username, r.Password)
+	if err != nil {
+		return v, err
+	}
+	v.Digest, err = h.Facade.Version(ctx, ref, creds)
+	return v, err
+}
+
+// forPods returns the credentials of a pull secret, otherwise what the kubelet has for each pod of the node; nil: none.
+func (h *Handler) forPods(ref remote.Ref, username, password string) (*remote.Credentials, error) {
+	creds := remote.Credentials{Username: username, Secret: password}
+	if creds == (remote.Credentials{}) && h.Providers != nil && ref.URL == "" {
+		var err error
+		if creds, err = h.Providers(ref.Host, ref.Repository); err != nil {
+			return nil, err
+		}
+	}
+	if creds == (remote.Credentials{}) {
+		return nil, nil
+	}
+	return &creds, nil
 }
 
 // pulls returns the downloads that pulls of containerd wait for.

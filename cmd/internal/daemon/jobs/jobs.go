@@ -29,6 +29,7 @@ type Facade interface {
 	Convert(ctx context.Context, ref remote.Ref) (store.Image, error)
 	ConvertAs(ctx context.Context, ref remote.Ref, as remote.Credentials) (store.Image, error)
 	ServedToAll(ctx context.Context, ref remote.Ref, im store.Image) error
+	Hold(ref remote.Ref, d digest.Digest) (release func())
 	Restore(ctx context.Context, ref remote.Ref, im store.Image) error
 	Import(ctx context.Context, ref remote.Ref, blobs registry.Blobs, desc ocispec.Descriptor, o registry.ImportOptions) (*registry.Import, error)
 	Sources(im store.Image, names ...string) []transfer.Source

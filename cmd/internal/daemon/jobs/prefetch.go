@@ -27,6 +27,9 @@ type Request struct {
 
 	// Credentials are those of a pull secret; nil: those of the node.
 	Credentials *remote.Credentials
+
+	// Version is the digest that the tag points to; empty: the registry is asked.
+	Version digest.Digest
 }
 
 // key distinguishes requests for the same model that are not one job.
@@ -40,6 +43,9 @@ func (r *Request) key() string {
 	}
 	if r.Rate > 0 {
 		key += " in list " + r.List
+	}
+	if r.Version != "" {
+		key += " at " + r.Version.String()
 	}
 	return key
 }
@@ -56,7 +62,7 @@ func (js *Jobs) Prefetch(ctx context.Context, ref remote.Ref, r Request, event f
 	})
 }
 
-// Rest is Prefetch for a model that the node knows. No registry is asked what a tag stands for. ref is the reference
+// Rest is Prefetch for a model that the node knows. No registry is asked what a tag points to. ref is the reference
 // by which the model was requested, zero if by a digest: then the sources of all its references count, with their
 // credentials.
 func (js *Jobs) Rest(ctx context.Context, im store.Image, ref remote.Ref, r Request, event func([]wire.Event) error) (store.Image, error) {
@@ -178,6 +184,9 @@ func (js *Jobs) find(ctx context.Context, ref remote.Ref, r *Request) (store.Ima
 		get = func(ctx context.Context, ref remote.Ref) (store.Image, error) {
 			return js.Facade.ConvertAs(ctx, ref, *r.Credentials)
 		}
+	}
+	if r.Version != "" {
+		defer js.Facade.Hold(ref, r.Version)()
 	}
 	im, err := get(ctx, ref)
 	if err != nil {

@@ -107,9 +107,18 @@ func (o *Origins) Pull(ctx context.Context, ref, handler string, auth *cri.AuthC
 		if err != nil {
 			return "", err
 		}
-		if kind == registry.Rejected || kind == registry.Bare && o.Off {
-			return "", fmt.Errorf("no pod can mount %s: containerd has pulled it from the registry itself, since %s is not closed on this node; close it (registries of the chart, or \"ballast setup --registry %[2]s\"), or publish the model with \"ballast convert\": %w",
-				ref, parsed.Host, errdefs.ErrFailedPrecondition)
+		unfit := ""
+		if kind == registry.Bare && !o.Off {
+			if unfit, err = o.unfit(ctx, all, all[i].Target.Digest); err != nil {
+				return "", err
+			}
+			if unfit != "" {
+				unfit = " (" + unfit + ")"
+			}
+		}
+		if kind == registry.Rejected || kind == registry.Bare && o.Off || unfit != "" {
+			return "", fmt.Errorf("no pod can mount %s%s: containerd has pulled it from the registry itself, since %s is not closed on this node; close it (registries of the chart, or \"ballast setup --registry %[3]s\"), or publish the model with \"ballast convert\": %w",
+				ref, unfit, parsed.Host, errdefs.ErrFailedPrecondition)
 		}
 	}
 	return id, nil

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/page"
@@ -11,8 +13,10 @@ import (
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
 	"github.com/prometheus/client_golang/prometheus"
 	core "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -20,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	runs "sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
@@ -39,12 +44,38 @@ func (c *controller) setup(mgr ctrl.Manager) error {
 	c.wrote = map[string]time.Time{}
 	edited := predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return plan.Edited(e.ObjectOld, e.ObjectNew) }}
 	always := runs.Options{NeedLeaderElection: new(false)} // the page of each replica needs the table
+	same := handler.EnqueueRequestForObject{}              // a plan has the name of its set
 	b := ctrl.NewControllerManagedBy(mgr).Named("modelset").WithOptions(always).For(&v1alpha1.ModelSet{}, builder.WithPredicates(edited)).
+		Watches(&v1alpha1.ModelSet{}, handler.EnqueueRequestsFromMapFunc(c.others), builder.WithPredicates(edited)).
+		Watches(&v1alpha1.ModelPlan{}, &same, builder.WithPredicates(edited)).
 		Watches(&v1alpha1.ModelNode{}, c.changed()).Watches(node(), c.changed())
 	if c.pods != nil {
 		b = b.Watches(&core.Pod{}, c.changed())
 	}
 	return b.Complete(c)
+}
+
+// others returns the other sets with models of a set: what looks up tags for one does so for all.
+func (c *controller) others(ctx context.Context, o client.Object) (all []reconcile.Request) {
+	set, ok := o.(*v1alpha1.ModelSet)
+	sets, err := c.sets(ctx)
+	if !ok || err != nil {
+		return nil
+	}
+	for _, s := range sets {
+		if s.Name != set.Name && slices.ContainsFunc(s.Spec.Models, func(ref string) bool { return slices.Contains(set.Spec.Models, ref) }) {
+			all = append(all, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&s)})
+		}
+	}
+	return all
+}
+
+// sets returns all sets, by name.
+func (c *controller) sets(ctx context.Context) ([]v1alpha1.ModelSet, error) {
+	var all v1alpha1.ModelSetList
+	err := c.client.List(ctx, &all)
+	slices.SortFunc(all.Items, func(a, b v1alpha1.ModelSet) int { return strings.Compare(a.Name, b.Name) })
+	return all.Items, err
 }
 
 // setNodes counts the nodes of each set. A set that is gone has no value.
@@ -91,8 +122,13 @@ func (c *controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		if apierrors.IsNotFound(err) {
 			setNodes.DeletePartialMatch(prometheus.Labels{"set": req.Name})
 			delete(c.wrote, req.Name)
+			err = c.client.Delete(ctx, &v1alpha1.ModelPlan{ObjectMeta: metav1.ObjectMeta{Name: req.Name}})
 		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	sets, err := c.sets(ctx)
+	if err != nil {
+		return reconcile.Result{}, err
 	}
 	t := c.tally(&set)
 	now := time.Now()
@@ -104,7 +140,8 @@ func (c *controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	is.Status.Changed, is.Status.ObservedGeneration = plan.Changed(&set, now), set.Generation
 	is.Status.Desired, is.Status.Ready, is.Status.Failed, is.Status.Down = t.Desired, t.Ready, t.Failed, t.Down
 	is.Status.Progress, is.Status.Turns = t.Progress(), plan.Turns(&set, t, now)
-	for _, condition := range plan.Conditions(&set, t) {
+	is.Status.Versions = (&plan.Resolver{Sets: sets, Up: c.up, State: c.table.model}).Versions(&set, now)
+	for _, condition := range plan.Conditions(is, t) {
 		meta.SetStatusCondition(&is.Status.Conditions, condition)
 	}
 	if warning != "" {
@@ -120,10 +157,36 @@ func (c *controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		}
 		c.wrote[set.Name] = now
 	}
+	switch err := c.writePlan(ctx, is); {
+	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err): // the watch has an earlier one
+		return reconcile.Result{RequeueAfter: countEvery}, nil
+	case err != nil:
+		return reconcile.Result{}, err
+	}
 	if warning != "" { // after the update: one that fails is repeated
 		c.recorder.Eventf(&set, nil, core.EventTypeWarning, "DeadlineAtRisk", "Count", "%s", warning)
 	}
 	return reconcile.Result{RequeueAfter: again}, nil
+}
+
+// writePlan has the agents do what a set says now.
+func (c *controller) writePlan(ctx context.Context, set *v1alpha1.ModelSet) error {
+	spec := plan.Of(set)
+	var was v1alpha1.ModelPlan
+	p := &v1alpha1.ModelPlan{ObjectMeta: metav1.ObjectMeta{Name: set.Name}, Spec: spec}
+	err := c.client.Get(ctx, client.ObjectKeyFromObject(p), &was)
+	switch {
+	case !set.DeletionTimestamp.IsZero():
+		return client.IgnoreNotFound(c.client.Delete(ctx, p))
+	case apierrors.IsNotFound(err):
+		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: v1alpha1.GroupVersion.String(), Kind: "ModelSet", Name: set.Name, UID: set.UID}}
+		return c.client.Create(ctx, p)
+	case err != nil, equality.Semantic.DeepEqual(was.Spec, spec):
+		return err
+	}
+	is := was.DeepCopy()
+	is.Spec = spec
+	return c.client.Update(ctx, is)
 }
 
 // look returns what the page shows, from the watches.
@@ -149,12 +212,27 @@ func (c *controller) servePage(mgr ctrl.Manager, address string) error {
 
 // tally counts the nodes that a set selects.
 func (c *controller) tally(set *v1alpha1.ModelSet) (t plan.Tally) {
-	selector, _ := plan.Selector(set) // an error is in the conditions
 	left := plan.Left(set, time.Now())
-	c.table.each(c.pods != nil, func(n plan.Node, state *v1alpha1.ModelNode) {
-		if selector.Matches(labels.Set(n.Labels)) {
-			t.Add(set, n, list(state), left)
+	c.selected(set, func(n plan.Node, state *v1alpha1.ModelNode) { t.Add(set, n, list(state), left) })
+	return t
+}
+
+// up returns the nodes that a set selects and that are not down, sorted.
+func (c *controller) up(set *v1alpha1.ModelSet) (names []string) {
+	c.selected(set, func(n plan.Node, _ *v1alpha1.ModelNode) {
+		if !n.Down {
+			names = append(names, n.Name)
 		}
 	})
-	return t
+	return names
+}
+
+// selected calls f with the nodes that a set selects, by name.
+func (c *controller) selected(set *v1alpha1.ModelSet, f func(plan.Node, *v1alpha1.ModelNode)) {
+	selector, _ := plan.Selector(&set.Spec) // an error is in the conditions
+	c.table.each(c.pods != nil, func(n plan.Node, state *v1alpha1.ModelNode) {
+		if set.DeletionTimestamp.IsZero() && selector.Matches(labels.Set(n.Labels)) {
+			f(n, state)
+		}
+	})
 }

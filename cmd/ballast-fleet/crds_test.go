@@ -21,7 +21,8 @@ func TestGenerated(t *testing.T) {
 	}
 	for name, in := range map[string]string{
 		"ballast.dev_modelsets.yaml": "../../contrib/helm/ballast/files", "ballast.dev_modelnodes.yaml": "../../contrib/helm/ballast/files",
-		"zz_generated.deepcopy.go": "v1alpha1",
+		"ballast.dev_modelplans.yaml": "../../contrib/helm/ballast/files",
+		"zz_generated.deepcopy.go":    "v1alpha1",
 	} {
 		want, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
@@ -58,7 +59,7 @@ func TestExplained(t *testing.T) {
 			walk(path, *s.Items)
 		}
 	}
-	for _, name := range []string{"modelsets", "modelnodes"} {
+	for _, name := range []string{"modelsets", "modelplans", "modelnodes"} {
 		p, err := os.ReadFile("../../contrib/helm/ballast/files/ballast.dev_" + name + ".yaml")
 		if err != nil {
 			t.Fatal(err)

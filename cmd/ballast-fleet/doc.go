@@ -11,10 +11,21 @@
 //
 // # Load on the API server
 //
-// An agent has three watches: the ModelSets, its own node, and the metadata of its ModelNode. It writes the ModelNode
+// An agent has three watches: the ModelPlans, its own node, and the metadata of its ModelNode. It writes the ModelNode
 // at most each 10 s when a phase, an error or a pin changes, and otherwise at most each 30 s. The controller watches
-// ModelSets, ModelNodes, the metadata of nodes, and the pods of the DaemonSet. It counts a set at most each second, and
-// writes its status, which all agents get, at most each 10 s, and each minute if hardly anything has changed.
+// ModelSets, ModelPlans, ModelNodes, the metadata of nodes, and the pods of the DaemonSet. It counts a set at most each
+// second, and writes its status at most each 10 s, and each minute if hardly anything has changed. A ModelPlan, which
+// all agents get, changes with the spec of its set, with its turns and with what its tags point to.
+//
+// # Versions
+//
+//	ModelSet.spec ── controller: which node looks up ──▶ ModelPlan ──▶ its agent asks ballastd, which asks the registry
+//	                                  ▲                                    │
+//	                                  └── ModelNode.status.list[].lookup ◀─┘
+//	ModelSet.status.versions, ModelPlan ──▶ all agents have ballastd pull the tag as that digest
+//
+// The term of a version is that of its node: what a node said in an earlier term does not count. Sets that share a tag
+// have the version of the latest term.
 //
 // # Many nodes
 //

@@ -81,12 +81,14 @@ type api struct {
 	mu      sync.Mutex // guards what follows
 	version int
 	sets    map[string]*v1alpha1.ModelSet
+	plans   map[string]*v1alpha1.ModelPlan
 	watches map[string]chan any // events, by resource
 	writes  int                 // of sets
+	planned int                 // writes of plans, each of which all agents get
 }
 
 func newAPI(nodes int) *api {
-	a := &api{nodes: nodes, version: 2, sets: map[string]*v1alpha1.ModelSet{}, watches: map[string]chan any{}}
+	a := &api{nodes: nodes, version: 2, sets: map[string]*v1alpha1.ModelSet{}, plans: map[string]*v1alpha1.ModelPlan{}, watches: map[string]chan any{}}
 	for s := range manySets {
 		set := &v1alpha1.ModelSet{
 			TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "ModelSet"},
@@ -105,7 +107,7 @@ func newAPI(nodes int) *api {
 
 // kinds are the version and kind of each resource that is watched.
 var kinds = map[string][2]string{
-	"modelsets": {"ballast.dev/v1alpha1", "ModelSet"}, "modelnodes": {"ballast.dev/v1alpha1", "ModelNode"},
+	"modelsets": {"ballast.dev/v1alpha1", "ModelSet"}, "modelplans": {"ballast.dev/v1alpha1", "ModelPlan"}, "modelnodes": {"ballast.dev/v1alpha1", "ModelNode"},
 	"nodes": {"meta.k8s.io/v1", "PartialObjectMetadata"}, "pods": {"v1", "Pod"},
 }
 
@@ -138,6 +140,8 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	resource := path.Base(r.URL.Path)
 	w.Header().Set("Content-Type", "application/json")
 	switch {
+	case strings.Contains(r.URL.Path, "/modelplans") && r.Method != http.MethodGet:
+		a.plan(w, r)
 	case r.Method == http.MethodPut:
 		a.update(w, r)
 	case r.Method == http.MethodPost: // an event
@@ -195,6 +199,22 @@ func (a *api) update(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(&is)
 }
 
+// plan creates or updates a plan.
+func (a *api) plan(w http.ResponseWriter, r *http.Request) {
+	var is v1alpha1.ModelPlan
+	if err := json.NewDecoder(r.Body).Decode(&is); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.version, a.planned = a.version+1, a.planned+1
+	is.ResourceVersion, is.Generation, is.UID = fmt.Sprint(a.version), int64(a.version), types.UID(is.Name)
+	a.plans[is.Name] = &is
+	a.watches["modelplans"] <- &is
+	_ = json.NewEncoder(w).Encode(&is)
+}
+
 // startController starts a controller with a manager at an API server, until the end of the benchmark.
 func startController(tb testing.TB, address string) *controller {
 	tb.Helper()
@@ -206,7 +226,8 @@ func startController(tb testing.TB, address string) *controller {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	for kind, scope := range map[schema.GroupVersionKind]meta.RESTScope{
 		v1alpha1.GroupVersion.WithKind("ModelSet"): meta.RESTScopeRoot, v1alpha1.GroupVersion.WithKind("ModelNode"): meta.RESTScopeRoot,
-		core.SchemeGroupVersion.WithKind("Node"): meta.RESTScopeRoot, core.SchemeGroupVersion.WithKind("Pod"): meta.RESTScopeNamespace,
+		v1alpha1.GroupVersion.WithKind("ModelPlan"): meta.RESTScopeRoot,
+		core.SchemeGroupVersion.WithKind("Node"):    meta.RESTScopeRoot, core.SchemeGroupVersion.WithKind("Pod"): meta.RESTScopeNamespace,
 	} {
 		mapper.Add(kind, scope)
 		mapper.Add(kind.GroupVersion().WithKind(kind.Kind+"List"), scope)
@@ -291,6 +312,14 @@ func TestController(t *testing.T) {
 	defer a.mu.Unlock()
 	if most := manySets + 2*int(time.Since(begin)/(10*time.Second)); a.writes > most { // of the two that change
 		t.Errorf("%d writes of statuses, want at most %d", a.writes, most)
+	}
+	if a.planned != manySets { // agents hear of no count
+		t.Errorf("%d writes of %d plans", a.planned, manySets)
+	}
+	for _, p := range a.plans {
+		if len(p.Spec.Versions) != setModels || p.Spec.Versions[0].Node == "" || p.Spec.Versions[0].Term != 1 {
+			t.Errorf("%s: %+v", p.Name, p.Spec.Versions)
+		}
 	}
 }
 

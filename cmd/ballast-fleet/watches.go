@@ -36,7 +36,7 @@ func node() *metav1.PartialObjectMetadata {
 // cacheOptions are the watches of the controller, and of the pods of the DaemonSet in a namespace. Objects are slim,
 // and read without copies, so nothing in them may be changed.
 func (c *controller) cacheOptions(namespace string) cache.Options {
-	by := map[client.Object]cache.ByObject{&v1alpha1.ModelSet{}: {}, &v1alpha1.ModelNode{}: {}, node(): {}}
+	by := map[client.Object]cache.ByObject{&v1alpha1.ModelSet{}: {}, &v1alpha1.ModelPlan{}: {}, &v1alpha1.ModelNode{}: {}, node(): {}}
 	if c.pods != nil {
 		by[&core.Pod{}] = cache.ByObject{Namespaces: map[string]cache.Config{namespace: {LabelSelector: c.pods}}}
 	}
@@ -54,8 +54,8 @@ func (t *texts) slim(o any) (any, error) {
 		o.Status = core.PodStatus{Conditions: slices.DeleteFunc(o.Status.Conditions, func(c core.PodCondition) bool { return c.Type != core.PodReady })}
 	case *metav1.PartialObjectMetadata:
 		o.ObjectMeta = t.slimMeta(o.ObjectMeta)
-	case *v1alpha1.ModelSet:
-		o.ManagedFields = nil
+	case *v1alpha1.ModelSet, *v1alpha1.ModelPlan:
+		o.(client.Object).SetManagedFields(nil)
 	case *v1alpha1.ModelNode:
 		o.ObjectMeta = t.slimMeta(o.ObjectMeta)
 		o.Status.List = slices.Clone(o.Status.List) // that of a decoder has more room than it needs
@@ -159,7 +159,7 @@ func concerns(s *v1alpha1.ModelSet, was, is client.Object) bool {
 		is, _ := is.(*v1alpha1.ModelNode)
 		return plan.Differ(s, list(was), list(is))
 	case *metav1.PartialObjectMetadata:
-		return (was != nil && plan.Selects(s, was.GetLabels())) != (is != nil && plan.Selects(s, is.GetLabels()))
+		return (was != nil && plan.Selects(&s.Spec, was.GetLabels())) != (is != nil && plan.Selects(&s.Spec, is.GetLabels()))
 	}
 	return true
 }
@@ -218,6 +218,16 @@ func (t *table) at(name string) *row {
 		t.by[name], t.sorted = r, nil
 	}
 	return r
+}
+
+// model returns the state of a model on a node.
+func (t *table) model(node, ref string) v1alpha1.ModelState {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r := t.by[node]; r != nil {
+		return plan.StateOf(list(r.state), ref)
+	}
+	return v1alpha1.ModelState{}
 }
 
 // each calls f with the nodes that there are, by name: with pods, those that have one.

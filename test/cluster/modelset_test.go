@@ -45,6 +45,7 @@ func TestModelSets(t *testing.T) {
 		{"rights", func(t *testing.T) { c.rights(t) }},
 		{"rights of users", func(t *testing.T) { c.users(t, llama) }},
 		{"a state is deleted", func(t *testing.T) { c.stateDeleted(t, llama) }},
+		{"one node looks up", func(t *testing.T) { c.oneLooksUp(t, r, llama) }},
 		{"a tag moves", func(t *testing.T) { c.tagMoves(t, r, llama) }},
 		{"a wrong name", func(t *testing.T) { c.wrongName(t, r) }},
 		{"a private model, while the controller loses its lease", func(t *testing.T) {
@@ -194,6 +195,9 @@ func (c *cluster) rights(t *testing.T) {
 		"the taint of others": func() error {
 			return k.Patch(ctx, of("n1"), client.RawPatch("application/merge-patch+json", []byte(`{"spec": {"taints": null}}`)))
 		},
+		"a plan": func() error {
+			return k.Patch(ctx, &v1alpha1.ModelPlan{ObjectMeta: metav1.ObjectMeta{Name: "llama"}}, client.RawPatch("application/merge-patch+json", []byte(`{"spec": {"turns": ["n1"]}}`)))
+		},
 		"a set":          func() error { return k.Delete(ctx, &v1alpha1.ModelSet{ObjectMeta: metav1.ObjectMeta{Name: "llama"}}) },
 		"another secret": func() error { return k.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "other"}, &core.Secret{}) },
 		"all secrets":    func() error { return k.List(ctx, &core.SecretList{}, client.InNamespace(namespace)) },
@@ -264,6 +268,62 @@ func (c *cluster) users(t *testing.T, llama string) {
 			t.Errorf("edit writes the status of %s: %v", what, err)
 		}
 	}
+}
+
+// oneLooksUp has one node look up the tag of a set for all nodes, and another one when that one is down.
+func (c *cluster) oneLooksUp(t *testing.T, r *node.Registry, llama string) {
+	var version v1alpha1.ModelVersion
+	looks := func() {
+		t.Helper()
+		eventually(t, "one node to look up the tag", func() error {
+			var set v1alpha1.ModelSet
+			var plan v1alpha1.ModelPlan
+			if err := errors.Join(c.admin.Get(t.Context(), client.ObjectKey{Name: "llama"}, &set), c.admin.Get(t.Context(), client.ObjectKey{Name: "llama"}, &plan)); err != nil {
+				return err
+			}
+			if version = set.Status.Versions[0]; !slices.Equal(set.Status.Versions, plan.Spec.Versions) {
+				return fmt.Errorf("%+v, and %+v in the plan", version, plan.Spec.Versions)
+			}
+			for name := range c.nodes {
+				s := c.modelNode(t, name)[llama]
+				if found := s.Lookup != nil && s.Lookup.Term == version.Term && s.Lookup.Digest == version.Digest; found != (name == version.Node) || s.Origin != version.Digest {
+					return fmt.Errorf("%s: %+v, %+v, want %+v", name, s, s.Lookup, version)
+				}
+			}
+			return nil
+		})
+	}
+	looks()
+	asked := func() (n int) {
+		r.Wire.Reset()
+		time.Sleep(10 * time.Second)
+		for _, q := range r.Wire.Requests() {
+			if strings.HasSuffix(q.Path, "/manifests/v1") {
+				n++
+			}
+		}
+		return n
+	}
+	if n := asked(); n < 1 || n > 10 { // each 1.5 s at most
+		t.Errorf("%d questions for the tag in ten seconds", n)
+	}
+	first := version
+	mark := func(ready core.ConditionStatus) {
+		for _, p := range c.podsOf(t, first.Node) {
+			c.markPod(t, &p, ready)
+		}
+	}
+	mark(core.ConditionFalse)
+	eventually(t, "another node", func() error {
+		if looks(); version.Node == first.Node {
+			return fmt.Errorf("%+v", version)
+		}
+		return nil
+	})
+	if version.Digest != first.Digest || version.Term != first.Term+1 {
+		t.Errorf("%+v after %+v", version, first)
+	}
+	mark(core.ConditionTrue)
 }
 
 func (c *cluster) tagMoves(t *testing.T, r *node.Registry, llama string) {
@@ -449,17 +509,15 @@ func (c *cluster) joinAndLeave(t *testing.T, r *node.Registry, llama string) {
 	}
 	// An agent that starts again goes on where it was, and downloads nothing.
 	n.agent.Stop(t)
-	r.Wire.Reset()
+	since := c.modelNode(t, "n4")[llama].Since
 	n.agent = c.start(t, "agent-n4", "ballast", "n4", "agent", "--name=n4", "--label="+label, "--taint="+taint, "--models", "--refresh=2s", "--socket="+n.Run()+"/fleet/fleet.sock")
-	eventually(t, "a lookup of the tag", func() error {
-		if len(r.Wire.Requests()) == 0 {
-			return fmt.Errorf("no request")
+	push(t, r, "team/llama", "v1", weights(9))
+	eventually(t, "the next version", func() error {
+		if s := c.modelNode(t, "n4")[llama]; s.Phase != v1alpha1.PhaseReady || !s.Since.Equal(&since) || len(s.Pinned) != 2 {
+			return fmt.Errorf("%+v", s)
 		}
 		return nil
 	})
-	if s := c.modelNode(t, "n4")[llama]; s.Phase != v1alpha1.PhaseReady {
-		t.Errorf("after the restart of the agent: %+v", s)
-	}
 }
 
 // down has a set of which a node that is down, n3, lacks the model, and which says so, until the DaemonSet has no pod there.

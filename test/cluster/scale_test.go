@@ -58,9 +58,9 @@ func TestManyAgents(t *testing.T) {
 		t.Errorf("%d writes without a change", quiet.writes)
 	}
 	eventually(t, "two watches for each agent, and some of the control plane", func() error {
-		n := m.sum(t, "apiserver_longrunning_requests", `verb="WATCH"`, `resource="(modelsets|nodes)"`)
+		n := m.sum(t, "apiserver_longrunning_requests", `verb="WATCH"`, `resource="(modelplans|nodes)"`)
 		if n < 2**agents || n > 2**agents+40 {
-			return fmt.Errorf("%d watches of sets and nodes", n)
+			return fmt.Errorf("%d watches of plans and nodes", n)
 		}
 		return nil
 	})
@@ -149,6 +149,7 @@ func simulatedDaemon(t *testing.T) (socket string) {
 	answer("GET /v1/health", fmt.Sprintf(`{"version": {"version": %q}, "containerdLoaded": true}`, info.Main.Version))
 	answer("GET /v1/fleet/pulls", "[]")
 	answer("GET /v1/fleet/node", `{"usage": {"unique": 100000000000, "free": 400000000000}, "direct": 100000000000}`)
+	answer("POST /v1/fleet/version", fmt.Sprintf(`{"digest": "sha256:%064d"}`, 3))
 	mux.HandleFunc("PUT /v1/fleet/pins", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = io.Copy(w, r.Body)

@@ -1,11 +1,11 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"log/slog"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -31,7 +31,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 )
@@ -89,9 +88,17 @@ type model struct {
 	failures int
 	stop     context.CancelFunc // of the attempt that runs; nil: none
 	events   map[digest.Digest]wire.Event
+	lookup   lookup
 }
 
-// cacheOptions restrict the watches of an agent to its own node, but for that of the sets.
+// A lookup is the work on what a tag points to, on the node that looks it up for all.
+type lookup struct {
+	due      time.Time // of the next question
+	failures int
+	runs     bool
+}
+
+// cacheOptions restrict the watches of an agent to its own node, but for that of the plans.
 func (a *Agent) cacheOptions() cache.Options {
 	own := fields.OneTermEqualSelector("metadata.name", a.Node)
 	by := map[client.Object]cache.ByObject{&core.Node{}: {Field: own}}
@@ -101,24 +108,16 @@ func (a *Agent) cacheOptions() cache.Options {
 	return cache.Options{ByObject: by, DefaultTransform: a.slim}
 }
 
-// slim removes from a node and from a set what the agent does not read. Of the status of a set, that is all but whether
-// it is the turn of the node.
+// slim removes from an object what the agent does not read.
 func (a *Agent) slim(o any) (any, error) {
 	switch o := o.(type) {
 	case *core.Node:
 		o.ManagedFields, o.Status = nil, core.NodeStatus{}
-	case *v1alpha1.ModelSet:
-		others := func(node string) bool { return node != a.Node }
-		o.ManagedFields, o.Status = nil, v1alpha1.ModelSetStatus{Turns: slices.DeleteFunc(o.Status.Turns, others)}
+	case *v1alpha1.ModelPlan:
+		o.ManagedFields = nil
+		o.Spec.Turns = slices.DeleteFunc(o.Spec.Turns, func(node string) bool { return node != a.Node })
 	}
 	return o, nil
-}
-
-// matters reports whether a change of a set is one for the agent. It also gets each change of the status.
-func matters(e event.UpdateEvent) bool {
-	was, ok := e.ObjectOld.(*v1alpha1.ModelSet)
-	is, ok2 := e.ObjectNew.(*v1alpha1.ModelSet)
-	return !ok || !ok2 || plan.Edited(was, is) || !slices.Equal(was.Status.Turns, is.Status.Turns)
 }
 
 // Run does the work of the agent until ctx ends. newManager returns a manager with options besides these.
@@ -152,7 +151,7 @@ func (a *Agent) setup(mgr manager.Manager) error {
 			a.gone.Store(true)
 			q.Add(node)
 		}}
-		b = b.Watches(&v1alpha1.ModelSet{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: matters})).Watches(&v1alpha1.ModelNode{}, removed, builder.OnlyMetadata)
+		b = b.Watches(&v1alpha1.ModelPlan{}, all).Watches(&v1alpha1.ModelNode{}, removed, builder.OnlyMetadata)
 	}
 	return b.Complete(a)
 }
@@ -171,18 +170,18 @@ func (a *Agent) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.R
 	if err := a.client.Get(ctx, client.ObjectKey{Name: a.Node}, &node); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	var sets v1alpha1.ModelSetList
+	var plans v1alpha1.ModelPlanList
 	var wishes map[string]plan.Wish
 	again := time.Hour
 	if a.Models {
 		if err := a.load(ctx, &node); err != nil {
 			return reconcile.Result{}, err
 		}
-		if err := a.client.List(ctx, &sets); err != nil {
+		if err := a.client.List(ctx, &plans); err != nil {
 			return reconcile.Result{}, err
 		}
 		var omitted int
-		wishes, omitted = plan.Wishes(sets.Items, plan.Node{Name: node.Name, Labels: node.Labels})
+		wishes, omitted = plan.Wishes(plans.Items, plan.Node{Name: node.Name, Labels: node.Labels})
 		if omitted > 0 && omitted != a.omitted {
 			a.Log.Warn("the node does not get all models of its sets", "omitted", omitted)
 		}
@@ -206,7 +205,7 @@ func (a *Agent) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.R
 		again, unwritten = min(again, wait), err
 	}
 	if ready {
-		want := plan.Labels(sets.Items, node.Labels, states)
+		want := plan.Labels(plans.Items, node.Labels, states)
 		held := a.Hold && plan.Holds(wishes, states)
 		switch err := a.Marks.set(ctx, a.client, &node, want, !held); {
 		case apierrors.IsConflict(err): // the change of another one, which wakes this again
@@ -273,12 +272,17 @@ func (a *Agent) start(ctx context.Context, wishes map[string]plan.Wish) time.Dur
 			m = &model{state: v1alpha1.ModelState{Ref: ref, Phase: v1alpha1.PhasePending, Since: metav1.Now()}}
 			a.work[ref] = m
 		}
-		if m.stop != nil && (m.wish.Rate != w.Rate || m.wish.Set != w.Set) {
-			m.stop() // and once more, with the other rate
+		if m.stop != nil && (m.wish.Rate != w.Rate || m.wish.Set != w.Set || m.wish.Version != w.Version) {
+			m.stop() // and once more, with the other rate or version
+		}
+		if m.wish.Version != w.Version {
+			m.due, m.failures = time.Time{}, 0
 		}
 		m.wish = w
 		m.state.Pinned = m.state.Pinned[:min(len(m.state.Pinned), w.Keep)]
-		if m.stop != nil || !a.ready || w.Paused || w.Queued && m.state.Phase != v1alpha1.PhaseReady {
+		next = min(next, a.lookUp(ctx, ref, m))
+		m.resolved()
+		if m.stop != nil || !a.ready || w.Paused || !m.lacks() || w.Queued && m.state.Phase != v1alpha1.PhaseReady {
 			continue
 		}
 		if wait := time.Until(m.due); wait > 0 {
@@ -290,6 +294,23 @@ func (a *Agent) start(ctx context.Context, wishes map[string]plan.Wish) time.Dur
 		go a.attempt(attempt, ref, w, m)
 	}
 	return next
+}
+
+// resolved records why it is not known what to download, or that it is. The caller holds Agent.mu.
+func (m *model) resolved() {
+	switch w := m.wish; {
+	case w.Known() && m.state.Phase == v1alpha1.PhaseFailed && m.failures == 0:
+		m.state.Error = ""
+		m.enter(v1alpha1.PhasePending)
+	case !w.Known() && w.Error != "" && m.state.Phase != v1alpha1.PhaseReady && m.stop == nil:
+		m.state.Error = truncated(w.Error)
+		m.enter(v1alpha1.PhaseFailed)
+	}
+}
+
+// lacks reports whether there is something to download, as far as the node knows. The caller holds Agent.mu.
+func (m *model) lacks() bool {
+	return m.wish.Each || m.wish.Version != "" && (m.state.Phase != v1alpha1.PhaseReady || cmp.Or(m.state.Version, m.state.Origin) != m.wish.Version)
 }
 
 // attempt has the daemon fetch a model.
@@ -319,12 +340,17 @@ func (a *Agent) attempt(ctx context.Context, ref string, w plan.Wish, m *model) 
 		}
 	default:
 		m.failures, m.state.Error = 0, ""
-		m.due = time.Now().Add(a.Refresh*3/4 + rand.N(a.Refresh/2)) // random, so that nodes do not ask at the same time
+		if m.due = (time.Time{}); w.Each {
+			m.due = a.refresh()
+		}
 		m.state.Completed = m.state.Total
 		if !slices.Contains(m.state.Pinned, digest) {
 			a.Log.Info("model is ready", "ref", ref, "digest", digest)
 		}
-		m.state.Pinned, m.state.Origin = plan.Versions(m.state.Pinned, digest, m.wish.Keep), origin
+		m.state.Pinned, m.state.Origin, m.state.Version = plan.Versions(m.state.Pinned, digest, m.wish.Keep), origin, w.Version
+		if m.state.Version == origin {
+			m.state.Version = ""
+		}
 		m.enter(v1alpha1.PhaseReady)
 	}
 	a.wake()

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -180,30 +181,82 @@ func TestWatchesWithoutModels(t *testing.T) {
 	}
 }
 
-// TestStatusOfSets: of the changes of a set, those of its spec and of the turn of the node matter.
-func TestStatusOfSets(t *testing.T) {
-	a := &Agent{Node: "n1"}
-	base := v1alpha1.ModelSet{Status: v1alpha1.ModelSetStatus{Ready: 1, Turns: []string{"n0"}}}
-	base.Name, base.UID, base.Generation = "s", "u", 1
-	for name, tt := range map[string]struct {
-		change func(*v1alpha1.ModelSet)
-		want   bool
-	}{
-		"counts":             {func(s *v1alpha1.ModelSet) { s.Status.Ready = 2 }, false},
-		"the turn of others": {func(s *v1alpha1.ModelSet) { s.Status.Turns = []string{"n2", "n3"} }, false},
-		"its turn":           {func(s *v1alpha1.ModelSet) { s.Status.Turns = []string{"n0", "n1", "n2"} }, true},
-		"the spec":           {func(s *v1alpha1.ModelSet) { s.Generation = 2 }, true},
-		"another set":        {func(s *v1alpha1.ModelSet) { s.UID = "v" }, true},
-	} {
-		was, is := base.DeepCopy(), base.DeepCopy()
-		tt.change(is)
-		for _, s := range []*v1alpha1.ModelSet{was, is} {
-			if _, err := a.slim(s); err != nil || s.Status.Ready != 0 || len(s.Status.Turns) > 1 {
-				t.Errorf("%s: %+v, %v", name, s.Status, err)
-			}
+// TestLookups: a node asks what a tag points to in its term, again when it is time and at once in another term, and
+// forgets the answer when it is not its term.
+func TestLookups(t *testing.T) {
+	var asked []string
+	version, status, code := wire.FleetVersion{Digest: digest.FromString("1")}, http.StatusOK, "not_implemented"
+	c := serve(t, map[string]http.HandlerFunc{"POST /v1/fleet/version": func(w http.ResponseWriter, r *http.Request) {
+		var q wire.FleetVersionRequest
+		_ = json.NewDecoder(r.Body).Decode(&q)
+		asked = append(asked, q.Ref)
+		w.WriteHeader(status)
+		if status == http.StatusOK {
+			_ = json.NewEncoder(w).Encode(version)
+		} else {
+			_ = json.NewEncoder(w).Encode(map[string]string{"code": code, "message": "no answer"})
 		}
-		if got := matters(event.UpdateEvent{ObjectOld: was, ObjectNew: is}); got != tt.want {
-			t.Errorf("%s: got %t", name, got)
+	}})
+	a := &Agent{Refresh: time.Hour, daemon: c, ready: true, poke: make(chan event.GenericEvent, 1), Log: slog.New(slog.DiscardHandler)}
+	m := &model{wish: plan.Wish{Public: true, Term: 1}}
+	ask := func() time.Duration {
+		a.mu.Lock()
+		wait := a.lookUp(t.Context(), "r/a:1", m)
+		runs := m.lookup.runs
+		a.mu.Unlock()
+		if runs {
+			<-a.poke
+		}
+		return wait
+	}
+	ask()
+	if want := (&v1alpha1.LookupState{Term: 1, Digest: string(version.Digest)}); !cmp.Equal(want, m.state.Lookup) {
+		t.Errorf("got %+v, want %+v", m.state.Lookup, want)
+	}
+	if wait := ask(); wait < 44*time.Minute || wait > 76*time.Minute || len(asked) != 1 {
+		t.Errorf("again in %v, %d questions", wait, len(asked))
+	}
+	m.wish.Term, status = 2, http.StatusNotImplemented
+	if ask(); !cmp.Equal(&v1alpha1.LookupState{Term: 2}, m.state.Lookup) {
+		t.Errorf("no digest: %+v", m.state.Lookup)
+	}
+	m.wish.Term, status, code = 3, http.StatusServiceUnavailable, "unavailable"
+	if ask(); m.state.Lookup.Term != 3 || m.state.Lookup.Error == "" || time.Until(m.lookup.due) > 10*time.Second {
+		t.Errorf("an error: %+v, again at %v", m.state.Lookup, m.lookup.due)
+	}
+	m.wish.Term = 0
+	if ask(); m.state.Lookup != nil || len(asked) != 3 {
+		t.Errorf("not its term: %+v, %d questions", m.state.Lookup, len(asked))
+	}
+	m.wish.Term, m.wish.Paused = 4, true
+	if ask(); m.state.Lookup != nil || len(asked) != 3 {
+		t.Errorf("paused: %+v, %d questions", m.state.Lookup, len(asked))
+	}
+}
+
+// TestLacks: a node downloads the version that it is told, once, and what each looks up, again and again.
+func TestLacks(t *testing.T) {
+	const ready, failed, pending = v1alpha1.PhaseReady, v1alpha1.PhaseFailed, v1alpha1.PhasePending
+	for name, tt := range map[string]struct {
+		wish  plan.Wish
+		state v1alpha1.ModelState
+		lacks bool
+		phase v1alpha1.Phase
+	}{
+		"not known":      {plan.Wish{}, v1alpha1.ModelState{Phase: pending}, false, pending},
+		"no such tag":    {plan.Wish{Error: "404"}, v1alpha1.ModelState{Phase: pending}, false, failed},
+		"the tag is new": {plan.Wish{Version: "d"}, v1alpha1.ModelState{Phase: failed, Error: "404"}, true, pending},
+		"known":          {plan.Wish{Version: "d"}, v1alpha1.ModelState{Phase: pending}, true, pending},
+		"it has it":      {plan.Wish{Version: "d"}, v1alpha1.ModelState{Phase: ready, Origin: "d"}, false, ready},
+		"of an index":    {plan.Wish{Version: "d"}, v1alpha1.ModelState{Phase: ready, Origin: "entry", Version: "d"}, false, ready},
+		"another one":    {plan.Wish{Version: "e"}, v1alpha1.ModelState{Phase: ready, Origin: "d"}, true, ready},
+		"an error then":  {plan.Wish{Error: "500"}, v1alpha1.ModelState{Phase: ready, Origin: "d"}, false, ready},
+		"each":           {plan.Wish{Each: true}, v1alpha1.ModelState{Phase: ready, Origin: "d"}, true, ready},
+		"it was removed": {plan.Wish{Version: "d"}, v1alpha1.ModelState{Phase: pending, Origin: "d"}, true, pending},
+	} {
+		m := &model{wish: tt.wish, state: tt.state}
+		if m.resolved(); m.lacks() != tt.lacks || m.state.Phase != tt.phase || (m.state.Error != "") != (tt.phase == failed) {
+			t.Errorf("%s: lacks %t, %+v", name, m.lacks(), m.state)
 		}
 	}
 }

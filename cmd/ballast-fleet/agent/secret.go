@@ -13,22 +13,36 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 	"github.com/ballast-dev/ballast/convert/hostname"
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 	core "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// fetch has the daemon fetch a model with each login that its sets have for it, until the registry gives it. A secret
-// that cannot be read, or that the registry refuses, does not prevent the others.
-func (a *Agent) fetch(ctx context.Context, ref string, w plan.Wish, event func(wire.Event)) (wire.Record, error) {
+// fetch has the daemon fetch a model.
+func (a *Agent) fetch(ctx context.Context, ref string, w plan.Wish, event func(wire.Event)) (im wire.Record, err error) {
+	q := wire.FleetPullRequest{Ref: ref, Handler: a.Handler, Rate: w.Rate, Set: w.Set}
+	if plan.Digest(ref) == "" {
+		q.Version = digest.Digest(w.Version)
+	}
+	return im, a.withLogins(ctx, ref, w, func(l login) (err error) {
+		q.Username, q.Password = l.username, l.password
+		im, err = a.daemon.FleetPull(ctx, q, event)
+		return err
+	})
+}
+
+// withLogins calls f with each login that the sets of a model have for it, until the registry gives it. A secret that
+// cannot be read, or that the registry refuses, does not prevent the others.
+func (a *Agent) withLogins(ctx context.Context, ref string, w plan.Wish, f func(login) error) error {
 	logins, first := a.logins(ctx, ref, w.Secrets)
 	if w.Public || len(logins) == 0 && first == nil {
 		logins = append(logins, login{})
 	}
 	for _, l := range logins {
-		im, err := a.daemon.FleetPull(ctx, wire.FleetPullRequest{Ref: ref, Handler: a.Handler, Rate: w.Rate, Set: w.Set, Username: l.username, Password: l.password}, event)
+		err := f(l)
 		if err == nil {
-			return im, nil
+			return nil
 		}
 		refused := errdefs.IsUnauthorized(err) || errdefs.IsPermissionDenied(err)
 		switch {
@@ -37,11 +51,11 @@ func (a *Agent) fetch(ctx context.Context, ref string, w plan.Wish, event func(w
 		case refused && len(w.Secrets) > 0:
 			err = fmt.Errorf("no entry for it in the pull secrets %s: %w", strings.Join(w.Secrets, ", "), err)
 		case !refused && !errdefs.IsNotFound(err): // as registries answer that hide what a login may not see
-			return im, err
+			return err
 		}
 		first = cmp.Or(first, err)
 	}
-	return wire.Record{}, first
+	return first
 }
 
 // A login is what a pull secret has for a model. Without a secret there is none.

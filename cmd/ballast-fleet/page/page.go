@@ -217,7 +217,7 @@ func viewOf(c Cluster, number int, now time.Time) view {
 func setOf(s *v1alpha1.ModelSet, nodes []plan.Node, states map[string][]v1alpha1.ModelState, now time.Time, stuck troubles, rows *pager, number int) (out set, first int) {
 	out.Name = s.Name
 	left := plan.Left(s, now)
-	selector, _ := plan.Selector(s)
+	selector, _ := plan.Selector(&s.Spec)
 	var selected []*plan.Node
 	for i, n := range nodes {
 		if selector.Matches(labels.Set(n.Labels)) {

@@ -25,6 +25,10 @@ type Node struct {
 
 // A Wish is a model that a node should have.
 type Wish struct {
+	Version string   // the digest that the reference points to; empty: see Each
+	Each    bool     // no digest says what the reference points to, so the node asks itself
+	Term    int64    // in which the node looks up the tag for all nodes; 0: it does not
+	Error   string   // why the tag could not be looked up
 	Paused  bool     // begin nothing
 	Queued  bool     // begin nothing before the node has the model: it is not its turn
 	Secrets []string // names of the pull secrets of all sets; each may have an entry for it
@@ -34,31 +38,41 @@ type Wish struct {
 	Set     string
 }
 
+// Known reports whether it is known what the node should download.
+func (w Wish) Known() bool { return w.Version != "" || w.Each }
+
 // Wishes returns the models of all sets that select a node, by reference. Of sets that name the same model, the
 // largest number of versions and the highest rate count, and one that lets the node begin suffices. Versions above the
 // limit are left out, and models above the limit are omitted.
-func Wishes(sets []v1alpha1.ModelSet, node Node) (all map[string]Wish, omitted int) {
+func Wishes(plans []v1alpha1.ModelPlan, node Node) (all map[string]Wish, omitted int) {
 	all = map[string]Wish{}
-	sets = slices.Clone(sets)
-	slices.SortFunc(sets, func(a, b v1alpha1.ModelSet) int { return strings.Compare(a.Name, b.Name) })
-	for _, s := range sets {
-		if !Selects(&s, node.Labels) {
+	plans = slices.Clone(plans)
+	slices.SortFunc(plans, func(a, b v1alpha1.ModelPlan) int { return strings.Compare(a.Name, b.Name) })
+	for _, p := range plans {
+		s := &p.Spec.Set
+		if !Selects(s, node.Labels) {
 			continue
 		}
-		queued := paused(&s) || s.Spec.Parallelism != nil && !slices.Contains(s.Status.Turns, node.Name)
-		for _, ref := range s.Spec.Models {
+		queued := paused(s) || s.Parallelism != nil && !slices.Contains(p.Spec.Turns, node.Name)
+		for _, ref := range s.Models {
 			w, shared := all[ref]
-			if rate := rateOf(&s); !shared || w.Rate > 0 && (rate == 0 || rate > w.Rate) {
-				w.Rate, w.Set = rate, s.Name
+			if rate := rateOf(s); !shared || w.Rate > 0 && (rate == 0 || rate > w.Rate) {
+				w.Rate, w.Set = rate, p.Name
 			}
-			w.Public = w.Public || len(s.Spec.PullSecrets) == 0
-			for _, secret := range s.Spec.PullSecrets {
+			if v := versionOf(p.Spec.Versions, ref); !w.Known() {
+				w.Version, w.Each, w.Error = v.Digest, v.Each, v.Error
+				if w.Term == 0 && v.Node == node.Name {
+					w.Term = v.Term
+				}
+			}
+			w.Public = w.Public || len(s.PullSecrets) == 0
+			for _, secret := range s.PullSecrets {
 				if !slices.Contains(w.Secrets, secret) {
 					w.Secrets = append(w.Secrets, secret)
 				}
 			}
-			w.Paused, w.Queued = paused(&s) && (w.Paused || !shared), queued && (w.Queued || !shared)
-			w.Keep = max(w.Keep, int(s.Spec.Keep), 1)
+			w.Paused, w.Queued = paused(s) && (w.Paused || !shared), queued && (w.Queued || !shared)
+			w.Keep = max(w.Keep, int(s.Keep), 1)
 			all[ref] = w
 		}
 	}
@@ -75,11 +89,11 @@ func Wishes(sets []v1alpha1.ModelSet, node Node) (all map[string]Wish, omitted i
 }
 
 // rateOf returns the limit of a set in bytes per second; 0: none.
-func rateOf(s *v1alpha1.ModelSet) int64 {
-	if s.Spec.Rate == nil {
+func rateOf(s *v1alpha1.ModelSetSpec) int64 {
+	if s.Rate == nil {
 		return 0
 	}
-	return s.Spec.Rate.Value()
+	return s.Rate.Value()
 }
 
 // Limits of a node: the models that ModelNodeStatus.List can have, and the pins that the daemon takes.
@@ -88,16 +102,12 @@ const (
 	maxPins   = 1024
 )
 
-// Selector returns the selector of the nodes of a set. One that is not valid selects none, and that of a set that is
-// being deleted neither.
-func Selector(s *v1alpha1.ModelSet) (labels.Selector, error) {
-	switch {
-	case !s.DeletionTimestamp.IsZero():
-		return labels.Nothing(), nil
-	case s.Spec.NodeSelector == nil:
+// Selector returns the selector of the nodes of a set. One that is not valid selects none.
+func Selector(s *v1alpha1.ModelSetSpec) (labels.Selector, error) {
+	if s.NodeSelector == nil {
 		return labels.Everything(), nil
 	}
-	selector, err := metav1.LabelSelectorAsSelector(s.Spec.NodeSelector)
+	selector, err := metav1.LabelSelectorAsSelector(s.NodeSelector)
 	if err != nil {
 		return labels.Nothing(), fmt.Errorf("nodeSelector: %w", err)
 	}
@@ -105,7 +115,7 @@ func Selector(s *v1alpha1.ModelSet) (labels.Selector, error) {
 }
 
 // Selects reports whether a set selects the nodes with these labels.
-func Selects(s *v1alpha1.ModelSet, node map[string]string) bool {
+func Selects(s *v1alpha1.ModelSetSpec, node map[string]string) bool {
 	selector, _ := Selector(s)
 	return selector.Matches(labels.Set(node))
 }
@@ -137,19 +147,19 @@ func Holds(wishes map[string]Wish, states []v1alpha1.ModelState) bool {
 }
 
 // complete reports whether a node has all models of a set.
-func complete(s *v1alpha1.ModelSet, states []v1alpha1.ModelState) bool {
-	return !slices.ContainsFunc(s.Spec.Models, func(ref string) bool { return StateOf(states, ref).Phase != v1alpha1.PhaseReady })
+func complete(s *v1alpha1.ModelSetSpec, states []v1alpha1.ModelState) bool {
+	return !slices.ContainsFunc(s.Models, func(ref string) bool { return StateOf(states, ref).Phase != v1alpha1.PhaseReady })
 }
 
 // SetLabel is the prefix of the labels of a node for the sets that are complete there. Their value is "ready".
 const SetLabel = "models.ballast.dev/"
 
 // Labels returns the labels of SetLabel that a node should have.
-func Labels(sets []v1alpha1.ModelSet, node map[string]string, states []v1alpha1.ModelState) map[string]string {
+func Labels(plans []v1alpha1.ModelPlan, node map[string]string, states []v1alpha1.ModelState) map[string]string {
 	out := map[string]string{}
-	for _, s := range sets {
-		if Selects(&s, node) && complete(&s, states) {
-			out[SetLabel+s.Name] = "ready"
+	for _, p := range plans {
+		if Selects(&p.Spec.Set, node) && complete(&p.Spec.Set, states) {
+			out[SetLabel+p.Name] = "ready"
 		}
 	}
 	return out
@@ -175,17 +185,24 @@ func Retry(failures int) time.Duration {
 	return min(firstRetry<<min(max(failures-1, 0), 8), lastRetry)
 }
 
-// WriteAfter returns when the state of a node is written, in relation to the last write: earlier if more than the
-// progress of downloads, the disk and the received bytes has changed. It returns false if nothing has changed.
+// WriteAfter returns when the state of a node is written, in relation to the last write: at once if a tag was looked
+// up, for which all nodes wait, and early if more than the progress of downloads, the disk and the received bytes has
+// changed. It returns false if nothing has changed.
 func WriteAfter(was, is v1alpha1.ModelNodeStatus) (time.Duration, bool) {
 	progress := !equality.Semantic.DeepEqual(was.Disk, is.Disk) || !equality.Semantic.DeepEqual(was.Received, is.Received) || !equality.Semantic.DeepEqual(was.Pulls, is.Pulls)
 	other := len(was.List) != len(is.List) || was.Omitted != is.Omitted
+	found := slices.ContainsFunc(is.List, func(m v1alpha1.ModelState) bool {
+		return m.Lookup != nil && !equality.Semantic.DeepEqual(m.Lookup, StateOf(was.List, m.Ref).Lookup)
+	})
 	for i := range min(len(was.List), len(is.List)) {
 		a, b := was.List[i], is.List[i]
-		other = other || a.Ref != b.Ref || a.Phase != b.Phase || a.Error != b.Error || a.Origin != b.Origin || !slices.Equal(a.Pinned, b.Pinned)
+		other = other || a.Ref != b.Ref || a.Phase != b.Phase || a.Error != b.Error || a.Origin != b.Origin || a.Version != b.Version || !slices.Equal(a.Pinned, b.Pinned)
+		other = other || a.Lookup != nil && b.Lookup == nil
 		progress = progress || a.Total != b.Total || a.Completed != b.Completed || a.Rate != b.Rate
 	}
 	switch {
+	case found:
+		return 0, true
 	case other:
 		return writeFloor, true
 	case progress:

@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
@@ -66,7 +67,11 @@ func Conditions(s *v1alpha1.ModelSet, t Tally) []metav1.Condition {
 	ready, progressing, degraded := reasons(s, t)
 	have := fmt.Sprintf("%d of %d nodes have all models", t.Ready, t.Desired)
 	problems := t.problems()
-	if _, err := Selector(s); err != nil {
+	if i := slices.IndexFunc(s.Status.Versions, func(v v1alpha1.ModelVersion) bool { return v.Error != "" }); i >= 0 && t.Failed == 0 {
+		v := s.Status.Versions[i]
+		problems = append(problems, problem{"LookupFailed", fmt.Sprintf("%s cannot be looked up: %s", v.Ref, v.Error)})
+	}
+	if _, err := Selector(&s.Spec); err != nil {
 		problems = []problem{{"InvalidSelector", err.Error()}}
 	}
 	detail := have
@@ -101,7 +106,7 @@ func reasons(s *v1alpha1.ModelSet, t Tally) (ready, progressing, degraded verdic
 		progressing = no("NoNodes")
 	case lack == 0:
 		progressing = no("Complete")
-	case paused(s):
+	case paused(&s.Spec):
 		progressing = no("Paused")
 	case len(t.waits) > 0:
 		progressing = yes("Downloading")
@@ -115,7 +120,7 @@ func reasons(s *v1alpha1.ModelSet, t Tally) (ready, progressing, degraded verdic
 		ready = yes("Complete")
 	case t.Desired > 0 && lack <= mayLack(s, t.Desired):
 		ready = yes("MaxUnavailable")
-	case t.Failed > 0 && !paused(s):
+	case t.Failed > 0 && !paused(&s.Spec):
 		ready = no("Failed")
 	default:
 		ready = no(progressing.reason)

@@ -55,7 +55,7 @@ func (a *amount) add(m v1alpha1.ModelState) {
 	}
 }
 
-// A Model is a reference with the digest that it stands for in the registry.
+// A Model is a reference with the digest that it points to in the registry.
 type Model struct{ Ref, Origin string }
 
 // Made is the digest of the image that a node made of a Model.
@@ -169,7 +169,8 @@ func (t *Tally) Add(s *v1alpha1.ModelSet, n Node, states []v1alpha1.ModelState, 
 func Differ(s *v1alpha1.ModelSet, was, is []v1alpha1.ModelState) bool {
 	return slices.ContainsFunc(s.Spec.Models, func(ref string) bool {
 		a, b := StateOf(was, ref), StateOf(is, ref)
-		return a.Phase != b.Phase || a.Total != b.Total || a.Completed != b.Completed || a.Rate != b.Rate || a.Error != b.Error || a.Origin != b.Origin || !slices.Equal(a.Pinned, b.Pinned)
+		return a.Phase != b.Phase || a.Total != b.Total || a.Completed != b.Completed || a.Rate != b.Rate || a.Error != b.Error || a.Origin != b.Origin || !slices.Equal(a.Pinned, b.Pinned) ||
+			!equality.Semantic.DeepEqual(a.Lookup, b.Lookup)
 	})
 }
 
@@ -236,7 +237,8 @@ func Again(s *v1alpha1.ModelSet, t Tally, now time.Time) time.Duration {
 	if d := s.Spec.Deadline; d != nil && t.Ready < t.Desired {
 		all = append(all, warnAt(s, now).Sub(now), d.Sub(now))
 	}
-	if s.Spec.Parallelism != nil && len(t.failed) > 0 {
+	unknown := slices.ContainsFunc(s.Status.Versions, func(v v1alpha1.ModelVersion) bool { return v.Error != "" })
+	if s.Spec.Parallelism != nil && len(t.failed) > 0 || unknown {
 		all = append(all, turn)
 	}
 	all = slices.DeleteFunc(all, func(d time.Duration) bool { return d <= 0 })
@@ -246,22 +248,22 @@ func Again(s *v1alpha1.ModelSet, t Tally, now time.Time) time.Duration {
 	return slices.Min(all)
 }
 
-// Intervals between two writes of the status of a set: all agents get it.
+// Intervals between two writes of the status of a set.
 const (
 	statusFloor = 10 * time.Second
 	statusEvery = time.Minute
 )
 
 // StatusAfter returns when the status of a set is written, in relation to the last write: at once if it is about
-// another spec or a warning, early if more than 5 % of the nodes or of the bytes are in another state, if a condition
-// has another reason, or if other nodes have their turn. It returns false if nothing has changed.
+// another spec, another version or a warning, early if more than 5 % of the nodes or of the bytes are in another state,
+// if a condition has another reason, or if other nodes have their turn. It returns false if nothing has changed.
 func StatusAfter(was, is v1alpha1.ModelSetStatus) (time.Duration, bool) {
 	far := func(a, b, step int32) bool { return max(a-b, b-a) >= max(step, 1) }
 	step := is.Desired / 20
 	switch {
 	case equality.Semantic.DeepEqual(was, is):
 		return 0, false
-	case was.ObservedGeneration != is.ObservedGeneration || was.WarnedGeneration != is.WarnedGeneration:
+	case was.ObservedGeneration != is.ObservedGeneration || was.WarnedGeneration != is.WarnedGeneration || !slices.Equal(was.Versions, is.Versions):
 		return 0, true
 	case far(was.Desired, is.Desired, step) || far(was.Ready, is.Ready, step) || far(was.Failed, is.Failed, step) || far(was.Down, is.Down, step),
 		far(was.Progress, is.Progress, 5), !slices.Equal(was.Turns, is.Turns),
@@ -277,7 +279,7 @@ const turn = lastRetry
 // Turns returns the nodes that may download, sorted; nil if the set does not limit them. A node keeps its turn until
 // it has all models, fails or is down. Nodes where a model failed come after all others, one after the other.
 func Turns(s *v1alpha1.ModelSet, t Tally, now time.Time) []string {
-	if s.Spec.Parallelism == nil || paused(s) {
+	if s.Spec.Parallelism == nil || paused(&s.Spec) {
 		return nil
 	}
 	had := slices.DeleteFunc(slices.Clone(s.Status.Turns), func(node string) bool { return !has(t.waits, node) })
@@ -299,6 +301,6 @@ func has(sorted []string, node string) bool {
 }
 
 // paused reports whether nodes begin no downloads for a set.
-func paused(s *v1alpha1.ModelSet) bool {
-	return s.Spec.Paused || s.Spec.Parallelism != nil && *s.Spec.Parallelism == 0
+func paused(s *v1alpha1.ModelSetSpec) bool {
+	return s.Paused || s.Parallelism != nil && *s.Parallelism == 0
 }

@@ -20,6 +20,14 @@ func set(name string, spec v1alpha1.ModelSetSpec) v1alpha1.ModelSet {
 	return v1alpha1.ModelSet{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
 }
 
+// plans are what nodes do for sets.
+func plans(sets ...v1alpha1.ModelSet) (all []v1alpha1.ModelPlan) {
+	for _, s := range sets {
+		all = append(all, v1alpha1.ModelPlan{ObjectMeta: metav1.ObjectMeta{Name: s.Name}, Spec: Of(&s)})
+	}
+	return all
+}
+
 // labelled selects the nodes with a label.
 func labelled(key, value string) *metav1.LabelSelector {
 	return &metav1.LabelSelector{MatchLabels: map[string]string{key: value}}
@@ -30,22 +38,19 @@ func state(ref string, p v1alpha1.Phase, total, completed, rate int64) v1alpha1.
 }
 
 func TestWishes(t *testing.T) {
-	gone := set("gone", v1alpha1.ModelSetSpec{Models: []string{"r/x:1"}})
-	gone.DeletionTimestamp = &metav1.Time{Time: time.Now()}
-	sets := []v1alpha1.ModelSet{
+	all := plans(
 		set("b", v1alpha1.ModelSetSpec{Models: []string{"r/a:1", "r/b:1"}, PullSecrets: []string{"of-b", "of-all"}, Keep: 2}),
 		set("a", v1alpha1.ModelSetSpec{Models: []string{"r/a:1"}, PullSecrets: []string{"of-a", "of-all"}}),
 		set("other", v1alpha1.ModelSetSpec{Models: []string{"r/c:1"}, NodeSelector: labelled("gpu", "true")}),
-		gone,
-	}
+	)
 	want := map[string]Wish{
 		"r/a:1": {Secrets: []string{"of-a", "of-all", "of-b"}, Keep: 2, Set: "a"}, "r/b:1": {Secrets: []string{"of-b", "of-all"}, Keep: 2, Set: "b"},
 	}
-	got, _ := Wishes(sets, Node{Labels: map[string]string{"gpu": "false"}})
+	got, _ := Wishes(all, Node{Labels: map[string]string{"gpu": "false"}})
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
-	if got, _ := Wishes(sets, Node{Labels: map[string]string{"gpu": "true"}}); len(got) != 3 || got["r/c:1"].Keep != 1 || !got["r/c:1"].Public {
+	if got, _ := Wishes(all, Node{Labels: map[string]string{"gpu": "true"}}); len(got) != 3 || got["r/c:1"].Keep != 1 || !got["r/c:1"].Public {
 		t.Errorf("with the label: %v", got)
 	}
 }
@@ -65,7 +70,7 @@ func TestRates(t *testing.T) {
 			}
 			sets = append(sets, set(name, spec))
 		}
-		got, _ := Wishes(sets, Node{})
+		got, _ := Wishes(plans(sets...), Node{})
 		if w := got["r/a:1"]; w.Rate != tt.rate || w.Set != tt.set {
 			t.Errorf("%q and %q: %+v", tt.a, tt.b, w)
 		}
@@ -119,7 +124,7 @@ func TestLimits(t *testing.T) {
 		for i := range models {
 			refs = append(refs, fmt.Sprintf("r/%d:1", i))
 		}
-		got, omitted := Wishes([]v1alpha1.ModelSet{set("a", v1alpha1.ModelSetSpec{Models: refs, Keep: 16})}, Node{})
+		got, omitted := Wishes(plans(set("a", v1alpha1.ModelSetSpec{Models: refs, Keep: 16})), Node{})
 		if len(got) != want.models || omitted != models-want.models || got["r/0:1"].Keep != want.keep {
 			t.Errorf("%d: %d models, %+v", models, len(got), got["r/0:1"])
 		}
@@ -127,13 +132,13 @@ func TestLimits(t *testing.T) {
 }
 
 func TestLabels(t *testing.T) {
-	sets := []v1alpha1.ModelSet{
+	all := plans(
 		set("a", v1alpha1.ModelSetSpec{Models: []string{"r/a:1"}}),
 		set("ab", v1alpha1.ModelSetSpec{Models: []string{"r/a:1", "r/b:1"}}),
 		set("other", v1alpha1.ModelSetSpec{Models: []string{"r/a:1"}, NodeSelector: labelled("gpu", "true")}),
-	}
+	)
 	states := []v1alpha1.ModelState{state("r/a:1", v1alpha1.PhaseReady, 1, 1, 0), state("r/b:1", v1alpha1.PhaseFailed, 1, 0, 0)}
-	if d := cmp.Diff(map[string]string{"models.ballast.dev/a": "ready"}, Labels(sets, nil, states)); d != "" {
+	if d := cmp.Diff(map[string]string{"models.ballast.dev/a": "ready"}, Labels(all, nil, states)); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
 }
@@ -174,6 +179,8 @@ func TestWriteAfter(t *testing.T) {
 		"error":    {func(m *v1alpha1.ModelState) { m.Error = "x" }, writeFloor, true},
 		"pin":      {func(m *v1alpha1.ModelState) { m.Pinned = []string{"x"} }, writeFloor, true},
 		"model":    {func(m *v1alpha1.ModelState) { m.Ref = "r/b:1" }, writeFloor, true},
+		"version":  {func(m *v1alpha1.ModelState) { m.Version = "x" }, writeFloor, true},
+		"lookup":   {func(m *v1alpha1.ModelState) { m.Lookup = &v1alpha1.LookupState{Term: 1} }, 0, true},
 	} {
 		is := base
 		tt.change(&is)
@@ -183,6 +190,14 @@ func TestWriteAfter(t *testing.T) {
 	}
 	if after, changed := WriteAfter(of(base), of()); after != writeFloor || !changed {
 		t.Errorf("none left: %v, %t", after, changed)
+	}
+	looked := base
+	looked.Ref, looked.Lookup = "r/0:1", &v1alpha1.LookupState{Term: 1}
+	if after, changed := WriteAfter(of(base), of(looked, base)); after != 0 || !changed {
+		t.Errorf("a new tag was looked up: %v, %t", after, changed)
+	}
+	if after, changed := WriteAfter(of(looked), of(state("r/0:1", base.Phase, 10, 1, 1))); after != writeFloor || !changed {
+		t.Errorf("the end of its term: %v, %t", after, changed)
 	}
 	used := of(base)
 	used.Disk = &v1alpha1.DiskState{Models: 1}
@@ -215,7 +230,7 @@ func TestBegin(t *testing.T) {
 		"not its turn, paused": {[]v1alpha1.ModelSet{other, paused}, false, true},
 		"paused, its turn":     {sets: []v1alpha1.ModelSet{mine, paused}},
 	} {
-		got, _ := Wishes(tt.sets, Node{Name: "n"})
+		got, _ := Wishes(plans(tt.sets...), Node{Name: "n"})
 		if w := got["r/a:1"]; w.Paused != tt.paused || w.Queued != tt.queued {
 			t.Errorf("%s: %+v", name, w)
 		}
@@ -257,11 +272,11 @@ func TestSelector(t *testing.T) {
 			if gpu == "-" {
 				node = nil
 			}
-			if Selects(&s, node) {
+			if Selects(&s.Spec, node) {
 				got = append(got, gpu)
 			}
 		}
-		if _, err := Selector(&s); strings.Join(got, " ") != tt.want || (err != nil) != tt.err {
+		if _, err := Selector(&s.Spec); strings.Join(got, " ") != tt.want || (err != nil) != tt.err {
 			t.Errorf("%s: got %q, %v", name, got, err)
 		}
 	}

@@ -13,7 +13,7 @@ var GroupVersion = schema.GroupVersion{Group: "ballast.dev", Version: "v1alpha1"
 
 // AddToScheme registers the types.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &ModelSet{}, &ModelSetList{}, &ModelNode{}, &ModelNodeList{})
+	s.AddKnownTypes(GroupVersion, &ModelSet{}, &ModelSetList{}, &ModelPlan{}, &ModelPlanList{}, &ModelNode{}, &ModelNodeList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }
@@ -48,7 +48,7 @@ type ModelSet struct {
 
 // ModelSetSpec says which models which nodes have.
 type ModelSetSpec struct {
-	// Models are references with registry, and a tag or a digest. A tag is looked up again every ten minutes.
+	// Models are references with registry, and a tag or a digest. One node looks a tag up every ten minutes, for all.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MinLength=3
@@ -67,7 +67,7 @@ type ModelSetSpec struct {
 	Paused bool `json:"paused,omitempty"`
 
 	// Parallelism is the number of nodes that download models of the set at the same time; 0 pauses the set. Without
-	// it, all nodes do. A node that has all models looks up tags, and downloads a later version, at any time.
+	// it, all nodes do. A node that has all models downloads a later version at any time.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=256
@@ -146,6 +146,13 @@ type ModelSetStatus struct {
 	// +kubebuilder:validation:MaxItems=256
 	// +listType=set
 	Turns []string `json:"turns,omitempty"`
+
+	// Versions are the digests that the references of the spec point to: the nodes download these.
+	// +optional
+	// +kubebuilder:validation:MaxItems=32
+	// +listType=map
+	// +listMapKey=ref
+	Versions []ModelVersion `json:"versions,omitempty"`
 
 	// Conditions are Ready (the nodes have the models, but for maxUnavailable), Progressing (nodes download), and
 	// Degraded (something does not go as the spec says). The reason and the message say why.
@@ -376,6 +383,15 @@ type ModelState struct {
 	// +kubebuilder:validation:MaxLength=128
 	Origin string `json:"origin,omitempty"`
 
+	// Version is the digest of ModelVersion that the newest version was downloaded for, if it is not Origin.
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	Version string `json:"version,omitempty"`
+
+	// Lookup is what this node was told about the tag, if it is the one that looks it up.
+	// +optional
+	Lookup *LookupState `json:"lookup,omitempty"`
+
 	// Error is why the last attempt failed.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
@@ -383,6 +399,24 @@ type ModelState struct {
 
 	// Since is the time of the last change of the phase.
 	Since metav1.Time `json:"since"`
+}
+
+// LookupState is the answer to the last question what a tag points to.
+type LookupState struct {
+	// Term is that of the ModelVersion for which the node asked.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1125899906842624
+	Term int64 `json:"term"`
+
+	// Digest is what the tag points to. Without it and Error, no digest says so.
+	// +optional
+	// +kubebuilder:validation:Pattern=`^(sha256:[0-9a-f]{64})?$`
+	Digest string `json:"digest,omitempty"`
+
+	// Error is why there is no answer.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Error string `json:"error,omitempty"`
 }
 
 // ModelNodeList is a list of ModelNodes.

@@ -20,7 +20,7 @@ import (
 	"github.com/ballast-dev/ballast/test/e2e/node"
 )
 
-// The network of the measurement fleet: a bridge with the registry, to which each node has a link.
+// The network of the measurements fleet: a bridge with the registry, to which each node has a link.
 const (
 	fleetNodes   = 16
 	fleetLink    = "100mbit" // of each node, and of the registry, each way; two processors serve 16 nodes
@@ -47,18 +47,21 @@ type fleetNode struct {
 	out *bufio.Scanner
 }
 
-// fleet measures nodes that get a model at the same time, and one whose mirror does wrong.
-func (b *bench) fleet() {
+// network makes the network and the servers of the measurements fleet, once. It returns the scheduler of Dragonfly.
+func (b *bench) network() *scheduler {
+	if b.scheduler != nil {
+		return b.scheduler
+	}
 	if err := runAll(
 		[]string{"ip", "link", "add", "br0", "type", "bridge"}, []string{"ip", "addr", "add", registryIP + "/24", "dev", "br0"},
 		[]string{"ip", "link", "set", "br0", "up"}, limited("br0"),
 	); err != nil {
 		b.t.Fatalf("%v", err)
 	}
+	b.scheduler = &scheduler{backToSource: 1}
 	b.fleetServe(registryTCP, b.node.Registry.Wire)
-	b.fleetServe(schedulerTCP, &scheduler{backToSource: 1})
-	b.fleetPulls()
-	b.fleetMirrors()
+	b.fleetServe(schedulerTCP, b.scheduler)
+	return b.scheduler
 }
 
 func (b *bench) fleetServe(address string, h http.Handler) {
@@ -71,54 +74,76 @@ func (b *bench) fleetServe(address string, h http.Handler) {
 	b.t.Cleanup(func() { s.Close() })
 }
 
-// fleetPulls measures one node, and several with Dragonfly, with a model in four files and in one.
-func (b *bench) fleetPulls() {
+// swarmFleet starts nodes with Dragonfly. forget removes the parts of models that nobody asks for again.
+func (b *bench) swarmFleet(n int) (nodes []*fleetNode, forget func()) {
 	dir, err := os.MkdirTemp("", "swarm")
 	if err != nil {
 		b.t.Fatalf("%v", err)
 	}
 	b.t.Cleanup(func() { os.RemoveAll(dir) })
 	os.Setenv(swarmDir, dir)
-	plain, dragonflies := b.startFleet(1, ""), b.startFleet(fleetNodes, "swarm")
-	seed := uint64(100)
-	pull := func(nodes []*fleetNode, files int) (all time.Duration, egress float64) {
-		seed++
-		name := fmt.Sprintf("fleet%d", seed)
-		b.pushRaw(name, fleetModel, files, seed)
-		b.node.Registry.Wire.Reset()
-		for _, n := range nodes {
-			n.say(registryTCP + "/bench/" + name + ":v1")
-		}
-		for _, n := range nodes {
-			all = max(all, n.took())
-		}
-		b.node.Registry.Wire.Drain()
-		for _, n := range b.node.Registry.Wire.BlobBytes() {
-			egress += float64(n) / fleetModel
-		}
+	return b.startFleet(n, "swarm"), func() {
 		parts, err := filepath.Glob(filepath.Join(dir, "*"))
-		for _, p := range parts { // nobody asks for them again
+		for _, p := range parts {
 			err = errors.Join(err, os.Remove(p))
 		}
 		if err != nil {
 			b.t.Fatalf("%v", err)
 		}
-		return all, egress
+	}
+}
+
+// pullAtOnce has nodes pull a model, and calls meanwhile. It returns how long the last one took, and how often the
+// registry has sent as many bytes as the model has.
+func (b *bench) pullAtOnce(nodes []*fleetNode, ref string, size int64, meanwhile func()) (all time.Duration, egress float64) {
+	b.node.Registry.Wire.Reset()
+	for _, n := range nodes {
+		n.say(ref)
+	}
+	meanwhile()
+	for _, n := range nodes {
+		all = max(all, n.took())
+	}
+	b.node.Registry.Wire.Drain()
+	for _, n := range b.node.Registry.Wire.BlobBytes() {
+		egress += float64(n) / float64(size)
+	}
+	return all, egress
+}
+
+// fleetPulls measures one node, and several with Dragonfly, with a model in four files and in one, and one that comes
+// when all others have it.
+func (b *bench) fleetPulls() {
+	b.network()
+	plain := b.startFleet(1, "")
+	dragonflies, forget := b.swarmFleet(fleetNodes)
+	seed := uint64(100)
+	pull := func(nodes []*fleetNode, files int) (all time.Duration, egress, late float64) {
+		seed++
+		name := fmt.Sprintf("fleet%d", seed)
+		b.pushRaw(name, fleetModel, files, seed)
+		ref := registryTCP + "/bench/" + name + ":v1"
+		all, egress = b.pullAtOnce(nodes, ref, fleetModel, func() {})
+		if n := len(nodes); n > 1 && n < len(dragonflies) {
+			_, late = b.pullAtOnce(dragonflies[n:n+1], ref, fleetModel, func() {})
+		}
+		forget()
+		return all, egress, late
 	}
 	for _, files := range []int{4, 1} {
 		what := fmt.Sprintf("%s, files: %d", sizeOf(fleetModel), files)
 		var one series
 		for range b.rounds {
-			took, _ := pull(plain, files)
+			took, _, _ := pull(plain, files)
 			one.add(took)
 		}
 		for _, n := range []int{1, 3, 8, fleetNodes} {
 			var all series
-			var copies float64
+			var copies, late float64
 			for range b.rounds {
-				took, sent := pull(dragonflies[:n], files)
+				took, sent, later := pull(dragonflies[:n], files)
 				all.add(took)
-				copies = max(copies, sent)
+				copies, late = max(copies, sent), max(late, later)
 			}
 			longer := target{}
 			if files > 1 && n >= 8 {
@@ -127,11 +152,76 @@ func (b *bench) fleetPulls() {
 			name := fmt.Sprintf("%s, nodes with Dragonfly (a double): %d", what, n)
 			b.times(name, all, "one node without", one, longer)
 			b.figure(name+": copies that the registry sends", copies, "%.2f", "", atMost(1.1, ""))
+			if n > 1 && n < fleetNodes {
+				b.figure(name+", and one that comes later: copies that the registry sends it", late, "%.2f", "", atMost(0.005, ""))
+			}
 		}
 	}
 	for _, n := range append(plain, dragonflies...) {
 		n.stop()
 	}
+}
+
+// fleetFaults measures three nodes at once with a fault of the first one's dfdaemon, or of the scheduler, after three
+// seconds.
+func (b *bench) fleetFaults() {
+	const nodes = 3
+	c := b.network()
+	plain := b.startFleet(nodes, "")
+	seed := uint64(2000)
+	var direct series
+	for range b.rounds {
+		seed++
+		took, _ := b.pullAtOnce(plain, b.fleetModel(seed, faultyModel, false), faultyModel, func() {})
+		direct.add(took)
+	}
+	for _, n := range plain {
+		n.stop()
+	}
+	for _, chunks := range []bool{false, true} {
+		for _, fault := range []string{"", swarmDead, swarmHung, swarmWrong, "no scheduler"} {
+			var all series
+			var copies float64
+			for range b.rounds {
+				dragonflies, forget := b.swarmFleet(nodes) // without a memory of the mirror
+				seed++
+				took, sent := b.pullAtOnce(dragonflies, b.fleetModel(seed, faultyModel, chunks), faultyModel, func() {
+					time.Sleep(3 * time.Second)
+					if c.gone.Store(fault == "no scheduler"); !c.gone.Load() {
+						dragonflies[0].say("fault " + fault)
+					}
+				})
+				c.gone.Store(false)
+				all.add(took)
+				copies = max(copies, sent)
+				for _, n := range dragonflies {
+					n.stop()
+				}
+				forget()
+			}
+			what := fmt.Sprintf("%s, %d nodes with Dragonfly (a double)", sizeOf(faultyModel), nodes)
+			if chunks {
+				what += ", chunk digests"
+			}
+			if fault != "" {
+				what += ", after 3 s: " + fault
+			}
+			b.times(what, all, "all without", direct, target{})
+			b.figure(what+", longer than without", (all.median() - direct.median()).Seconds(), "%.1f s", "", atMost(5, " s"))
+			b.figure(what+": copies that the registry sends", copies, "%.2f", "", atMost(2, ""))
+		}
+	}
+}
+
+// fleetModel pushes a model of one file, and returns its reference at the address that nodes use.
+func (b *bench) fleetModel(seed uint64, size int64, chunks bool) string {
+	m := b.pushModel(fmt.Sprintf("fleet/model%d", seed), size, seed)
+	repository := m.repository
+	if chunks {
+		repository += "-chunks"
+		b.convertTo(repository, m)
+	}
+	return registryTCP + "/" + repository + ":v1"
 }
 
 // startFleet starts nodes. Those of mode "swarm" have Dragonfly, those of mode "mirror" a mirror.
@@ -211,7 +301,8 @@ func (n *fleetNode) stop() {
 	}
 }
 
-// runFleetNode is a node. It pulls what the lines of stdin name, verifies it, and removes it.
+// runFleetNode is a node. It pulls what the lines of stdin name, verifies it, and removes it. A line "fault X" is for
+// its swarm.
 func runFleetNode(address, mode string) error {
 	lines := bufio.NewScanner(os.Stdin)
 	if !lines.Scan() {
@@ -224,9 +315,9 @@ func runFleetNode(address, mode string) error {
 		return err
 	}
 	o := node.Options{Registry: &node.Registry{Host: registryTCP}, Config: "[[lazy.rule]]\nmatch = \"*\"\nmode = \"complete\"\n"}
+	s := &swarm{registry: "http://" + registryTCP, scheduler: "http://" + schedulerTCP, own: address + ":65002", dir: os.Getenv(swarmDir)}
 	if mode == "swarm" {
 		o.Config += fmt.Sprintf("[[mirror]]\nurl = %q\nkind = \"dragonfly\"\n", "http://"+dragonfly)
-		s := &swarm{registry: "http://" + registryTCP, scheduler: "http://" + schedulerTCP, own: address + ":65002", dir: os.Getenv(swarmDir)}
 		proxy, err := net.Listen("tcp", dragonfly)
 		if err != nil {
 			return err
@@ -253,8 +344,19 @@ func runFleetNode(address, mode string) error {
 				t.Fatalf("%v\n%s\nballastd:\n%s", r.Err, r.Output(), n.Ballastd.Tail(20))
 			}
 		}
-		for lines.Scan() {
-			ref, start := lines.Text(), time.Now()
+		refs := make(chan string)
+		go func() {
+			defer close(refs)
+			for lines.Scan() {
+				if fault, ok := strings.CutPrefix(lines.Text(), "fault "); !ok {
+					refs <- lines.Text()
+				} else if fault != "" {
+					s.fault.Store(&fault)
+				}
+			}
+		}()
+		for ref := range refs {
+			start := time.Now()
 			must(n.Pull("ballast", ref))
 			took := time.Since(start)
 			must(n.Ballast("verify", ref))
@@ -342,6 +444,7 @@ func (w *faultyWriter) Write(p []byte) (n int, err error) {
 // fleetMirrors measures a pull through a mirror with a fault, and how long it takes until a mirror that is well again
 // is used.
 func (b *bench) fleetMirrors() {
+	b.network()
 	f := &faulty{next: b.node.Registry.Wire}
 	set := func(fault string) { f.fault.Store(&fault) }
 	set("")
@@ -349,13 +452,7 @@ func (b *bench) fleetMirrors() {
 	seed := uint64(1000)
 	model := func(size int64, chunks bool) string {
 		seed++
-		m := b.pushModel(fmt.Sprintf("fleet/model%d", seed), size, seed)
-		repository := m.repository
-		if chunks {
-			repository += "-chunks"
-			b.convertTo(repository, m)
-		}
-		return registryTCP + "/" + repository + ":v1"
+		return b.fleetModel(seed, size, chunks)
 	}
 	plain := b.startFleet(1, "")[0]
 	var direct series

@@ -144,6 +144,8 @@ type bench struct {
 	stargz, stargzSocket string // the program, and its socket
 	ollama               string // the program
 
+	scheduler *scheduler // of Dragonfly; see network
+
 	base  string   // see Options.Bin, of the node that guard compares with
 	worse []string // what guard has found
 }
@@ -174,7 +176,7 @@ var headline = []string{"pull", "read", "lazy-start"}
 const peersName = "peers"
 
 // apart are the measurements that are made only by their names.
-var apart = []string{"big", "fleet", "guard", "public"}
+var apart = []string{"big", "fleet-pulls", "fleet-faults", "fleet-mirrors", "guard", "public"}
 
 var measurements = []measurement{
 	{"pull", "a pull to resident and verified, beside its limit and stock containerd", (*bench).pull},
@@ -199,7 +201,9 @@ var measurements = []measurement{
 	{"ledger", "CPU-seconds for each GiB by what they are for", (*bench).ledger},
 	{"ordinary", "images that are no models, beside overlayfs", (*bench).ordinaryImages},
 	{"volumes", "pods and mounts of complete models", (*bench).volumes},
-	{"fleet", "1, 3, 8 and 16 nodes at once through Dragonfly, and mirrors that do wrong (about 40 minutes a round)", (*bench).fleet},
+	{"fleet-pulls", "1, 3, 8 and 16 nodes at once through Dragonfly (about 40 minutes a round)", (*bench).fleetPulls},
+	{"fleet-faults", "3 nodes at once, while Dragonfly does wrong", (*bench).fleetFaults},
+	{"fleet-mirrors", "a node whose mirror does wrong", (*bench).fleetMirrors},
 	{"guard", "another commit beside the working tree, in pairs; fails if a cost has grown (make bench-guard)", (*bench).guard},
 	{"big", "a model of 20 times -size in eight files, beside one of 1 GiB, and a kill in the middle", (*bench).big},
 	{peersName, "other snapshotters and clients with the same bytes (make bench-peers)", (*bench).peers},

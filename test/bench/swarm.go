@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -43,6 +44,7 @@ type swarm struct {
 	dir                 string                 // of the bytes of parts; nodes of one machine share it, which changes no traffic
 	pass                *httputil.ReverseProxy // to the registry
 	sent                atomic.Int64           // bytes of parts, to other nodes
+	fault               atomic.Pointer[string] // swarmDead, swarmHung or swarmWrong; nil: none
 
 	mu    sync.Mutex       // guards the following
 	tasks map[string]*task // by blob and offset
@@ -58,6 +60,13 @@ type task struct {
 	err     error
 	changed chan struct{} // closed when one of them changes
 }
+
+// What can be wrong with a dfdaemon.
+const (
+	swarmDead  = "dead"
+	swarmHung  = "hung"
+	swarmWrong = "wrong" // bytes, to clients and nodes
+)
 
 const (
 	swarmPiece   = 16 << 20
@@ -77,9 +86,28 @@ func (s *swarm) serve(proxy, others net.Listener) error {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 	}
 	s.tasks = map[string]*task{}
-	go http.Serve(proxy, http.HandlerFunc(s.proxy))
-	go http.Serve(others, http.HandlerFunc(s.give))
+	go http.Serve(proxy, s.suffering(s.proxy))
+	go http.Serve(others, s.suffering(s.give))
 	return nil
+}
+
+// suffering is a handler while nothing is wrong.
+func (s *swarm) suffering(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		s.suffer(r.Context())
+		next(w, r)
+	}
+}
+
+// suffer does not return while a dfdaemon would not go on.
+func (s *swarm) suffer(ctx context.Context) {
+	f := s.fault.Load()
+	if f != nil && *f == swarmHung {
+		<-ctx.Done()
+	}
+	if f != nil && *f != swarmWrong {
+		panic(http.ErrAbortHandler)
+	}
 }
 
 // proxy answers a client.
@@ -100,7 +128,7 @@ func (s *swarm) proxy(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Length", fmt.Sprint(last-first+1))
 			w.WriteHeader(http.StatusPartialContent)
 		}
-		s.write(w, t, k)
+		s.write(r.Context(), w, t, k)
 	}
 }
 
@@ -113,17 +141,23 @@ func (s *swarm) give(w http.ResponseWriter, r *http.Request) {
 	if _, err := fmt.Sscan(r.URL.RawQuery, &k); err != nil || t == nil || k < 0 || k >= t.parts() || t.wait(r.Context(), k) != nil {
 		panic(http.ErrAbortHandler)
 	}
-	s.sent.Add(s.write(w, t, k))
+	s.sent.Add(s.write(r.Context(), w, t, k))
 }
 
 // write writes part k, which is there.
-func (s *swarm) write(w http.ResponseWriter, t *task, k int) int64 {
+func (s *swarm) write(ctx context.Context, w http.ResponseWriter, t *task, k int) (n int64) {
+	s.suffer(ctx)
 	f, err := os.Open(s.file(t, k))
 	if err != nil {
 		panic(http.ErrAbortHandler)
 	}
 	defer f.Close()
-	n, err := io.Copy(w, f)
+	if fault := s.fault.Load(); fault != nil && *fault == swarmWrong {
+		_, size := t.part(k)
+		n, err = io.CopyN(w, rand.NewChaCha8([32]byte{}), size)
+	} else {
+		n, err = io.Copy(w, f)
+	}
 	if err == nil {
 		err = http.NewResponseController(w).Flush()
 	}
@@ -283,7 +317,8 @@ func (s *swarm) ask(what, key, node string) (string, error) {
 
 // A scheduler knows which nodes have asked for a task, and which of them is the parent of the others.
 type scheduler struct {
-	backToSource int // how many nodes may get a task from the registry
+	backToSource int         // how many nodes may get a task from the registry
+	gone         atomic.Bool // it does not answer
 
 	mu    sync.Mutex
 	nodes map[string][]string // that live, by task, in the order in which they asked; guarded by mu
@@ -291,6 +326,9 @@ type scheduler struct {
 
 // ServeHTTP implements http.Handler. To a node that asks for its parent it answers nothing if that is the registry.
 func (c *scheduler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if c.gone.Load() {
+		panic(http.ErrAbortHandler)
+	}
 	key, node, _ := strings.Cut(r.URL.RawQuery, ",")
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -44,10 +44,9 @@ func (c *controller) setup(mgr ctrl.Manager) error {
 	c.wrote = map[string]time.Time{}
 	edited := predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return plan.Edited(e.ObjectOld, e.ObjectNew) }}
 	always := runs.Options{NeedLeaderElection: new(false)} // the page of each replica needs the table
-	same := handler.EnqueueRequestForObject{}              // a plan has the name of its set
 	b := ctrl.NewControllerManagedBy(mgr).Named("modelset").WithOptions(always).For(&v1alpha1.ModelSet{}, builder.WithPredicates(edited)).
 		Watches(&v1alpha1.ModelSet{}, handler.EnqueueRequestsFromMapFunc(c.others), builder.WithPredicates(edited)).
-		Watches(&v1alpha1.ModelPlan{}, &same, builder.WithPredicates(edited)).
+		Watches(&v1alpha1.ModelPlan{}, setOfPlan(), builder.WithPredicates(edited)).
 		Watches(&v1alpha1.ModelNode{}, c.changed()).Watches(node(), c.changed())
 	if c.pods != nil {
 		b = b.Watches(&core.Pod{}, c.changed())
@@ -150,21 +149,21 @@ func (c *controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	again := plan.Again(is, t, now)
 	if after, changed := plan.StatusAfter(set.Status, is.Status); changed {
 		if wait := c.wrote[set.Name].Add(after).Sub(now); after > 0 && wait > 0 {
-			return reconcile.Result{RequeueAfter: min(wait, cmp.Or(again, wait))}, nil
-		}
-		if err := c.client.Status().Update(ctx, is); err != nil {
+			is, again = &set, min(wait, cmp.Or(again, wait))
+		} else if err := c.client.Status().Update(ctx, is); err != nil {
 			return reconcile.Result{}, client.IgnoreNotFound(err)
+		} else {
+			c.wrote[set.Name] = now
 		}
-		c.wrote[set.Name] = now
+	}
+	if warning != "" && is != &set { // after the update: one that fails is repeated
+		c.recorder.Eventf(&set, nil, core.EventTypeWarning, "DeadlineAtRisk", "Count", "%s", warning)
 	}
 	switch err := c.writePlan(ctx, is); {
 	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err): // the watch has an earlier one
 		return reconcile.Result{RequeueAfter: countEvery}, nil
 	case err != nil:
 		return reconcile.Result{}, err
-	}
-	if warning != "" { // after the update: one that fails is repeated
-		c.recorder.Eventf(&set, nil, core.EventTypeWarning, "DeadlineAtRisk", "Count", "%s", warning)
 	}
 	return reconcile.Result{RequeueAfter: again}, nil
 }
@@ -173,19 +172,19 @@ func (c *controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 func (c *controller) writePlan(ctx context.Context, set *v1alpha1.ModelSet) error {
 	spec := plan.Of(set)
 	var was v1alpha1.ModelPlan
-	p := &v1alpha1.ModelPlan{ObjectMeta: metav1.ObjectMeta{Name: set.Name}, Spec: spec}
+	owner := []metav1.OwnerReference{{APIVersion: v1alpha1.GroupVersion.String(), Kind: "ModelSet", Name: set.Name, UID: set.UID}}
+	p := &v1alpha1.ModelPlan{ObjectMeta: metav1.ObjectMeta{Name: set.Name, OwnerReferences: owner}, Spec: spec}
 	err := c.client.Get(ctx, client.ObjectKeyFromObject(p), &was)
 	switch {
 	case !set.DeletionTimestamp.IsZero():
 		return client.IgnoreNotFound(c.client.Delete(ctx, p))
 	case apierrors.IsNotFound(err):
-		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: v1alpha1.GroupVersion.String(), Kind: "ModelSet", Name: set.Name, UID: set.UID}}
 		return c.client.Create(ctx, p)
-	case err != nil, equality.Semantic.DeepEqual(was.Spec, spec):
+	case err != nil, equality.Semantic.DeepEqual(was.Spec, spec) && equality.Semantic.DeepEqual(was.OwnerReferences, owner):
 		return err
 	}
 	is := was.DeepCopy()
-	is.Spec = spec
+	is.Spec, is.OwnerReferences = spec, owner
 	return c.client.Update(ctx, is)
 }
 

@@ -2,7 +2,8 @@
 //
 //	ballast-fleet agent        on each node: labels the node, removes its startup taint, has the daemon fetch
 //	                           the models of all ModelSets for this node, and writes the ModelNode
-//	ballast-fleet controller   once in a cluster: counts nodes into the status of ModelSets
+//	ballast-fleet controller   once in a cluster: says which version of each model nodes have, and counts nodes into
+//	                           the status of ModelSets
 //	ballast-fleet leave        on each node, at the removal of ballast: removes the labels
 //	ballast-fleet gone         once, at the removal of ballast: waits until all nodes are done
 //

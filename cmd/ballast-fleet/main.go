@@ -148,7 +148,7 @@ func (a *app) controllerCommand() *cobra.Command {
 	var podEvents bool
 	c := &cobra.Command{
 		Use:   "controller",
-		Short: "count the nodes of ModelSets, and show them and downloads; runs until SIGTERM",
+		Short: "tell agents which versions of models they have, count nodes, and show them and downloads; runs until SIGTERM",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c := &controller{}

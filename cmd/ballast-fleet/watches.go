@@ -137,6 +137,18 @@ func (c *controller) changed() handler.EventHandler {
 	}
 }
 
+// setOfPlan has the set of a plan, whose name it has, counted when the watches know what the controller has written.
+func setOfPlan() handler.EventHandler {
+	add := func(o client.Object, q queue) {
+		q.AddAfter(reconcile.Request{NamespacedName: types.NamespacedName{Name: o.GetName()}}, countEvery)
+	}
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { add(e.Object, q) },
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { add(e.Object, q) },
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) { add(e.ObjectNew, q) },
+	}
+}
+
 // counts reports whether a change of an object can be one for sets.
 func counts(was, is client.Object) bool {
 	switch is := is.(type) {

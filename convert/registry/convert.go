@@ -120,14 +120,15 @@ func (h *Handler) convertAs(ctx context.Context, ref remote.Ref, as caller) (sto
 		return store.Image{}, err
 	}
 	defer done()
-	if im, err := h.imageOf(ref); err == nil {
+	ref, held := h.held(ref)
+	if im, err := h.imageOf(ref); err == nil && !held {
 		return im, h.authorize(ctx, im, ref, as)
 	}
 	if f, address := h.Archive(ref); f != nil {
 		return h.convertNamed(ctx, ref, f, address)
 	}
 	o, err := h.resolve(ctx, ref, as)
-	if ref.Digest != "" && errdefs.IsNotFound(err) {
+	if o.held = held; ref.Digest != "" && !held && errdefs.IsNotFound(err) {
 		return h.find(ctx, ref, as)
 	}
 	if im, ok := h.imported(ctx, ref, as, err); ok {
@@ -187,10 +188,6 @@ func (h *Handler) resolve(ctx context.Context, ref remote.Ref, as caller) (_ *or
 	ctx, end := span.Start(ctx, span.Resolve, span.Ref(ref.Recorded()))
 	defer func() { end(err) }()
 	var o origin
-	if ref.Digest == "" {
-		ref.Digest = h.holds.of(ref)
-		o.held = ref.Digest != ""
-	}
 	o.private, err = h.upstream(ctx, ref, as, func(ctx context.Context, r *remote.Repository) (err error) {
 		o.Origin, err = resolve.Read(ctx, r, ref)
 		switch {

@@ -2,13 +2,11 @@ package registry
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"sync"
 
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/remote"
-	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -38,44 +36,52 @@ func (h *Handler) Hold(ref remote.Ref, d digest.Digest) (release func()) {
 	}
 }
 
-// of returns the digest that a tag has, or an empty one.
-func (l *holds) of(ref remote.Ref) digest.Digest {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	all := l.all[ref.Recorded()]
-	if len(all) == 0 {
-		return ""
+// held returns a reference with the digest that its tag has at the moment, and whether it has one.
+func (h *Handler) held(ref remote.Ref) (remote.Ref, bool) {
+	if ref.Digest != "" || ref.URL != "" {
+		return ref, false
 	}
-	return *all[len(all)-1]
+	h.holds.mu.Lock()
+	defer h.holds.mu.Unlock()
+	all := h.holds.all[ref.Recorded()]
+	if len(all) == 0 {
+		return ref, false
+	}
+	ref.Digest = *all[len(all)-1]
+	return ref, true
 }
 
-// Version returns the digest that a tag has in its registry, for Hold, with the credentials of a caller, or of the node
-// if they are nil. It returns errdefs.ErrNotImplemented if the digest alone does not say what the tag points to: that
-// of an archive at a URL, of a variant, and of a model that was imported and whose registry does not answer. Otherwise
-// it returns the errors of remote.Repository.Resolve.
-func (h *Handler) Version(ctx context.Context, ref remote.Ref, creds *remote.Credentials) (digest.Digest, error) {
+// A Version is what a tag points to, for Hold.
+type Version struct {
+	Digest digest.Digest // of the manifest or index in the registry
+
+	// Imported is set if the registry does not answer, and the tag is that of a model that was imported.
+	Imported bool
+}
+
+// Version asks the registry of a tag what it points to, with the credentials of a caller, or of the node if they are
+// nil. For an archive at a URL, and for one of several variants, no digest says so, and it is empty. It returns the
+// errors of remote.Repository.Resolve.
+func (h *Handler) Version(ctx context.Context, ref remote.Ref, creds *remote.Credentials) (v Version, err error) {
 	ctx, done, err := h.room(ctx, &h.requests, ref.Host)
 	if err != nil {
-		return "", err
+		return v, err
 	}
 	defer done()
 	as := caller{node: true}
 	if creds != nil {
 		as = with(*creds)
 	}
-	unversioned := fmt.Errorf("%s has no digest by which its registry has it: %w", ref, errdefs.ErrNotImplemented)
 	if f, _ := h.Archive(ref); f != nil {
-		return "", unversioned
+		return v, nil
 	}
 	o, err := h.resolve(ctx, ref, as)
 	if _, ok := h.imported(ctx, ref, as, err); ok {
-		return "", unversioned
+		v.Imported = true
+		return v, nil
 	}
-	if err != nil {
-		return "", err
+	if err == nil && (o.Format == mediatype.FormatImage || !o.HasVariants()) {
+		v.Digest = o.Served.Digest
 	}
-	if o.Format != mediatype.FormatImage && o.HasVariants() {
-		return "", unversioned
-	}
-	return o.Served.Digest, nil
+	return v, err
 }

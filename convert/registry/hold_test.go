@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -23,15 +24,20 @@ func TestHold(t *testing.T) {
 	}
 	first := converttest.ModelPackRaw(converttest.Files(weights(1000)))
 	u.Add("org/model", "v1", first)
-	v1, err := f.h.Version(t.Context(), ref, nil)
-	if err != nil || v1 != first.Digest() {
-		t.Fatalf("version %s, %v, want %s", v1, err, first.Digest())
+	version := func() digest.Digest {
+		t.Helper()
+		v, err := f.h.Version(t.Context(), ref, nil)
+		if err != nil || v.Imported {
+			t.Fatalf("version %+v, %v", v, err)
+		}
+		return v.Digest
+	}
+	v1 := version()
+	if v1 != first.Digest() {
+		t.Errorf("version %s, want %s", v1, first.Digest())
 	}
 	second := converttest.ModelPackRaw(converttest.Files(weights(2000)))
 	u.Add("org/model", "v1", second)
-	if v2, err := f.h.Version(t.Context(), ref, &remote.Credentials{}); err != nil || v2 != second.Digest() {
-		t.Errorf("version %s, %v, want %s", v2, err, second.Digest())
-	}
 	served := func() digest.Digest {
 		t.Helper()
 		got := f.ask(t, http.MethodGet, "/v2/org/model/manifests/v1", u.Host())
@@ -44,6 +50,9 @@ func TestHold(t *testing.T) {
 	release := f.h.Hold(ref, v1)
 	if got := served(); got != v1 {
 		t.Errorf("held: got %s, want %s", got, v1)
+	}
+	if got := version(); got != second.Digest() {
+		t.Errorf("the version is %s, want what the registry says: %s", got, second.Digest())
 	}
 	if im, err := f.h.Convert(t.Context(), ref); err != nil || im.Origin.Digest != v1 || len(im.Refs) != 1 {
 		t.Errorf("converted: %s of %q, %v", im.Origin.Digest, im.Refs, err)
@@ -70,13 +79,13 @@ func TestUnversioned(t *testing.T) {
 	list, _ := lists()
 	u.Add("library/model", "27b", list)
 	f := newFacade(t, ollamaAt(u))
-	for tag, want := range map[string]func(error) bool{"27b": errdefs.IsNotImplemented, "27b-mlx": errdefs.IsNotImplemented, "none": errdefs.IsNotFound} {
+	for tag, there := range map[string]bool{"27b": true, "27b-mlx": true, "none": false} {
 		ref, err := remote.NewRef(u.Host(), "library/model", tag)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if d, err := f.h.Version(t.Context(), ref, nil); !want(err) {
-			t.Errorf("%s: %s, %v", tag, d, err)
+		if v, err := f.h.Version(t.Context(), ref, nil); v != (registry.Version{}) || there && err != nil || !there && !errdefs.IsNotFound(err) {
+			t.Errorf("%s: %+v, %v", tag, v, err)
 		}
 	}
 }

@@ -68,9 +68,12 @@ func (h *Handler) byTag(ctx context.Context, ref remote.Ref, as caller) (answer,
 		}
 		return h.ours(ctx, ref, im)
 	}
+	tag := ref
+	ref, held := h.held(ref)
 	o, err := h.resolve(ctx, ref, as)
+	o.held = held
 	if im, ok := h.imported(ctx, ref, as, err); ok {
-		return h.ours(ctx, ref, im)
+		return h.ours(ctx, tag, im)
 	}
 	if err != nil {
 		return answer{}, err
@@ -89,7 +92,7 @@ func (h *Handler) byTag(ctx context.Context, ref remote.Ref, as caller) (answer,
 	case ahead && (im.Manifest == o.Served.Digest || h.signedBytes(ctx, o)):
 		return h.asItCame(ctx, o, im, as)
 	}
-	return h.ours(ctx, ref, im)
+	return h.ours(ctx, tag, im)
 }
 
 // byDigest answers a digest: a manifest converted here, or an upstream manifest that is not a model

@@ -51,9 +51,10 @@ func TestFleetFormats(t *testing.T) {
 					pulled = append(pulled, request["ref"])
 				}
 				version, err := k.node.FleetVersion(request)
-				if err == nil {
-					request["version"] = version
+				if err != nil {
+					t.Errorf("%s: %v", repository, err)
 				}
+				request["version"] = version
 				err = k.node.FleetPull(request)
 				r.User, r.Password = "", ""
 				if err != nil && r == open && strings.Contains(err.Error(), "ballast setup --registry "+open.Host) {

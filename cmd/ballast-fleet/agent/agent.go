@@ -272,8 +272,8 @@ func (a *Agent) start(ctx context.Context, wishes map[string]plan.Wish) time.Dur
 			m = &model{state: v1alpha1.ModelState{Ref: ref, Phase: v1alpha1.PhasePending, Since: metav1.Now()}}
 			a.work[ref] = m
 		}
-		if m.stop != nil && (m.wish.Rate != w.Rate || m.wish.Set != w.Set || m.wish.Version != w.Version) {
-			m.stop() // and once more, with the other rate or version
+		if m.stop != nil && (m.wish.Rate != w.Rate || m.wish.Set != w.Set) {
+			m.stop() // and once more, with the other rate
 		}
 		if m.wish.Version != w.Version {
 			m.due, m.failures = time.Time{}, 0
@@ -299,10 +299,13 @@ func (a *Agent) start(ctx context.Context, wishes map[string]plan.Wish) time.Dur
 // resolved records why it is not known what to download, or that it is. The caller holds Agent.mu.
 func (m *model) resolved() {
 	switch w := m.wish; {
-	case w.Known() && m.state.Phase == v1alpha1.PhaseFailed && m.failures == 0:
+	case m.stop != nil:
+	case w.Known() && m.failures == 0:
 		m.state.Error = ""
-		m.enter(v1alpha1.PhasePending)
-	case !w.Known() && w.Error != "" && m.state.Phase != v1alpha1.PhaseReady && m.stop == nil:
+		if m.state.Phase == v1alpha1.PhaseFailed {
+			m.enter(v1alpha1.PhasePending)
+		}
+	case !w.Known() && w.Error != "" && m.state.Phase != v1alpha1.PhaseReady:
 		m.state.Error = truncated(w.Error)
 		m.enter(v1alpha1.PhaseFailed)
 	}

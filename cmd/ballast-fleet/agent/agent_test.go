@@ -104,6 +104,21 @@ func TestPinsWithoutModelSets(t *testing.T) {
 	}
 }
 
+// TestNewestIsGone: a model whose newest version somebody has removed is pulled again, also if an earlier one is there.
+func TestNewestIsGone(t *testing.T) {
+	for _, gone := range []string{"1", "2"} {
+		m := ready("r/a:1", string(digest.FromString("2")), string(digest.FromString("1")))
+		a := &Agent{Models: true, ready: true, stale: true, work: map[string]*model{"r/a:1": m}}
+		a.daemon, _ = daemon(t, func(p wire.FleetPin) bool { return p.Digest != digest.FromString(gone) })
+		if err := a.setPins(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if want := map[string]v1alpha1.Phase{"1": v1alpha1.PhaseReady, "2": v1alpha1.PhasePending}[gone]; m.state.Phase != want || len(m.state.Pinned) != 1 {
+			t.Errorf("%s is gone: %+v", gone, m.state)
+		}
+	}
+}
+
 // TestLaterVersionStays: a version that came while pins were set is not one that the daemon lacks.
 func TestLaterVersionStays(t *testing.T) {
 	old, later := string(digest.FromString("1")), string(digest.FromString("2"))
@@ -185,7 +200,7 @@ func TestWatchesWithoutModels(t *testing.T) {
 // forgets the answer when it is not its term.
 func TestLookups(t *testing.T) {
 	var asked []string
-	version, status, code := wire.FleetVersion{Digest: digest.FromString("1")}, http.StatusOK, "not_implemented"
+	version, status := wire.FleetVersion{Digest: digest.FromString("1")}, http.StatusOK
 	c := serve(t, map[string]http.HandlerFunc{"POST /v1/fleet/version": func(w http.ResponseWriter, r *http.Request) {
 		var q wire.FleetVersionRequest
 		_ = json.NewDecoder(r.Body).Decode(&q)
@@ -194,7 +209,7 @@ func TestLookups(t *testing.T) {
 		if status == http.StatusOK {
 			_ = json.NewEncoder(w).Encode(version)
 		} else {
-			_ = json.NewEncoder(w).Encode(map[string]string{"code": code, "message": "no answer"})
+			_ = json.NewEncoder(w).Encode(map[string]string{"code": "unavailable", "message": "no answer"})
 		}
 	}})
 	a := &Agent{Refresh: time.Hour, daemon: c, ready: true, poke: make(chan event.GenericEvent, 1), Log: slog.New(slog.DiscardHandler)}
@@ -216,20 +231,26 @@ func TestLookups(t *testing.T) {
 	if wait := ask(); wait < 44*time.Minute || wait > 76*time.Minute || len(asked) != 1 {
 		t.Errorf("again in %v, %d questions", wait, len(asked))
 	}
-	m.wish.Term, status = 2, http.StatusNotImplemented
-	if ask(); !cmp.Equal(&v1alpha1.LookupState{Term: 2}, m.state.Lookup) {
-		t.Errorf("no digest: %+v", m.state.Lookup)
+	for i, imported := range []bool{false, true} {
+		m.wish.Term, version = int64(4-i), wire.FleetVersion{Imported: imported}
+		if ask(); !cmp.Equal(&v1alpha1.LookupState{Term: m.wish.Term}, m.state.Lookup) {
+			t.Errorf("no digest: %+v", m.state.Lookup)
+		}
 	}
-	m.wish.Term, status, code = 3, http.StatusServiceUnavailable, "unavailable"
-	if ask(); m.state.Lookup.Term != 3 || m.state.Lookup.Error == "" || time.Until(m.lookup.due) > 10*time.Second {
+	m.wish.Term, m.wish.Version = 2, "d"
+	if ask(); m.state.Lookup.Error == "" { // others may not have what was imported here
+		t.Errorf("imported: %+v", m.state.Lookup)
+	}
+	m.wish.Term, status = 3, http.StatusServiceUnavailable
+	if ask(); m.state.Lookup.Term != 3 || m.state.Lookup.Error == "" || time.Until(m.lookup.due) > 20*time.Second {
 		t.Errorf("an error: %+v, again at %v", m.state.Lookup, m.lookup.due)
 	}
 	m.wish.Term = 0
-	if ask(); m.state.Lookup != nil || len(asked) != 3 {
+	if ask(); m.state.Lookup != nil || len(asked) != 5 {
 		t.Errorf("not its term: %+v, %d questions", m.state.Lookup, len(asked))
 	}
 	m.wish.Term, m.wish.Paused = 4, true
-	if ask(); m.state.Lookup != nil || len(asked) != 3 {
+	if ask(); m.state.Lookup != nil || len(asked) != 5 {
 		t.Errorf("paused: %+v, %d questions", m.state.Lookup, len(asked))
 	}
 }
@@ -243,16 +264,17 @@ func TestLacks(t *testing.T) {
 		lacks bool
 		phase v1alpha1.Phase
 	}{
-		"not known":      {plan.Wish{}, v1alpha1.ModelState{Phase: pending}, false, pending},
-		"no such tag":    {plan.Wish{Error: "404"}, v1alpha1.ModelState{Phase: pending}, false, failed},
-		"the tag is new": {plan.Wish{Version: "d"}, v1alpha1.ModelState{Phase: failed, Error: "404"}, true, pending},
-		"known":          {plan.Wish{Version: "d"}, v1alpha1.ModelState{Phase: pending}, true, pending},
-		"it has it":      {plan.Wish{Version: "d"}, v1alpha1.ModelState{Phase: ready, Origin: "d"}, false, ready},
-		"of an index":    {plan.Wish{Version: "d"}, v1alpha1.ModelState{Phase: ready, Origin: "entry", Version: "d"}, false, ready},
-		"another one":    {plan.Wish{Version: "e"}, v1alpha1.ModelState{Phase: ready, Origin: "d"}, true, ready},
-		"an error then":  {plan.Wish{Error: "500"}, v1alpha1.ModelState{Phase: ready, Origin: "d"}, false, ready},
-		"each":           {plan.Wish{Each: true}, v1alpha1.ModelState{Phase: ready, Origin: "d"}, true, ready},
-		"it was removed": {plan.Wish{Version: "d"}, v1alpha1.ModelState{Phase: pending, Origin: "d"}, true, pending},
+		"not known":       {plan.Wish{}, v1alpha1.ModelState{Phase: pending}, false, pending},
+		"no such tag":     {plan.Wish{Error: "404"}, v1alpha1.ModelState{Phase: pending}, false, failed},
+		"the tag is new":  {plan.Wish{Version: "d"}, v1alpha1.ModelState{Phase: failed, Error: "404"}, true, pending},
+		"known":           {plan.Wish{Version: "d"}, v1alpha1.ModelState{Phase: pending}, true, pending},
+		"it has it":       {plan.Wish{Version: "d"}, v1alpha1.ModelState{Phase: ready, Origin: "d"}, false, ready},
+		"of an index":     {plan.Wish{Version: "d"}, v1alpha1.ModelState{Phase: ready, Origin: "entry", Version: "d"}, false, ready},
+		"another one":     {plan.Wish{Version: "e"}, v1alpha1.ModelState{Phase: ready, Origin: "d"}, true, ready},
+		"an error before": {plan.Wish{Version: "d"}, v1alpha1.ModelState{Phase: ready, Origin: "d", Error: "of another version"}, false, ready},
+		"an error then":   {plan.Wish{Error: "500"}, v1alpha1.ModelState{Phase: ready, Origin: "d"}, false, ready},
+		"each":            {plan.Wish{Each: true}, v1alpha1.ModelState{Phase: ready, Origin: "d"}, true, ready},
+		"it was removed":  {plan.Wish{Version: "d"}, v1alpha1.ModelState{Phase: pending, Origin: "d"}, true, pending},
 	} {
 		m := &model{wish: tt.wish, state: tt.state}
 		if m.resolved(); m.lacks() != tt.lacks || m.state.Phase != tt.phase || (m.state.Error != "") != (tt.phase == failed) {

@@ -97,11 +97,13 @@ func (a *Agent) setPins(ctx context.Context) error {
 		return nil
 	}
 	for ref, m := range a.work { // a version since then is not in want
+		was := m.state.Pinned
 		m.state.Pinned = slices.DeleteFunc(slices.Clone(m.state.Pinned), func(d string) bool {
 			pin := wire.FleetPin{Ref: ref, Digest: digest.Digest(d)}
 			return slices.Contains(want, pin) && !slices.Contains(set.Pins, pin)
 		})
-		if len(m.state.Pinned) == 0 && m.state.Phase == v1alpha1.PhaseReady {
+		newest := len(m.state.Pinned) > 0 && m.state.Pinned[0] == was[0]
+		if !newest && m.state.Phase == v1alpha1.PhaseReady {
 			m.enter(v1alpha1.PhasePending)
 			m.due = time.Time{}
 		}

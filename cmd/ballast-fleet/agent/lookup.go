@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -37,8 +38,8 @@ func (a *Agent) ask(ctx context.Context, ref string, w plan.Wish, m *model) {
 	is := v1alpha1.LookupState{Term: w.Term}
 	err := a.withLogins(ctx, ref, w, func(l login) error {
 		v, err := a.daemon.FleetVersion(ctx, wire.FleetVersionRequest{Ref: ref, Username: l.username, Password: l.password})
-		if errdefs.IsNotImplemented(err) {
-			return nil
+		if err == nil && v.Imported && w.Version != "" { // others may not have it
+			err = fmt.Errorf("the registry does not answer: %w", errdefs.ErrUnavailable)
 		}
 		is.Digest = v.Digest.String()
 		return err

@@ -41,11 +41,12 @@ type Wish struct {
 // Known reports whether it is known what the node should download.
 func (w Wish) Known() bool { return w.Version != "" || w.Each }
 
-// Wishes returns the models of all sets that select a node, by reference. Of sets that name the same model, the
-// largest number of versions and the highest rate count, and one that lets the node begin suffices. Versions above the
-// limit are left out, and models above the limit are omitted.
+// Wishes returns the models of all sets that select a node, by reference. Of sets that name the same model, the version
+// of the latest term, the largest number of versions and the highest rate count, and one that lets the node begin
+// suffices. Versions above the limit are left out, and models above the limit are omitted.
 func Wishes(plans []v1alpha1.ModelPlan, node Node) (all map[string]Wish, omitted int) {
 	all = map[string]Wish{}
+	terms := map[string]int64{} // of the versions
 	plans = slices.Clone(plans)
 	slices.SortFunc(plans, func(a, b v1alpha1.ModelPlan) int { return strings.Compare(a.Name, b.Name) })
 	for _, p := range plans {
@@ -59,9 +60,9 @@ func Wishes(plans []v1alpha1.ModelPlan, node Node) (all map[string]Wish, omitted
 			if rate := rateOf(s); !shared || w.Rate > 0 && (rate == 0 || rate > w.Rate) {
 				w.Rate, w.Set = rate, p.Name
 			}
-			if v := versionOf(p.Spec.Versions, ref); !w.Known() {
-				w.Version, w.Each, w.Error = v.Digest, v.Each, v.Error
-				if w.Term == 0 && v.Node == node.Name {
+			if v := versionOf(p.Spec.Versions, ref); !shared || v.Term > terms[ref] {
+				w.Version, w.Each, w.Error, w.Term = v.Digest, v.Each, v.Error, 0
+				if terms[ref] = v.Term; v.Node == node.Name {
 					w.Term = v.Term
 				}
 			}

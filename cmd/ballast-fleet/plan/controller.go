@@ -237,8 +237,8 @@ func Again(s *v1alpha1.ModelSet, t Tally, now time.Time) time.Duration {
 	if d := s.Spec.Deadline; d != nil && t.Ready < t.Desired {
 		all = append(all, warnAt(s, now).Sub(now), d.Sub(now))
 	}
-	unknown := slices.ContainsFunc(s.Status.Versions, func(v v1alpha1.ModelVersion) bool { return v.Error != "" })
-	if s.Spec.Parallelism != nil && len(t.failed) > 0 || unknown {
+	tags := slices.ContainsFunc(s.Status.Versions, func(v v1alpha1.ModelVersion) bool { return v.Node != "" })
+	if s.Spec.Parallelism != nil && len(t.failed) > 0 || tags {
 		all = append(all, turn)
 	}
 	all = slices.DeleteFunc(all, func(d time.Duration) bool { return d <= 0 })
@@ -255,18 +255,19 @@ const (
 )
 
 // StatusAfter returns when the status of a set is written, in relation to the last write: at once if it is about
-// another spec, another version or a warning, early if more than 5 % of the nodes or of the bytes are in another state,
-// if a condition has another reason, or if other nodes have their turn. It returns false if nothing has changed.
+// another spec or a warning, or if nodes wait for a version, early if more than 5 % of the nodes or of the bytes are in
+// another state, if a condition has another reason, or if other nodes have their turn or another version. It returns
+// false if nothing has changed.
 func StatusAfter(was, is v1alpha1.ModelSetStatus) (time.Duration, bool) {
 	far := func(a, b, step int32) bool { return max(a-b, b-a) >= max(step, 1) }
 	step := is.Desired / 20
 	switch {
 	case equality.Semantic.DeepEqual(was, is):
 		return 0, false
-	case was.ObservedGeneration != is.ObservedGeneration || was.WarnedGeneration != is.WarnedGeneration || !slices.Equal(was.Versions, is.Versions):
+	case was.ObservedGeneration != is.ObservedGeneration || was.WarnedGeneration != is.WarnedGeneration || learned(was.Versions, is.Versions):
 		return 0, true
 	case far(was.Desired, is.Desired, step) || far(was.Ready, is.Ready, step) || far(was.Failed, is.Failed, step) || far(was.Down, is.Down, step),
-		far(was.Progress, is.Progress, 5), !slices.Equal(was.Turns, is.Turns),
+		far(was.Progress, is.Progress, 5), !slices.Equal(was.Turns, is.Turns), !slices.Equal(was.Versions, is.Versions),
 		!slices.EqualFunc(was.Conditions, is.Conditions, func(a, b metav1.Condition) bool { return a.Status == b.Status && a.Reason == b.Reason }):
 		return statusFloor, true
 	}

@@ -43,7 +43,7 @@ type Resolver struct {
 }
 
 // Versions returns what the references of a set point to. A node looks a tag up as long as it can. Of those that can
-// not, each has a turn.
+// not, or do not answer, each has a turn.
 func (r *Resolver) Versions(s *v1alpha1.ModelSet, now time.Time) (all []v1alpha1.ModelVersion) {
 	for _, ref := range s.Spec.Models {
 		v := v1alpha1.ModelVersion{Ref: ref, Digest: Digest(ref)}
@@ -55,11 +55,11 @@ func (r *Resolver) Versions(s *v1alpha1.ModelSet, now time.Time) (all []v1alpha1
 	return all
 }
 
-// version returns what a tag points to, after what its node has said, and perhaps with another node. The nodes are
-// those of the first set with the tag that is not paused. The version is that of the latest term in any set.
+// version returns what a tag points to, after what its node has said, and perhaps with another node: of all sets with
+// the tag that are not paused. The version is that of the latest term in any set.
 func (r *Resolver) version(ref string, now time.Time) v1alpha1.ModelVersion {
 	v := v1alpha1.ModelVersion{Ref: ref}
-	var up []string
+	var up [][]string // by set
 	for i := range r.Sets {
 		s := &r.Sets[i]
 		if !s.DeletionTimestamp.IsZero() || !slices.Contains(s.Spec.Models, ref) {
@@ -68,21 +68,28 @@ func (r *Resolver) version(ref string, now time.Time) v1alpha1.ModelVersion {
 		if was := versionOf(s.Status.Versions, ref); was.Term > v.Term {
 			v = was
 		}
-		if len(up) == 0 && !paused(&s.Spec) {
-			up = r.nodes(s)
+		if !paused(&s.Spec) {
+			if nodes := r.nodes(s); len(nodes) > 0 {
+				up = append(up, nodes)
+			}
 		}
 	}
 	// What a node said in an earlier term, it may have said when the tag was another one.
-	if said := r.State(v.Node, ref).Lookup; said != nil && said.Term == v.Term {
+	said := r.State(v.Node, ref).Lookup
+	answered := said != nil && said.Term == v.Term
+	if answered {
 		v.Error = said.Error
 		if v.Error == "" {
 			v.Digest, v.Each = said.Digest, said.Digest == ""
 		}
 	}
-	if len(up) == 0 || has(up, v.Node) && v.Error == "" {
+	can := slices.ContainsFunc(up, func(nodes []string) bool { return has(nodes, v.Node) })
+	if len(up) == 0 || can && answered && v.Error == "" {
 		return v
 	}
-	if node := up[int(now.Unix()/int64(turn.Seconds()))%len(up)]; node != v.Node {
+	n := int(now.Unix() / int64(turn.Seconds()))
+	nodes := up[n%len(up)] // those of one set may have no credentials
+	if node := nodes[n/len(up)%len(nodes)]; node != v.Node {
 		v.Node, v.Term = node, v.Term+1
 	}
 	return v
@@ -97,4 +104,12 @@ func (r *Resolver) nodes(s *v1alpha1.ModelSet) []string {
 		r.up[s.Name] = r.Up(s)
 	}
 	return r.up[s.Name]
+}
+
+// learned reports whether a version is known that was not.
+func learned(was, is []v1alpha1.ModelVersion) bool {
+	return slices.ContainsFunc(is, func(v v1alpha1.ModelVersion) bool {
+		old := versionOf(was, v.Ref)
+		return (v.Digest != "" || v.Each) && old.Digest == "" && !old.Each
+	})
 }

@@ -26,8 +26,8 @@ func (n *nodesOf) resolver(sets ...v1alpha1.ModelSet) *Resolver {
 	}
 }
 
-// TestVersionOfTag has a tag through its life: one node looks it up, another one does when that one is down or fails,
-// and what a node said in an earlier term does not count.
+// TestVersionOfTag has a tag through its life: one node looks it up, another one does when that one is down, fails or
+// says nothing, and what a node said in an earlier term does not count.
 func TestVersionOfTag(t *testing.T) {
 	const ref = "r/a:1"
 	s := set("s", v1alpha1.ModelSetSpec{Models: []string{ref}})
@@ -40,18 +40,20 @@ func TestVersionOfTag(t *testing.T) {
 	}{
 		{"no node", func() {}, v1alpha1.ModelVersion{}},
 		{"two nodes", func() { n.up = []string{"n1", "n2"} }, v1alpha1.ModelVersion{Node: "n1", Term: 1}},
-		{"nothing is said", func() {}, v1alpha1.ModelVersion{Node: "n1", Term: 1}},
-		{"a digest", func() { n.said["n1"] = v1alpha1.LookupState{Term: 1, Digest: "d1"} }, v1alpha1.ModelVersion{Digest: "d1", Node: "n1", Term: 1}},
-		{"the turn of another one", func() { now = now.Add(turn) }, v1alpha1.ModelVersion{Digest: "d1", Node: "n1", Term: 1}},
-		{"it is down", func() { n.up = []string{"n2"} }, v1alpha1.ModelVersion{Digest: "d1", Node: "n2", Term: 2}},
-		{"the tag has moved", func() { n.said["n2"] = v1alpha1.LookupState{Term: 2, Digest: "d2"} }, v1alpha1.ModelVersion{Digest: "d2", Node: "n2", Term: 2}},
-		{"it is up again", func() { n.up = []string{"n1", "n2"}; now = now.Add(turn) }, v1alpha1.ModelVersion{Digest: "d2", Node: "n2", Term: 2}},
-		{"an error", func() { n.said["n2"] = v1alpha1.LookupState{Term: 2, Error: "e"} }, v1alpha1.ModelVersion{Digest: "d2", Node: "n1", Term: 3, Error: "e"}},
-		{"what it said before", func() { now = now.Add(turn / 2) }, v1alpha1.ModelVersion{Digest: "d2", Node: "n1", Term: 3, Error: "e"}},
-		{"an error of that one too", func() { n.said["n1"] = v1alpha1.LookupState{Term: 3, Error: "f"} }, v1alpha1.ModelVersion{Digest: "d2", Node: "n1", Term: 3, Error: "f"}},
-		{"the next turn", func() { now = now.Add(turn / 2) }, v1alpha1.ModelVersion{Digest: "d2", Node: "n2", Term: 4, Error: "f"}},
-		{"no digest", func() { n.said["n2"] = v1alpha1.LookupState{Term: 4} }, v1alpha1.ModelVersion{Each: true, Node: "n2", Term: 4}},
-		{"all are down", func() { n.up = nil }, v1alpha1.ModelVersion{Each: true, Node: "n2", Term: 4}},
+		{"nothing is said", func() { now = now.Add(turn / 2) }, v1alpha1.ModelVersion{Node: "n1", Term: 1}},
+		{"and nothing later", func() { now = now.Add(turn / 2) }, v1alpha1.ModelVersion{Node: "n2", Term: 2}},
+		{"an answer too late", func() { n.said["n1"] = v1alpha1.LookupState{Term: 1, Digest: "d0"} }, v1alpha1.ModelVersion{Node: "n2", Term: 2}},
+		{"a digest", func() { n.said["n2"] = v1alpha1.LookupState{Term: 2, Digest: "d1"} }, v1alpha1.ModelVersion{Digest: "d1", Node: "n2", Term: 2}},
+		{"the turn of another one", func() { now = now.Add(turn) }, v1alpha1.ModelVersion{Digest: "d1", Node: "n2", Term: 2}},
+		{"it is down", func() { n.up = []string{"n1"} }, v1alpha1.ModelVersion{Digest: "d1", Node: "n1", Term: 3}},
+		{"what it said before", func() {}, v1alpha1.ModelVersion{Digest: "d1", Node: "n1", Term: 3}},
+		{"the tag has moved", func() { n.said["n1"] = v1alpha1.LookupState{Term: 3, Digest: "d2"} }, v1alpha1.ModelVersion{Digest: "d2", Node: "n1", Term: 3}},
+		{"it is up again", func() { n.up = []string{"n1", "n2"}; now = now.Add(turn) }, v1alpha1.ModelVersion{Digest: "d2", Node: "n1", Term: 3}},
+		{"an error", func() { n.said["n1"] = v1alpha1.LookupState{Term: 3, Error: "e"} }, v1alpha1.ModelVersion{Digest: "d2", Node: "n2", Term: 4, Error: "e"}},
+		{"an error of that one too", func() { n.said["n2"] = v1alpha1.LookupState{Term: 4, Error: "f"} }, v1alpha1.ModelVersion{Digest: "d2", Node: "n2", Term: 4, Error: "f"}},
+		{"the next turn", func() { now = now.Add(turn) }, v1alpha1.ModelVersion{Digest: "d2", Node: "n1", Term: 5, Error: "f"}},
+		{"no digest", func() { n.said["n1"] = v1alpha1.LookupState{Term: 5} }, v1alpha1.ModelVersion{Each: true, Node: "n1", Term: 5}},
+		{"all are down", func() { n.up = nil }, v1alpha1.ModelVersion{Each: true, Node: "n1", Term: 5}},
 	} {
 		tt.do()
 		tt.want.Ref = ref
@@ -84,8 +86,29 @@ func TestVersionsOfSets(t *testing.T) {
 	}
 }
 
-// TestWishedVersion: of several sets, the first one that knows the version of a model counts, and a node looks a tag up
-// if one of them says so.
+// TestNodesOfAllSets: if the nodes of one set cannot look a tag up, those of the others do.
+func TestNodesOfAllSets(t *testing.T) {
+	a, b := set("a", v1alpha1.ModelSetSpec{Models: []string{"r/a:1"}}), set("b", v1alpha1.ModelSetSpec{Models: []string{"r/a:1"}})
+	r := &Resolver{Sets: []v1alpha1.ModelSet{a, b}, Up: func(s *v1alpha1.ModelSet) []string { return []string{s.Name + "1", s.Name + "2"} }}
+	r.State = func(string, string) v1alpha1.ModelState { return v1alpha1.ModelState{} }
+	asked := map[string]bool{}
+	for i := range 8 {
+		asked[r.Versions(&a, time.Unix(0, 0).Add(time.Duration(i)*turn))[0].Node] = true
+	}
+	if len(asked) != 4 {
+		t.Errorf("asked %v", asked)
+	}
+	a.Status.Versions = []v1alpha1.ModelVersion{{Ref: "r/a:1", Node: "b2", Term: 3}}
+	r.Sets[0] = a
+	r.State = func(string, string) v1alpha1.ModelState {
+		return v1alpha1.ModelState{Lookup: &v1alpha1.LookupState{Term: 3, Digest: "d"}}
+	}
+	if got := r.Versions(&a, time.Unix(0, 0))[0]; got.Node != "b2" || got.Digest != "d" {
+		t.Errorf("a node of the other set has answered: %+v", got)
+	}
+}
+
+// TestWishedVersion: of several sets with a model, the version of the latest term counts.
 func TestWishedVersion(t *testing.T) {
 	of := func(name string, v v1alpha1.ModelVersion) v1alpha1.ModelSet {
 		s := set(name, v1alpha1.ModelSetSpec{Models: []string{"r/a:1"}})
@@ -98,8 +121,9 @@ func TestWishedVersion(t *testing.T) {
 		want Wish
 	}{
 		"not known": {[]v1alpha1.ModelSet{of("a", v1alpha1.ModelVersion{Node: "n", Term: 1, Error: "e"})}, Wish{Term: 1, Error: "e"}},
-		"later":     {[]v1alpha1.ModelSet{of("a", v1alpha1.ModelVersion{Node: "n", Term: 1}), of("b", v1alpha1.ModelVersion{Digest: "d", Node: "m", Term: 2})}, Wish{Version: "d", Term: 1}},
-		"first":     {[]v1alpha1.ModelSet{of("b", v1alpha1.ModelVersion{Digest: "e"}), of("a", v1alpha1.ModelVersion{Digest: "d", Node: "n", Term: 7})}, Wish{Version: "d", Term: 7}},
+		"later":     {[]v1alpha1.ModelSet{of("a", v1alpha1.ModelVersion{Node: "n", Term: 1}), of("b", v1alpha1.ModelVersion{Digest: "d", Node: "m", Term: 2})}, Wish{Version: "d"}},
+		"its term":  {[]v1alpha1.ModelSet{of("a", v1alpha1.ModelVersion{Digest: "d", Node: "m", Term: 1}), of("b", v1alpha1.ModelVersion{Digest: "d", Node: "n", Term: 2})}, Wish{Version: "d", Term: 2}},
+		"earlier":   {[]v1alpha1.ModelSet{of("b", v1alpha1.ModelVersion{Digest: "e", Node: "m", Term: 6}), of("a", v1alpha1.ModelVersion{Digest: "d", Node: "n", Term: 7})}, Wish{Version: "d", Term: 7}},
 		"each":      {[]v1alpha1.ModelSet{of("a", v1alpha1.ModelVersion{Each: true, Node: "m", Term: 7})}, Wish{Each: true}},
 	} {
 		all, _ := Wishes(plans(tt.sets...), Node{Name: "n"})

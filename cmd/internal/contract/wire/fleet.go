@@ -38,7 +38,12 @@ type FleetVersionRequest struct {
 
 // FleetVersion is what a tag points to.
 type FleetVersion struct {
-	Digest digest.Digest `json:"digest"` // of the manifest or index in the registry
+	// Digest is that of the manifest or index in the registry. It is empty if no digest says what the tag points to,
+	// such as for an archive at a URL: then each node asks, by a FleetPullRequest without Version.
+	Digest digest.Digest `json:"digest"`
+
+	// Imported is set if the registry does not answer, and the node has imported the model.
+	Imported bool `json:"imported,omitempty"`
 }
 
 // FleetPin is a pin that the cluster wishes.
@@ -77,8 +82,7 @@ func (c *Client) FleetNode(ctx context.Context) (v FleetNode, err error) {
 	return v, c.call(ctx, http.MethodGet, "/v1/fleet/node", nil, &v)
 }
 
-// FleetVersion asks the registry what a tag points to. It returns errdefs.ErrNotImplemented if no digest says so, such
-// as for an archive at a URL: then each node asks, by a FleetPullRequest without Version.
+// FleetVersion asks the registry what a tag points to.
 func (c *Client) FleetVersion(ctx context.Context, r FleetVersionRequest) (v FleetVersion, err error) {
 	return v, c.call(ctx, http.MethodPost, "/v1/fleet/version", r, &v)
 }

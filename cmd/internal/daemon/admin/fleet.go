@@ -111,8 +111,8 @@ func (h *Handler) fleetVersion(ctx context.Context, r wire.FleetVersionRequest) 
 	if err != nil {
 		return v, err
 	}
-	v.Digest, err = h.Facade.Version(ctx, ref, creds)
-	return v, err
+	is, err := h.Facade.Version(ctx, ref, creds)
+	return wire.FleetVersion(is), err
 }
 
 // forPods returns the credentials of a pull secret, otherwise what the kubelet has for each pod of the node; nil: none.

@@ -137,7 +137,7 @@ func (c *controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	warning := plan.Warning(&set, t, now)
 	is := set.DeepCopy()
 	is.Status.Changed, is.Status.ObservedGeneration = plan.Changed(&set, now), set.Generation
-	is.Status.Desired, is.Status.Ready, is.Status.Failed, is.Status.Down = t.Desired, t.Ready, t.Failed, t.Down
+	is.Status.Desired, is.Status.Ready, is.Status.Updated, is.Status.Failed, is.Status.Down = t.Desired, t.Ready, t.Ready-t.Outdated, t.Failed, t.Down
 	is.Status.Progress, is.Status.Turns = t.Progress(), plan.Turns(&set, t, now)
 	is.Status.Versions = (&plan.Resolver{Sets: sets, Up: c.up, State: c.table.model}).Versions(&set, now)
 	for _, condition := range plan.Conditions(is, t) {

@@ -62,6 +62,7 @@ func (t *texts) slim(o any) (any, error) {
 		for i := range o.Status.List {
 			m := &o.Status.List[i]
 			m.Ref, m.Phase, m.Origin, m.Error = t.once(m.Ref), v1alpha1.Phase(t.once(string(m.Phase))), t.once(m.Origin), t.once(m.Error)
+			m.Version = t.once(m.Version)
 			m.Pinned = m.Pinned[:min(len(m.Pinned), 1)]
 			for k, d := range m.Pinned {
 				m.Pinned[k] = t.once(d)

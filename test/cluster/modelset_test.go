@@ -349,6 +349,14 @@ func (c *cluster) tagMoves(t *testing.T, r *node.Registry, llama string) {
 	})
 	c.nodes["n1"].pinned(t, 2)
 	c.awaitSet(t, "llama", "3/3 True")
+	eventually(t, "the third version on all nodes", func() error {
+		var set v1alpha1.ModelSet
+		err := c.admin.Get(t.Context(), client.ObjectKey{Name: "llama"}, &set)
+		if s := set.Status; err == nil && (s.Updated != 3 || s.Versions[0].Digest != c.modelNode(t, "n1")[llama].Origin) {
+			err = fmt.Errorf("%+v", s)
+		}
+		return err
+	})
 }
 
 // wrongName has a set that cannot be complete, with a deadline.

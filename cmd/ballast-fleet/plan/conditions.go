@@ -66,6 +66,9 @@ func Names(nodes []string) string {
 func Conditions(s *v1alpha1.ModelSet, t Tally) []metav1.Condition {
 	ready, progressing, degraded := reasons(s, t)
 	have := fmt.Sprintf("%d of %d nodes have all models", t.Ready, t.Desired)
+	if t.Outdated > 0 {
+		have += fmt.Sprintf(", %d of them in an earlier version", t.Outdated)
+	}
 	problems := t.problems()
 	if i := slices.IndexFunc(s.Status.Versions, func(v v1alpha1.ModelVersion) bool { return v.Error != "" }); i >= 0 && t.Failed == 0 {
 		v := s.Status.Versions[i]
@@ -104,6 +107,8 @@ func reasons(s *v1alpha1.ModelSet, t Tally) (ready, progressing, degraded verdic
 	switch {
 	case t.Desired == 0:
 		progressing = no("NoNodes")
+	case lack == 0 && t.Outdated > 0 && !paused(&s.Spec):
+		progressing = yes("Updating")
 	case lack == 0:
 		progressing = no("Complete")
 	case paused(&s.Spec):

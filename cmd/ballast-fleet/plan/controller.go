@@ -16,6 +16,9 @@ import (
 type Tally struct {
 	Desired, Ready, Failed, Down int32
 
+	// Outdated is how many of the ready nodes do not have all versions of the status of the set.
+	Outdated int32
+
 	// Late is the number of nodes that will not have the models by the deadline, and Slowest one of them with the
 	// longest time.
 	Late    int32
@@ -127,13 +130,14 @@ func (t *Tally) Add(s *v1alpha1.ModelSet, n Node, states []v1alpha1.ModelState, 
 		t.models = make([]amount, len(s.Spec.Models))
 	}
 	var missing, rate int64
-	complete, failed, trouble := true, false, ""
+	complete, updated, failed, trouble := true, true, false, ""
 	for i, ref := range s.Spec.Models {
 		m := StateNear(states, ref, &t.models[i].at)
 		m.Completed = min(m.Completed, m.Total) // the schema does not compare them
 		t.models[i].add(m)
 		if m.Phase == v1alpha1.PhaseReady {
 			t.compare(n.Name, m)
+			updated = updated && current(s, i, m)
 			continue
 		}
 		complete = false
@@ -145,6 +149,9 @@ func (t *Tally) Add(s *v1alpha1.ModelSet, n Node, states []v1alpha1.ModelState, 
 	switch {
 	case complete:
 		t.Ready++
+		if !updated {
+			t.Outdated++
+		}
 		return
 	case n.Down:
 		t.Down, t.down, rate = t.Down+1, append(t.down, n.Name), 0
@@ -165,12 +172,21 @@ func (t *Tally) Add(s *v1alpha1.ModelSet, n Node, states []v1alpha1.ModelState, 
 	}
 }
 
+// current reports whether a model that is ready, the i-th of a set, has the version of the set. What each node looks up
+// always does.
+func current(s *v1alpha1.ModelSet, i int, m v1alpha1.ModelState) bool {
+	if i >= len(s.Status.Versions) || s.Status.Versions[i].Ref != m.Ref || s.Status.Versions[i].Digest == "" {
+		return true
+	}
+	return cmp.Or(m.Version, m.Origin) == s.Status.Versions[i].Digest
+}
+
 // Differ reports whether Add counts two states of a node differently. Those of other models do not matter.
 func Differ(s *v1alpha1.ModelSet, was, is []v1alpha1.ModelState) bool {
 	return slices.ContainsFunc(s.Spec.Models, func(ref string) bool {
 		a, b := StateOf(was, ref), StateOf(is, ref)
-		return a.Phase != b.Phase || a.Total != b.Total || a.Completed != b.Completed || a.Rate != b.Rate || a.Error != b.Error || a.Origin != b.Origin || !slices.Equal(a.Pinned, b.Pinned) ||
-			!equality.Semantic.DeepEqual(a.Lookup, b.Lookup)
+		return a.Phase != b.Phase || a.Total != b.Total || a.Completed != b.Completed || a.Rate != b.Rate || a.Error != b.Error || a.Origin != b.Origin || a.Version != b.Version ||
+			!slices.Equal(a.Pinned, b.Pinned) || !equality.Semantic.DeepEqual(a.Lookup, b.Lookup)
 	})
 }
 
@@ -266,7 +282,7 @@ func StatusAfter(was, is v1alpha1.ModelSetStatus) (time.Duration, bool) {
 		return 0, false
 	case was.ObservedGeneration != is.ObservedGeneration || was.WarnedGeneration != is.WarnedGeneration || learned(was.Versions, is.Versions):
 		return 0, true
-	case far(was.Desired, is.Desired, step) || far(was.Ready, is.Ready, step) || far(was.Failed, is.Failed, step) || far(was.Down, is.Down, step),
+	case far(was.Desired, is.Desired, step) || far(was.Ready, is.Ready, step) || far(was.Updated, is.Updated, step) || far(was.Failed, is.Failed, step) || far(was.Down, is.Down, step),
 		far(was.Progress, is.Progress, 5), !slices.Equal(was.Turns, is.Turns), !slices.Equal(was.Versions, is.Versions),
 		!slices.EqualFunc(was.Conditions, is.Conditions, func(a, b metav1.Condition) bool { return a.Status == b.Status && a.Reason == b.Reason }):
 		return statusFloor, true

@@ -47,6 +47,20 @@ func TestTally(t *testing.T) {
 	if p := got.Progress(); p != 62 {
 		t.Errorf("progress %d", p)
 	}
+	for versions, want := range map[string]int32{"": 0, "d1": 1, "d2": 0, "d3": 2} {
+		a := set("a", v1alpha1.ModelSetSpec{Models: []string{"r/a:1"}})
+		a.Status.Versions = []v1alpha1.ModelVersion{{Ref: "r/a:1", Digest: versions}}
+		var got Tally
+		for _, m := range []v1alpha1.ModelState{{Origin: "d2"}, {Origin: "entry of d2", Version: "d2"}} {
+			if m.Ref, m.Phase = "r/a:1", v1alpha1.PhaseReady; versions == "d1" && m.Version != "" {
+				m.Version = "d1"
+			}
+			got.Add(&a, Node{Name: "n"}, []v1alpha1.ModelState{m}, time.Hour)
+		}
+		if got.Outdated != want || got.Ready != 2 {
+			t.Errorf("version %q: %+v, want %d outdated", versions, got, want)
+		}
+	}
 	if got := count(-1); got.Late != 7 || got.Slowest != "new" || got.Needs != 0 {
 		t.Errorf("after the deadline: %+v", got)
 	}
@@ -138,6 +152,7 @@ func TestConditions(t *testing.T) {
 		"no node":         {v1alpha1.ModelSetSpec{}, Tally{}, "False NoNodes, False NoNodes, False AsExpected", "0 of 0 nodes have all models"},
 		"begins":          {v1alpha1.ModelSetSpec{}, Tally{Desired: 2, Ready: 1, waits: waits}, "False Downloading, True Downloading, False AsExpected", "1 of 2 nodes have all models"},
 		"complete":        {v1alpha1.ModelSetSpec{}, Tally{Desired: 2, Ready: 2}, "True Complete, False Complete, False AsExpected", "2 of 2 nodes have all models"},
+		"a later version": {v1alpha1.ModelSetSpec{}, Tally{Desired: 2, Ready: 2, Outdated: 1}, "True Complete, True Updating, False AsExpected", "2 of 2 nodes have all models, 1 of them in an earlier version"},
 		"paused":          {paused, Tally{Desired: 2, Ready: 1, waits: waits}, "False Paused, False Paused, False AsExpected", "1 of 2 nodes have all models"},
 		"none at a time":  {none, Tally{Desired: 2, Ready: 1, waits: waits}, "False Paused, False Paused, False AsExpected", "1 of 2 nodes have all models"},
 		"paused and bad":  {paused, bad, "False Paused, False Paused, True Failed", "1 of 2 nodes have all models; x on n2: y"},

@@ -32,6 +32,7 @@ func AddToScheme(s *runtime.Scheme) error {
 // +kubebuilder:printcolumn:name="Percent",type=integer,JSONPath=`.status.progress`,description="What all nodes have of the models"
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="Updated",type=integer,JSONPath=`.status.updated`,priority=1,description="Nodes that have all models in the current versions"
 // +kubebuilder:printcolumn:name="Deadline",type=string,JSONPath=`.spec.deadline`,priority=1
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
@@ -129,6 +130,9 @@ type ModelSetStatus struct {
 
 	// Ready is the number of selected nodes that have all models.
 	Ready int32 `json:"ready"`
+
+	// Updated is the number of these that have them in the versions of Versions.
+	Updated int32 `json:"updated"`
 
 	// Failed is the number of selected nodes where a model cannot be downloaded.
 	Failed int32 `json:"failed"`

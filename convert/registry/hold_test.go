@@ -71,6 +71,34 @@ func TestHold(t *testing.T) {
 	}
 }
 
+// TestHoldIsNoKey: while a tag is held for a pull with credentials, nobody gets the model without them.
+func TestHoldIsNoKey(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	first := converttest.ModelPackRaw(converttest.Files(weights(1008)))
+	u.Add("org/model", "v1", first)
+	u.Add("org/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(1009))))
+	u.tokenGate(0, "")
+	f := newFacade(t, remote.Options{})
+	ref, err := remote.NewRef(u.Host(), "org/model", "v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.h.Hold(ref, first.Digest())()
+	if im, err := f.h.ConvertAs(t.Context(), ref, remote.Credentials{Username: "alice", Secret: "s3cret"}); err != nil || im.Origin.Digest != first.Digest() {
+		t.Fatalf("%s, %v", im.Origin.Digest, err)
+	}
+	for who, want := range map[string]int{"": http.StatusUnauthorized, "mallory:guess": http.StatusUnauthorized, "alice:s3cret": http.StatusOK} {
+		var header []string
+		if who != "" {
+			header = basic(who)
+		}
+		if got := f.ask(t, http.MethodGet, "/v2/org/model/manifests/v1", u.Host(), header...); got.status != want {
+			t.Errorf("%q: status %d, want %d", who, got.status, want)
+		}
+	}
+}
+
 // TestUnversioned: no digest says what a tag of several variants points to.
 func TestUnversioned(t *testing.T) {
 	t.Parallel()

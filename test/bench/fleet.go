@@ -41,10 +41,11 @@ func limited(device string) []string {
 
 // A fleetNode is a node: a process in a network namespace of its own.
 type fleetNode struct {
-	b   *bench
-	cmd *exec.Cmd
-	in  io.WriteCloser
-	out *bufio.Scanner
+	b      *bench
+	cmd    *exec.Cmd
+	in     io.WriteCloser
+	out    *bufio.Scanner
+	device string // of its link, at the bridge
 }
 
 // network makes the network and the servers of the measurements fleet, once. It returns the scheduler of Dragonfly.
@@ -254,9 +255,9 @@ func (b *bench) startFleetNode(address, mode string) *fleetNode {
 	if err := cmd.Start(); err != nil {
 		b.t.Fatalf("%v", err)
 	}
-	n := &fleetNode{b, cmd, in, bufio.NewScanner(out)}
-	b.t.Cleanup(n.stop)
 	device := "v" + address[strings.LastIndexByte(address, '.')+1:]
+	n := &fleetNode{b, cmd, in, bufio.NewScanner(out), device}
+	b.t.Cleanup(n.stop)
 	if err := runAll(
 		[]string{"ip", "link", "add", device, "type", "veth", "peer", "name", "eth0", "netns", strconv.Itoa(cmd.Process.Pid)},
 		[]string{"ip", "link", "set", device, "master", "br0", "up"}, limited(device),
@@ -298,6 +299,7 @@ func (n *fleetNode) stop() {
 	if n.cmd.ProcessState == nil {
 		n.in.Close()
 		_ = n.cmd.Wait()
+		_ = exec.Command("ip", "link", "del", n.device).Run() // the kernel removes it with the namespace, a moment later
 	}
 }
 

@@ -199,6 +199,7 @@ func (c *cluster) rights(t *testing.T) {
 			return k.Patch(ctx, &v1alpha1.ModelPlan{ObjectMeta: metav1.ObjectMeta{Name: "llama"}}, client.RawPatch("application/merge-patch+json", []byte(`{"spec": {"turns": ["n1"]}}`)))
 		},
 		"a set":          func() error { return k.Delete(ctx, &v1alpha1.ModelSet{ObjectMeta: metav1.ObjectMeta{Name: "llama"}}) },
+		"all sets":       func() error { return k.List(ctx, &v1alpha1.ModelSetList{}) }, // with their counts
 		"another secret": func() error { return k.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "other"}, &core.Secret{}) },
 		"all secrets":    func() error { return k.List(ctx, &core.SecretList{}, client.InNamespace(namespace)) },
 		"events": func() error {

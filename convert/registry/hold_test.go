@@ -13,15 +13,12 @@ import (
 )
 
 // TestHold: a tag that has moved points to the digest that it had, for every client and until the release, and its
-// image is recorded by the tag, also if the registry has no manifests by digest for others.
+// image is recorded by the tag. A lookup of the version still asks the registry.
 func TestHold(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
 	f := newFacade(t, remote.Options{})
-	ref, err := remote.NewRef(u.Host(), "org/model", "v1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ref := u.ref(t, "org/model", "v1")
 	first := converttest.ModelPackRaw(converttest.Files(weights(1000)))
 	u.Add("org/model", "v1", first)
 	version := func() digest.Digest {
@@ -80,10 +77,7 @@ func TestHoldIsNoKey(t *testing.T) {
 	u.Add("org/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(1009))))
 	u.tokenGate(0, "")
 	f := newFacade(t, remote.Options{})
-	ref, err := remote.NewRef(u.Host(), "org/model", "v1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ref := u.ref(t, "org/model", "v1")
 	defer f.h.Hold(ref, first.Digest())()
 	if im, err := f.h.ConvertAs(t.Context(), ref, remote.Credentials{Username: "alice", Secret: "s3cret"}); err != nil || im.Origin.Digest != first.Digest() {
 		t.Fatalf("%s, %v", im.Origin.Digest, err)
@@ -108,11 +102,7 @@ func TestUnversioned(t *testing.T) {
 	u.Add("library/model", "27b", list)
 	f := newFacade(t, ollamaAt(u))
 	for tag, there := range map[string]bool{"27b": true, "27b-mlx": true, "none": false} {
-		ref, err := remote.NewRef(u.Host(), "library/model", tag)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if v, err := f.h.Version(t.Context(), ref, nil); v != (registry.Version{}) || there && err != nil || !there && !errdefs.IsNotFound(err) {
+		if v, err := f.h.Version(t.Context(), u.ref(t, "library/model", tag), nil); v != (registry.Version{}) || there && err != nil || !there && !errdefs.IsNotFound(err) {
 			t.Errorf("%s: %+v, %v", tag, v, err)
 		}
 	}

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"log/slog"
@@ -82,20 +81,30 @@ type Agent struct {
 
 // A model is the work on a model.
 type model struct {
-	state    v1alpha1.ModelState
-	wish     plan.Wish
-	due      time.Time // of the next attempt
-	failures int
-	stop     context.CancelFunc // of the attempt that runs; nil: none
-	events   map[digest.Digest]wire.Event
-	lookup   lookup
+	tries
+	state  v1alpha1.ModelState
+	wish   plan.Wish
+	stop   context.CancelFunc // of the attempt that runs; nil: none
+	events map[digest.Digest]wire.Event
+	lookup lookup
 }
 
 // A lookup is the work on what a tag points to, on the node that looks it up for all.
 type lookup struct {
-	due      time.Time // of the next question
-	failures int
-	runs     bool
+	tries
+	runs bool
+}
+
+// tries say when something is tried next.
+type tries struct {
+	due      time.Time
+	failures int // in a row
+}
+
+// failed records that an attempt has failed.
+func (t *tries) failed() {
+	t.failures++
+	t.due = time.Now().Add(plan.Retry(t.failures))
 }
 
 // cacheOptions restrict the watches of an agent to its own node, but for that of the plans.
@@ -276,7 +285,7 @@ func (a *Agent) start(ctx context.Context, wishes map[string]plan.Wish) time.Dur
 			m.stop() // and once more, with the other rate
 		}
 		if m.wish.Version != w.Version {
-			m.due, m.failures = time.Time{}, 0
+			m.tries = tries{}
 		}
 		m.wish = w
 		m.state.Pinned = m.state.Pinned[:min(len(m.state.Pinned), w.Keep)]
@@ -313,7 +322,7 @@ func (m *model) resolved() {
 
 // lacks reports whether there is something to download, as far as the node knows. The caller holds Agent.mu.
 func (m *model) lacks() bool {
-	return m.wish.Each || m.wish.Version != "" && (m.state.Phase != v1alpha1.PhaseReady || cmp.Or(m.state.Version, m.state.Origin) != m.wish.Version)
+	return m.wish.Each || m.wish.Version != "" && (m.state.Phase != v1alpha1.PhaseReady || plan.Had(m.state) != m.wish.Version)
 }
 
 // attempt has the daemon fetch a model.
@@ -332,8 +341,7 @@ func (a *Agent) attempt(ctx context.Context, ref string, w plan.Wish, m *model) 
 	switch {
 	case err != nil && stopped: // it is due again
 	case err != nil:
-		m.failures++
-		m.due = time.Now().Add(plan.Retry(m.failures))
+		m.failed()
 		m.state.Error = truncated(wire.Text(err))
 		if m.state.Phase != v1alpha1.PhaseReady {
 			m.enter(v1alpha1.PhaseFailed)
@@ -342,8 +350,8 @@ func (a *Agent) attempt(ctx context.Context, ref string, w plan.Wish, m *model) 
 			a.Log.Warn("model was not fetched", "ref", ref, "err", m.state.Error)
 		}
 	default:
-		m.failures, m.state.Error = 0, ""
-		if m.due = (time.Time{}); w.Each {
+		m.tries, m.state.Error = tries{}, ""
+		if w.Each {
 			m.due = a.refresh()
 		}
 		m.state.Completed = m.state.Total

@@ -18,7 +18,7 @@ func (a *Agent) lookUp(ctx context.Context, ref string, m *model) time.Duration 
 	term := m.wish.Term
 	switch {
 	case term == 0:
-		m.state.Lookup, m.lookup.due, m.lookup.failures = nil, time.Time{}, 0
+		m.state.Lookup, m.lookup.tries = nil, tries{}
 		return time.Hour
 	case m.lookup.runs || !a.ready || m.wish.Paused:
 		return time.Hour // the end of what prevents it wakes the agent
@@ -46,12 +46,11 @@ func (a *Agent) ask(ctx context.Context, ref string, w plan.Wish, m *model) {
 	})
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	m.lookup.runs, m.lookup.due = false, a.refresh()
-	if m.lookup.failures++; err == nil {
-		m.lookup.failures = 0
+	if m.lookup.runs = false; err == nil {
+		m.lookup.tries = tries{due: a.refresh()}
 	} else {
+		m.lookup.failed()
 		is.Digest, is.Error = "", truncated(wire.Text(err))
-		m.lookup.due = time.Now().Add(plan.Retry(m.lookup.failures))
 		a.Log.Warn("tag was not looked up", "ref", ref, "err", is.Error)
 	}
 	m.state.Lookup = &is

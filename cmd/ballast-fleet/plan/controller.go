@@ -178,7 +178,7 @@ func current(s *v1alpha1.ModelSet, i int, m v1alpha1.ModelState) bool {
 	if i >= len(s.Status.Versions) || s.Status.Versions[i].Ref != m.Ref || s.Status.Versions[i].Digest == "" {
 		return true
 	}
-	return cmp.Or(m.Version, m.Origin) == s.Status.Versions[i].Digest
+	return Had(m) == s.Status.Versions[i].Digest
 }
 
 // Differ reports whether Add counts two states of a node differently. Those of other models do not matter.

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -18,6 +19,9 @@ func Digest(ref string) string {
 	_, d, _ := strings.Cut(ref, "@")
 	return d
 }
+
+// Had returns the digest for which a node has downloaded a model, as in ModelVersion.
+func Had(m v1alpha1.ModelState) string { return cmp.Or(m.Version, m.Origin) }
 
 // versionOf returns the version of a reference among some.
 func versionOf(all []v1alpha1.ModelVersion, ref string) v1alpha1.ModelVersion {

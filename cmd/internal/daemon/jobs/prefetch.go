@@ -154,7 +154,12 @@ func (js *Jobs) turn(ctx context.Context, j *job, name string, rate int64) (limi
 		}
 		limit = l.limit
 	}
-	j.Queued = len(l.turns) == cap(l.turns)
+	select {
+	case l.turns <- struct{}{}:
+	default:
+		j.Queued = true
+	}
+	queued := j.Queued
 	js.List.mu.Unlock()
 	leave := func() {
 		js.List.mu.Lock()
@@ -163,11 +168,13 @@ func (js *Jobs) turn(ctx context.Context, j *job, name string, rate int64) (limi
 			delete(js.lists, name)
 		}
 	}
-	select {
-	case l.turns <- struct{}{}:
-	case <-ctx.Done():
-		leave()
-		return nil, nil, ctx.Err()
+	if queued {
+		select {
+		case l.turns <- struct{}{}:
+		case <-ctx.Done():
+			leave()
+			return nil, nil, ctx.Err()
+		}
 	}
 	js.List.mu.Lock()
 	defer js.List.mu.Unlock()

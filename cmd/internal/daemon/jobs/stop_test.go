@@ -149,3 +149,55 @@ func TestTurns(t *testing.T) {
 		t.Errorf("lists stay: %v", r.lists)
 	}
 }
+
+// TestTurnsAtOnce: models that are requested at the same time are queued from the moment that they wait.
+func TestTurnsAtOnce(t *testing.T) {
+	const models = maxPrefetches + 2
+	for range 50 {
+		js := &Jobs{List: &List{}}
+		given := make(chan func(), models)
+		var all [models]*job
+		js.List.mu.Lock()
+		for i := range all {
+			all[i] = &job{changed: make(chan struct{})}
+			go func() {
+				_, done, err := js.turn(t.Context(), all[i], "list", 0)
+				if err != nil {
+					t.Error(err)
+				}
+				given <- done
+			}()
+		}
+		for range 2 { // in starvation mode, sync.Mutex is handed over before the one that had it goes on
+			time.Sleep(3 * time.Millisecond)
+			js.List.mu.Unlock()
+			js.List.mu.Lock()
+		}
+		js.List.mu.Unlock()
+		var dones []func()
+		for range maxPrefetches {
+			dones = append(dones, <-given)
+		}
+		queued := 0
+		waitFor(t, "all models", func() bool {
+			js.List.mu.Lock()
+			defer js.List.mu.Unlock()
+			queued = 0
+			for _, j := range all {
+				if j.Queued {
+					queued++
+				}
+			}
+			return js.lists["list"].users == models
+		})
+		if queued != models-maxPrefetches {
+			t.Fatalf("%d models are queued, want %d", queued, models-maxPrefetches)
+		}
+		for _, done := range dones {
+			done()
+		}
+		for range models - maxPrefetches {
+			(<-given)()
+		}
+	}
+}

@@ -284,7 +284,7 @@ func (a *Agent) start(ctx context.Context, wishes map[string]plan.Wish) time.Dur
 		if m.stop != nil && (m.wish.Rate != w.Rate || m.wish.Set != w.Set) {
 			m.stop() // and once more, with the other rate
 		}
-		if m.wish.Version != w.Version {
+		if m.wish.Digest != w.Digest {
 			m.tries = tries{}
 		}
 		m.wish = w
@@ -322,7 +322,7 @@ func (m *model) resolved() {
 
 // lacks reports whether there is something to download, as far as the node knows. The caller holds Agent.mu.
 func (m *model) lacks() bool {
-	return m.wish.Each || m.wish.Version != "" && (m.state.Phase != v1alpha1.PhaseReady || plan.Had(m.state) != m.wish.Version)
+	return m.wish.Each || m.wish.Digest != "" && (m.state.Phase != v1alpha1.PhaseReady || plan.Had(m.state) != m.wish.Digest)
 }
 
 // attempt has the daemon fetch a model.
@@ -358,7 +358,7 @@ func (a *Agent) attempt(ctx context.Context, ref string, w plan.Wish, m *model) 
 		if !slices.Contains(m.state.Pinned, digest) {
 			a.Log.Info("model is ready", "ref", ref, "digest", digest)
 		}
-		m.state.Pinned, m.state.Origin, m.state.Version = plan.Versions(m.state.Pinned, digest, m.wish.Keep), origin, w.Version
+		m.state.Pinned, m.state.Origin, m.state.Version = plan.Versions(m.state.Pinned, digest, m.wish.Keep), origin, w.Digest
 		if m.state.Version == origin {
 			m.state.Version = ""
 		}

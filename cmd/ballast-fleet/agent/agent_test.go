@@ -213,7 +213,7 @@ func TestLookups(t *testing.T) {
 		}
 	}})
 	a := &Agent{Refresh: time.Hour, daemon: c, ready: true, poke: make(chan event.GenericEvent, 1), Log: slog.New(slog.DiscardHandler)}
-	m := &model{wish: plan.Wish{Public: true, Term: 1}}
+	m := &model{wish: plan.Wish{ModelVersion: v1alpha1.ModelVersion{Node: "n", Term: 1}, Public: true}}
 	ask := func() time.Duration {
 		a.mu.Lock()
 		wait := a.lookUp(t.Context(), "r/a:1", m)
@@ -237,7 +237,7 @@ func TestLookups(t *testing.T) {
 			t.Errorf("no digest: %+v", m.state.Lookup)
 		}
 	}
-	m.wish.Term, m.wish.Version = 2, "d"
+	m.wish.Term, m.wish.Digest = 2, "d"
 	if ask(); m.state.Lookup.Error == "" { // others may not have what was imported here
 		t.Errorf("imported: %+v", m.state.Lookup)
 	}
@@ -245,11 +245,11 @@ func TestLookups(t *testing.T) {
 	if ask(); m.state.Lookup.Term != 3 || m.state.Lookup.Error == "" || time.Until(m.lookup.due) > 20*time.Second {
 		t.Errorf("an error: %+v, again at %v", m.state.Lookup, m.lookup.due)
 	}
-	m.wish.Term = 0
+	m.wish.Node = ""
 	if ask(); m.state.Lookup != nil || len(asked) != 5 {
 		t.Errorf("not its term: %+v, %d questions", m.state.Lookup, len(asked))
 	}
-	m.wish.Term, m.wish.Paused = 4, true
+	m.wish.Node, m.wish.Term, m.wish.Paused = "n", 4, true
 	if ask(); m.state.Lookup != nil || len(asked) != 5 {
 		t.Errorf("paused: %+v, %d questions", m.state.Lookup, len(asked))
 	}
@@ -259,24 +259,24 @@ func TestLookups(t *testing.T) {
 func TestLacks(t *testing.T) {
 	const ready, failed, pending = v1alpha1.PhaseReady, v1alpha1.PhaseFailed, v1alpha1.PhasePending
 	for name, tt := range map[string]struct {
-		wish  plan.Wish
+		wish  v1alpha1.ModelVersion
 		state v1alpha1.ModelState
 		lacks bool
 		phase v1alpha1.Phase
 	}{
-		"not known":       {plan.Wish{}, v1alpha1.ModelState{Phase: pending}, false, pending},
-		"no such tag":     {plan.Wish{Error: "404"}, v1alpha1.ModelState{Phase: pending}, false, failed},
-		"the tag is new":  {plan.Wish{Version: "d"}, v1alpha1.ModelState{Phase: failed, Error: "404"}, true, pending},
-		"known":           {plan.Wish{Version: "d"}, v1alpha1.ModelState{Phase: pending}, true, pending},
-		"it has it":       {plan.Wish{Version: "d"}, v1alpha1.ModelState{Phase: ready, Origin: "d"}, false, ready},
-		"of an index":     {plan.Wish{Version: "d"}, v1alpha1.ModelState{Phase: ready, Origin: "entry", Version: "d"}, false, ready},
-		"another one":     {plan.Wish{Version: "e"}, v1alpha1.ModelState{Phase: ready, Origin: "d"}, true, ready},
-		"an error before": {plan.Wish{Version: "d"}, v1alpha1.ModelState{Phase: ready, Origin: "d", Error: "of another version"}, false, ready},
-		"an error then":   {plan.Wish{Error: "500"}, v1alpha1.ModelState{Phase: ready, Origin: "d"}, false, ready},
-		"each":            {plan.Wish{Each: true}, v1alpha1.ModelState{Phase: ready, Origin: "d"}, true, ready},
-		"it was removed":  {plan.Wish{Version: "d"}, v1alpha1.ModelState{Phase: pending, Origin: "d"}, true, pending},
+		"not known":       {v1alpha1.ModelVersion{}, v1alpha1.ModelState{Phase: pending}, false, pending},
+		"no such tag":     {v1alpha1.ModelVersion{Error: "404"}, v1alpha1.ModelState{Phase: pending}, false, failed},
+		"the tag is new":  {v1alpha1.ModelVersion{Digest: "d"}, v1alpha1.ModelState{Phase: failed, Error: "404"}, true, pending},
+		"known":           {v1alpha1.ModelVersion{Digest: "d"}, v1alpha1.ModelState{Phase: pending}, true, pending},
+		"it has it":       {v1alpha1.ModelVersion{Digest: "d"}, v1alpha1.ModelState{Phase: ready, Origin: "d"}, false, ready},
+		"of an index":     {v1alpha1.ModelVersion{Digest: "d"}, v1alpha1.ModelState{Phase: ready, Origin: "entry", Version: "d"}, false, ready},
+		"another one":     {v1alpha1.ModelVersion{Digest: "e"}, v1alpha1.ModelState{Phase: ready, Origin: "d"}, true, ready},
+		"an error before": {v1alpha1.ModelVersion{Digest: "d"}, v1alpha1.ModelState{Phase: ready, Origin: "d", Error: "of another version"}, false, ready},
+		"an error then":   {v1alpha1.ModelVersion{Error: "500"}, v1alpha1.ModelState{Phase: ready, Origin: "d"}, false, ready},
+		"each":            {v1alpha1.ModelVersion{Each: true}, v1alpha1.ModelState{Phase: ready, Origin: "d"}, true, ready},
+		"it was removed":  {v1alpha1.ModelVersion{Digest: "d"}, v1alpha1.ModelState{Phase: pending, Origin: "d"}, true, pending},
 	} {
-		m := &model{wish: tt.wish, state: tt.state}
+		m := &model{wish: plan.Wish{ModelVersion: tt.wish}, state: tt.state}
 		if m.resolved(); m.lacks() != tt.lacks || m.state.Phase != tt.phase || (m.state.Error != "") != (tt.phase == failed) {
 			t.Errorf("%s: lacks %t, %+v", name, m.lacks(), m.state)
 		}

@@ -15,15 +15,14 @@ import (
 // lookUp asks what a tag points to if this node does so for all and it is time, and returns when it is time again. The
 // caller holds Agent.mu.
 func (a *Agent) lookUp(ctx context.Context, ref string, m *model) time.Duration {
-	term := m.wish.Term
 	switch {
-	case term == 0:
+	case m.wish.Node == "":
 		m.state.Lookup, m.lookup.tries = nil, tries{}
 		return time.Hour
 	case m.lookup.runs || !a.ready || m.wish.Paused:
 		return time.Hour // the end of what prevents it wakes the agent
 	}
-	if wait := time.Until(m.lookup.due); wait > 0 && m.state.Lookup != nil && m.state.Lookup.Term == term {
+	if wait := time.Until(m.lookup.due); wait > 0 && m.state.Lookup != nil && m.state.Lookup.Term == m.wish.Term {
 		return wait
 	}
 	m.lookup.runs = true
@@ -38,7 +37,7 @@ func (a *Agent) ask(ctx context.Context, ref string, w plan.Wish, m *model) {
 	is := v1alpha1.LookupState{Term: w.Term}
 	err := a.withLogins(ctx, ref, w, func(l login) error {
 		v, err := a.daemon.FleetVersion(ctx, wire.FleetVersionRequest{Ref: ref, Username: l.username, Password: l.password})
-		if err == nil && v.Imported && w.Version != "" { // others may not have it
+		if err == nil && v.Imported && w.Digest != "" { // others may not have it
 			err = fmt.Errorf("the registry does not answer: %w", errdefs.ErrUnavailable)
 		}
 		is.Digest = v.Digest.String()

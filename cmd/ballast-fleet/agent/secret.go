@@ -23,7 +23,7 @@ import (
 func (a *Agent) fetch(ctx context.Context, ref string, w plan.Wish, event func(wire.Event)) (im wire.Record, err error) {
 	q := wire.FleetPullRequest{Ref: ref, Handler: a.Handler, Rate: w.Rate, Set: w.Set}
 	if plan.Digest(ref) == "" {
-		q.Version = digest.Digest(w.Version)
+		q.Version = digest.Digest(w.Digest)
 	}
 	return im, a.withLogins(ctx, ref, w, func(l login) (err error) {
 		q.Username, q.Password = l.username, l.password

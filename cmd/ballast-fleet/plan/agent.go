@@ -25,10 +25,8 @@ type Node struct {
 
 // A Wish is a model that a node should have.
 type Wish struct {
-	Version string   // the digest that the reference points to; empty: see Each
-	Each    bool     // no digest says what the reference points to, so the node asks itself
-	Term    int64    // in which the node looks up the tag for all nodes; 0: it does not
-	Error   string   // why the tag could not be looked up
+	v1alpha1.ModelVersion // with a Node if that is this one
+
 	Paused  bool     // begin nothing
 	Queued  bool     // begin nothing before the node has the model: it is not its turn
 	Secrets []string // names of the pull secrets of all sets; each may have an entry for it
@@ -38,15 +36,11 @@ type Wish struct {
 	Set     string
 }
 
-// Known reports whether it is known what the node should download.
-func (w Wish) Known() bool { return w.Version != "" || w.Each }
-
 // Wishes returns the models of all sets that select a node, by reference. Of sets that name the same model, the version
 // of the latest term, the largest number of versions and the highest rate count, and one that lets the node begin
 // suffices. Versions above the limit are left out, and models above the limit are omitted.
 func Wishes(plans []v1alpha1.ModelPlan, node Node) (all map[string]Wish, omitted int) {
 	all = map[string]Wish{}
-	terms := map[string]int64{} // of the versions
 	plans = slices.Clone(plans)
 	slices.SortFunc(plans, func(a, b v1alpha1.ModelPlan) int { return strings.Compare(a.Name, b.Name) })
 	for _, p := range plans {
@@ -60,11 +54,11 @@ func Wishes(plans []v1alpha1.ModelPlan, node Node) (all map[string]Wish, omitted
 			if rate := rateOf(s); !shared || w.Rate > 0 && (rate == 0 || rate > w.Rate) {
 				w.Rate, w.Set = rate, p.Name
 			}
-			if v := versionOf(p.Spec.Versions, ref); !shared || v.Term > terms[ref] {
-				w.Version, w.Each, w.Error, w.Term = v.Digest, v.Each, v.Error, 0
-				if terms[ref] = v.Term; v.Node == node.Name {
-					w.Term = v.Term
+			if v := versionOf(p.Spec.Versions, ref); !shared || v.Term > w.Term {
+				if v.Node != node.Name {
+					v.Node = ""
 				}
+				w.ModelVersion = v
 			}
 			w.Public = w.Public || len(s.PullSecrets) == 0
 			for _, secret := range s.PullSecrets {

@@ -44,7 +44,8 @@ func TestWishes(t *testing.T) {
 		set("other", v1alpha1.ModelSetSpec{Models: []string{"r/c:1"}, NodeSelector: labelled("gpu", "true")}),
 	)
 	want := map[string]Wish{
-		"r/a:1": {Secrets: []string{"of-a", "of-all", "of-b"}, Keep: 2, Set: "a"}, "r/b:1": {Secrets: []string{"of-b", "of-all"}, Keep: 2, Set: "b"},
+		"r/a:1": {ModelVersion: v1alpha1.ModelVersion{Ref: "r/a:1"}, Secrets: []string{"of-a", "of-all", "of-b"}, Keep: 2, Set: "a"},
+		"r/b:1": {ModelVersion: v1alpha1.ModelVersion{Ref: "r/b:1"}, Secrets: []string{"of-b", "of-all"}, Keep: 2, Set: "b"},
 	}
 	got, _ := Wishes(all, Node{Labels: map[string]string{"gpu": "false"}})
 	if d := cmp.Diff(want, got); d != "" {

@@ -113,7 +113,6 @@ func (r *Resolver) nodes(s *v1alpha1.ModelSet) []string {
 // learned reports whether a version is known that was not.
 func learned(was, is []v1alpha1.ModelVersion) bool {
 	return slices.ContainsFunc(is, func(v v1alpha1.ModelVersion) bool {
-		old := versionOf(was, v.Ref)
-		return (v.Digest != "" || v.Each) && old.Digest == "" && !old.Each
+		return v.Known() && !versionOf(was, v.Ref).Known()
 	})
 }

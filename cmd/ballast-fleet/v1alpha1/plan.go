@@ -76,3 +76,6 @@ type ModelVersion struct {
 	// +kubebuilder:validation:MaxLength=1024
 	Error string `json:"error,omitempty"`
 }
+
+// Known reports whether it is known what nodes should download.
+func (v ModelVersion) Known() bool { return v.Digest != "" || v.Each }

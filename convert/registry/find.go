@@ -71,16 +71,18 @@ func (h *Handler) search(ctx context.Context, ref remote.Ref, as caller) error {
 		repository := accessKey{nameOf(ref), "", who}
 		closed, walked := h.walked.get(repository)
 		if !walked {
-			key := flightKey{filetable.Origin{Format: "tags"}, nameOf(ref).String(), who}
+			key := flightKey{filetable.Origin{Format: "tags"}, nameOf(ref).String() + "@" + ref.Digest.String(), who}
 			if _, err := h.alone(ctx, key, func() {}, func(ctx context.Context) (store.Image, error) {
 				if !who.node && !h.maySearch(ref) {
 					return store.Image{}, fmt.Errorf("%s is not there, and tags of its repository or host were searched often; try again in a minute: %w", ref, errdefs.ErrUnavailable)
 				}
-				closed, err := h.walk(ctx, ref, who)
+				found, closed, err := h.walk(ctx, ref, who)
 				if err != nil {
 					h.log().DebugContext(ctx, "tags cannot be searched", "ref", ref.String(), "err", err)
 				}
-				h.walked.put(repository, closed)
+				if !found { // the rest of the tags may have other digests
+					h.walked.put(repository, closed)
+				}
 				return store.Image{}, nil
 			}); err != nil {
 				return err
@@ -119,8 +121,9 @@ func (h *Handler) maySearch(ref remote.Ref) bool {
 	return allow(nameOf(ref), maxRepositorySearches) && allow(name{host: ref.Host}, maxHostSearches)
 }
 
-// walk converts the models that the tags of a repository name. It reports whether some of it could not be read.
-func (h *Handler) walk(ctx context.Context, ref remote.Ref, as caller) (closed bool, err error) {
+// walk converts the models that the tags of a repository name, until one is found. It reports whether some of it could
+// not be read.
+func (h *Handler) walk(ctx context.Context, ref remote.Ref, as caller) (found, closed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, walkTime)
 	defer cancel()
 	var tags []string
@@ -129,19 +132,19 @@ func (h *Handler) walk(ctx context.Context, ref remote.Ref, as caller) (closed b
 		return err
 	})
 	if err != nil {
-		return true, err
+		return false, true, err
 	}
 	tags = slices.DeleteFunc(tags, func(t string) bool { return strings.HasPrefix(t, digest.SHA256.String()+"-") }) // of referrers
 	slices.Reverse(tags)
 	images := 0
 	for _, t := range tags[:min(len(tags), maxWalked)] {
 		if ctx.Err() != nil || images == maxImages {
-			return closed, ctx.Err()
+			return false, closed, ctx.Err()
 		}
 		im, err := h.tagged(ctx, remote.Ref{Host: ref.Host, Repository: ref.Repository, Tag: t}, as)
 		switch {
 		case err == nil && im.Manifest == ref.Digest:
-			return closed, nil
+			return true, closed, nil
 		case err == nil:
 			images = -maxWalked // it has models
 		case errors.Is(err, convert.ErrNotModel):
@@ -150,7 +153,7 @@ func (h *Handler) walk(ctx context.Context, ref remote.Ref, as caller) (closed b
 			closed = closed || errdefs.IsUnauthorized(err) || errdefs.IsPermissionDenied(err) || errdefs.IsNotFound(err)
 		}
 	}
-	return closed, nil
+	return false, closed, nil
 }
 
 // tagged converts a reference if it is a model.

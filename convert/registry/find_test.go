@@ -31,6 +31,7 @@ func TestFind(t *testing.T) {
 	old := converttest.KitOps(converttest.Files(weights(1020)))
 	u.Add("org/model", "gone", old)
 	other := newFacade(t, remote.Options{})
+	v1 := digest.FromBytes(other.get(t, u, "org/model", "v1").body)
 	v2 := digest.FromBytes(other.get(t, u, "org/model", "v2").body)
 	gone := digest.FromBytes(other.get(t, u, "org/model", "gone").body)
 	u.list("org/model", "v1", "v2", "v3", "sha256-"+gone.Encoded(), "not a tag")
@@ -44,6 +45,10 @@ func TestFind(t *testing.T) {
 	if got := ask(v2); got != http.StatusOK {
 		t.Errorf("by its tag: status %d", got)
 	}
+	if got := ask(v1); got != http.StatusOK {
+		t.Errorf("by an older tag, which the first search did not reach: status %d", got)
+	}
+	u.Count("/tags/list")
 	// For unknown digests a repository is searched once a minute.
 	for i := range 5 {
 		if got := ask(digest.FromString(string(rune('a' + i)))); got != http.StatusNotFound {

@@ -146,6 +146,7 @@ func (t *Tables) Prepare(ctx context.Context, table digest.Digest, sources []tra
 	defer cancel()
 	var all errgroup.Group
 	all.SetLimit(atOnce)
+	var answered atomic.Bool // the repository has answered
 	var mu sync.Mutex
 	var chains []store.SignedChain // guarded by mu, with states of size bytes
 	size := 0
@@ -157,7 +158,7 @@ func (t *Tables) Prepare(ctx context.Context, table digest.Digest, sources []tra
 	}
 	for _, b := range blobs {
 		all.Go(func() error {
-			if c, ok := t.read(ctx, b); ok {
+			if c, ok := t.read(ctx, b, &answered); ok {
 				mu.Lock()
 				defer mu.Unlock()
 				chains = append(chains, c)
@@ -172,21 +173,25 @@ func (t *Tables) Prepare(ctx context.Context, table digest.Digest, sources []tra
 	put()
 }
 
-// read reads the table of a blob.
-func (t *Tables) read(ctx context.Context, b filetable.Blob) (c store.SignedChain, ok bool) {
+// read reads the table of a blob. A repository that does not answer is not asked for a while, for any model; one that
+// has answered, and not all in time, was only asked for many tables.
+func (t *Tables) read(ctx context.Context, b filetable.Blob, answered *atomic.Bool) (c store.SignedChain, ok bool) {
 	size := hashstate.Limit(b)
 	if t.free.Acquire(ctx, size) != nil {
 		return c, false // ctx has ended
 	}
 	defer t.free.Release(size)
 	chain, signer, err := hashstate.Read(ctx, t.repository, &t.trust, b)
+	if err == nil || errdefs.IsNotFound(err) {
+		answered.Store(true)
+	}
 	switch {
 	case err == nil:
 		t.log.DebugContext(ctx, "a blob can be read before it is complete", "digest", b.Digest, "tables", t.repository, "signer", signer)
 	case errdefs.IsNotFound(err):
 	case errdefs.IsPermissionDenied(err), errdefs.IsFailedPrecondition(err), errdefs.IsInvalidArgument(err), errdefs.IsDataLoss(err):
 		t.log.WarnContext(ctx, "the table of hash states of a blob is not used", "digest", b.Digest, "tables", t.repository, "err", err)
-	case errors.Is(err, context.Canceled):
+	case errors.Is(err, context.Canceled), ctx.Err() != nil && answered.Load():
 	default:
 		until := time.Now().Add(rest)
 		t.resting.Store(&until)
@@ -240,6 +245,9 @@ func (t *Tables) write(ctx context.Context, table digest.Digest) {
 		limited, cancel := context.WithTimeout(ctx, writeLimit)
 		written, err := hashstate.Write(limited, t.repository, t.sign, b, chain)
 		cancel()
+		if ctx.Err() != nil {
+			return
+		}
 		if err != nil {
 			t.log.Warn("the table of hash states of a blob is not written", "digest", b.Digest, "tables", t.repository, "err", err)
 			continue

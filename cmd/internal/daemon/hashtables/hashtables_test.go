@@ -1,0 +1,108 @@
+package hashtables
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
+	"github.com/ballast-dev/ballast/convert/registrytest"
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/opencontainers/go-digest"
+)
+
+// TestManyTables: a model with more large files than the repository answers for in time does not end tables for other
+// models; a repository that does not answer does, for a while.
+func TestManyTables(t *testing.T) {
+	t.Parallel()
+	r := registrytest.New(t)
+	var asked atomic.Int32
+	var slow atomic.Int64
+	r.Before(func(_ http.ResponseWriter, q *http.Request) bool {
+		asked.Add(1)
+		select {
+		case <-time.After(time.Duration(slow.Load())):
+		case <-q.Context().Done():
+		}
+		return false
+	})
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	tables := newTables(t, s, r.Host()+"/team/tables")
+	model := func(name string, files int) digest.Digest {
+		b := storetest.NewBuilder(name)
+		table := b.Table()
+		for i := range files {
+			d, size := digest.FromString(fmt.Sprint(name, i)), int64(5<<20)
+			table.Blobs = append(table.Blobs, filetable.Blob{Digest: d, Size: size, Layer: i})
+			b.File(filetable.File{
+				Path: fmt.Sprint("shard", i), Type: filetable.TypeReg, Mode: 0o644, Size: size, Digest: d, Source: &filetable.Source{Blob: d, Size: size},
+			})
+		}
+		return b.Put(t, s)
+	}
+	ask := func(d digest.Digest) int32 {
+		before := asked.Load()
+		tables.Prepare(t.Context(), d, nil)
+		return asked.Load() - before
+	}
+	slow.Store(int64(patience / 4))
+	if n := ask(model("many", 6*atOnce)); n >= 6*atOnce {
+		t.Fatalf("all %d tables were asked for in time", n)
+	}
+	slow.Store(0)
+	if n := ask(model("one", 1)); n == 0 {
+		t.Error("the repository is not asked again, although it has answered")
+	}
+	slow.Store(int64(time.Minute))
+	if n := ask(model("two", 1)); n == 0 {
+		t.Error("the repository is not asked")
+	}
+	if n := ask(model("three", 1)); n > 0 {
+		t.Errorf("the repository does not answer, and is asked %d times more", n)
+	}
+}
+
+// newTables returns the tables in a repository, with a key that is trusted.
+func newTables(t *testing.T, s *store.Store, repository string) *Tables {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKIXPublicKey(key.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "tables.pub")
+	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l := config.Lazy{Tables: repository, TableKeys: []string{file}}
+	keys, err := ReadKeys(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := remote.New(remote.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	tables, err := New(l, keys, s, client, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tables
+}

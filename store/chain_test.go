@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -167,6 +168,35 @@ func TestWrongChain(t *testing.T) {
 	})
 	if got := leftovers(t, s); len(got) > 0 {
 		t.Errorf("left over: %v", got)
+	}
+}
+
+// A liar gives wrong bytes for two requests of a range.
+type liar struct {
+	*storetest.Fetcher
+	lies *atomic.Int32
+}
+
+func (l liar) Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (io.ReadCloser, int64, error) {
+	r, at, err := l.Fetcher.Fetch(ctx, d, size, off, n)
+	if err == nil && off == 8<<20 && l.lies.Add(1) <= 2 {
+		r = io.NopCloser(bytes.NewReader(make([]byte, n)))
+	}
+	return r, at, err
+}
+
+// A source that lies says nothing about a chain, by which the models of others are read.
+func TestLyingSource(t *testing.T) {
+	p := storetest.Random(8, 14<<20)
+	s, table, blob := rawModel(t, t.TempDir(), p, store.Options{})
+	if err := putChain(s, blob, chainOf(t, p), "team"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(liar{storetest.NewFetcher(p), new(atomic.Int32)})}); err != nil {
+		t.Fatal(err)
+	}
+	if names, err := s.ChainSigners(table); err != nil || !slices.Equal(names, []string{"team"}) {
+		t.Errorf("signed by %q, %v", names, err)
 	}
 }
 

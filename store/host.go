@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"github.com/ballast-dev/ballast/store/internal/hydrate"
 	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -61,18 +63,33 @@ func (h host) Publish(a meta.Arrival) error {
 	return nil
 }
 
-// WrongChain implements hydrate.Objects.
-func (h host) WrongChain(blob digest.Digest) {
-	var signer string
-	dropped, err := h.db.DropChains(func(of digest.Digest, by string) bool {
-		if of == blob {
-			signer = by
-		}
-		return of == blob
-	})
-	if len(dropped) > 0 || err != nil {
-		h.log.Error("the table of hash states of a blob is wrong, and is not used again", "digest", blob, "key", signer, "err", err)
+// DoubtChain implements hydrate.Objects. A source that lies, or a table with states of its own, says nothing about the
+// chain, by which others read the blob: it is dropped only if the object contradicts it.
+func (h host) DoubtChain(ctx context.Context, b filetable.Blob) {
+	signed, err := h.db.Chains([]filetable.Blob{b})
+	chain, ok := signed[b.Digest]
+	if err == nil && ok {
+		err = h.dropWrong(ctx, b, chain)
 	}
+	if err != nil && ctx.Err() == nil {
+		h.log.Error("it is unknown whether the table of hash states of a blob is right", "digest", b.Digest, "err", err)
+	}
+}
+
+// dropWrong drops the chain of a blob that is an object, unless it is right.
+func (h host) dropWrong(ctx context.Context, b filetable.Blob, c meta.Chain) error {
+	f, err := h.objects.Open(b.Digest)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	right, err := verify.ReadChain(ctx, f, b.Digest, b.Size, func(int64) {})
+	if err != nil || bytes.Equal(right, c.States) {
+		return err
+	}
+	_, err = h.db.DropChains(func(of digest.Digest, _ string) bool { return of == b.Digest })
+	h.log.Error("the table of hash states of a blob is wrong, and is dropped", "digest", b.Digest, "key", c.Signer, "err", err)
+	return nil
 }
 
 // Wrong implements hydrate.Objects and chunkfile.Finder.

@@ -59,7 +59,7 @@ func (l *Layout) Raw() bool { return l.raw > 0 }
 // Chained reports whether the chunks are the windows of a chain of states that is not part of the table: it may be
 // wrong although the table is right.
 func (l *Layout) Chained() bool {
-	return l.Stated && len(l.Chunks) > 1 && l.From.Digest == l.file && l.Chunks[0].Digest == ""
+	return l.Stated && len(l.Chunks) > 1 && l.From.Archive == filetable.ArchiveNone && l.From.Digest == l.file && l.Chunks[0].Digest == ""
 }
 
 // group divides the chunks, whose sizes are total together, into groups.

@@ -147,8 +147,14 @@ func (s *Set) missingFiles(t *filetable.Table, o Request) ([]missingFile, error)
 			continue
 		}
 		layout := layouts[f.Digest]
-		if layout != nil && layout.Chained() && s.waitedFor(o.View, f.Digest) {
-			layout = nil
+		if layout != nil && layout.Chained() { // the view may show it since before its chain was known
+			waited, err := s.DB.WaitedFor(o.View, f.Digest)
+			if err != nil {
+				return nil, err
+			}
+			if waited {
+				layout = nil
+			}
 		}
 		switch {
 		case f.Digest == "":
@@ -174,12 +180,6 @@ func (s *Set) missingFiles(t *filetable.Table, o Request) ([]missingFile, error)
 		return nil, fmt.Errorf("no file has chunk digests: %w", errdefs.ErrFailedPrecondition)
 	}
 	return out, nil
-}
-
-// waitedFor reports whether a view reads a file when it is complete, because it was shown before its chain was known.
-func (s *Set) waitedFor(view string, d digest.Digest) bool {
-	identity, err := s.DB.Identity(view, d)
-	return err == nil && identity == d
 }
 
 // register makes all files readable for a table, or none. The way each file is fetched is recorded

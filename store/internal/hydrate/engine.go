@@ -37,8 +37,9 @@ type Objects interface {
 	// Publish makes files objects. It moves their staged files, except those of existing objects.
 	Publish(a meta.Arrival) error
 
-	// WrongChain is called when a blob was right, and could not be verified by its chain of states.
-	WrongChain(blob digest.Digest)
+	// DoubtChain is called when a blob is an object that could not be fetched by its chain of states: its source or the
+	// chain was wrong.
+	DoubtChain(ctx context.Context, b filetable.Blob)
 
 	// PutBytes makes p an object.
 	PutBytes(p []byte) (digest.Digest, error)

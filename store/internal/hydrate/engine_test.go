@@ -119,9 +119,9 @@ func (h *host) Reserve(digest.Digest, string, int64, func() int64) (func(), erro
 	return func() {}, nil
 }
 
-func (h *host) Wrong(*chunkfile.File) error { return nil }
-func (h *host) WrongChain(digest.Digest)    {}
-func (h *host) Room(int64) error            { return nil }
+func (h *host) Wrong(*chunkfile.File) error                { return nil }
+func (h *host) DoubtChain(context.Context, filetable.Blob) {}
+func (h *host) Room(int64) error                           { return nil }
 
 func (h *host) Fits(int64) error { return nil }
 

@@ -91,13 +91,26 @@ func (db *DB) Identity(view string, file digest.Digest) (shown digest.Digest, er
 	})
 }
 
+// WaitedFor reports whether a file is read in a view when it is complete, or was before it was complete.
+func (db *DB) WaitedFor(view string, file digest.Digest) (waited bool, err error) {
+	return waited, db.view(func(tx *txn) error {
+		w, err := load[way](tx, bucketWays, wayKey(view, file))
+		waited = err == nil && w.Identity == file
+		if errdefs.IsNotFound(err) {
+			return nil
+		}
+		return err
+	})
+}
+
 // replaceWays makes the ways in which files are read that of files that are read only when they are complete.
 func replaceWays(tx *txn, files map[digest.Digest]bool) error {
 	changed := map[string]way{}
 	err := each(tx, bucketWays, func(key string, w way) error {
 		file := digest.Digest(key[strings.LastIndexByte(key, ' ')+1:])
 		if files[file] {
-			changed[key] = way{Identity: file, Tables: w.Tables}
+			w.Identity = file
+			changed[key] = w
 		}
 		return nil
 	})

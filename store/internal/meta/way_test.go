@@ -70,6 +70,26 @@ func TestWays(t *testing.T) {
 		}
 		shows("snapshot/2", id)
 	}
+	// Also when the chains of files are dropped.
+	wait := func() {
+		t.Helper()
+		if err := db.update(func(tx *txn) error { return replaceWays(tx, map[digest.Digest]bool{file: true}) }); err != nil {
+			t.Fatal(err)
+		}
+		if waited, err := db.WaitedFor("snapshot/2", file); !waited || err != nil {
+			t.Errorf("not waited for, %v", err)
+		}
+	}
+	wait()
+	if err := put("snapshot/2", number(12), two); err != nil {
+		t.Error(err)
+	}
+	if id, err := db.Identity("snapshot/2", file); err != nil || !seen[id] || id == two {
+		t.Errorf("identity %s, %v: of a way that was wrong", id, err)
+	}
+	if waited, err := db.WaitedFor("snapshot/2", file); waited || err != nil {
+		t.Errorf("waited for: %t, %v", waited, err)
+	}
 	if _, err := db.ReplaceIdentity("snapshot/3", file); !errdefs.IsNotFound(err) {
 		t.Errorf("a file without a way: %v", err)
 	}

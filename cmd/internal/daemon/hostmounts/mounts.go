@@ -52,16 +52,19 @@ func New(o Options) *Mounts {
 // Prepare returns what to mount at a directory. ref is the reference by which the model was
 // requested, or zero.
 func (h *Mounts) Prepare(ctx context.Context, im store.Image, ref remote.Ref, r wire.MountRequest) (wire.Mount, error) {
-	if r.Dir == "" {
+	own := r.Dir == ""
+	if own {
 		r.Dir = filepath.Join(h.Dir, im.Table.Encoded())
-		if err := os.MkdirAll(r.Dir, 0o700); err != nil {
-			return wire.Mount{}, err
-		}
 	}
 	if err := h.begin(ctx, r.Dir); err != nil {
 		return wire.Mount{}, err
 	}
 	defer h.end(r.Dir)
+	if own { // after the end of a release, which removes it
+		if err := os.MkdirAll(r.Dir, 0o700); err != nil {
+			return wire.Mount{}, err
+		}
+	}
 	names := registry.Names(im)
 	if ref != (remote.Ref{}) {
 		names = []string{ref.Name()}

@@ -159,6 +159,9 @@ func (r *removal) remove(ctx context.Context, images []store.Image) error {
 		if err := r.stop(ctx, im.Table, im.Refs...); err != nil {
 			return err
 		}
+		if err := r.dropPins(im); err != nil { // by a download that has ended meanwhile
+			return err
+		}
 	}
 	if !r.now || len(images) == 0 {
 		return nil
@@ -209,11 +212,26 @@ func (r *removal) untag(ctx context.Context, im store.Image, ref string) error {
 		return err
 	}
 	r.Log.Info("reference removed", "ref", ref, "digest", im.Manifest)
-	return r.stop(ctx, "", ref)
+	if err := r.stop(ctx, "", ref); err != nil {
+		return err
+	}
+	return r.Store.RemoveRef(modelname.Pin(ref)) // of a download that has ended meanwhile
 }
 
 // forget removes im and its pins.
 func (h *Handler) forget(im store.Image) error {
+	if err := h.dropPins(im); err != nil {
+		return err
+	}
+	if err := h.Store.Catalog.RemoveImage(im.Manifest); err != nil {
+		return err
+	}
+	h.Log.Info("model removed", "ref", strings.Join(im.Refs, " "), "digest", im.Manifest)
+	return nil
+}
+
+// dropPins removes the pins of im.
+func (h *Handler) dropPins(im store.Image) error {
 	pins, err := h.pinsOf(im)
 	if err != nil {
 		return err
@@ -228,9 +246,5 @@ func (h *Handler) forget(im store.Image) error {
 			return err
 		}
 	}
-	if err := h.Store.Catalog.RemoveImage(im.Manifest); err != nil {
-		return err
-	}
-	h.Log.Info("model removed", "ref", strings.Join(im.Refs, " "), "digest", im.Manifest)
 	return nil
 }

@@ -237,10 +237,9 @@ func (b *Background) watch(ctx context.Context, table digest.Digest, cancel func
 // requested the table.
 func (b *Background) renew(ctx context.Context, t Shown, before []transfer.Source) []transfer.Source {
 	sources, err := b.Sources(ctx, t.view, t.table)
-	if err == nil && len(sources) == 0 {
-		return before
-	}
-	if err == nil {
+	if err != nil || len(sources) == 0 {
+		sources = before
+	} else {
 		err = b.expose(ctx, t, sources)
 	}
 	if err != nil && ctx.Err() == nil {

@@ -27,7 +27,8 @@ func (js *Jobs) Heal(ctx context.Context, im store.Image) {
 		return
 	}
 	js.Log.Warn("files of a complete model are missing or damaged; downloading them again", "table", im.Table, "files", len(missing))
-	_, err = js.join(ctx, wire.KindBackground, modelname.Label(im, remote.Ref{}), "", pinWish{}, func(ctx context.Context, j *job) (store.Image, error) {
+	j, err := js.join(ctx, wire.KindBackground, modelname.Label(im, remote.Ref{}), " table "+im.Table.String(), pinWish{}, func(ctx context.Context, j *job) (store.Image, error) {
+		js.List.change(func() { j.Table = im.Table })
 		sources, err := js.Sources.recorded(ctx, im.Table, false)
 		if err != nil {
 			return im, err
@@ -44,7 +45,9 @@ func (js *Jobs) Heal(ctx context.Context, im store.Image) {
 	})
 	if err != nil {
 		js.Log.Error("missing files of a model cannot be downloaded", "table", im.Table, "err", err)
+		return
 	}
+	js.leave(j)
 }
 
 // exposeAgain makes the lost parts of a model readable in the views that show it before it is

@@ -93,7 +93,7 @@ func (js *Jobs) Import(ctx context.Context, r wire.ImportRequest, event func([]w
 	if err := m.Close(); err != nil {
 		return nil, err
 	}
-	j, err := js.join(ctx, wire.KindImport, m.ref.String(), "", pinFor(r.NoPin, r.TTL), func(ctx context.Context, j *job) (_ store.Image, err error) {
+	j, err := js.join(ctx, wire.KindImport, m.ref.String(), " from "+r.Dir, pinFor(r.NoPin, r.TTL), func(ctx context.Context, j *job) (_ store.Image, err error) {
 		m, err := openLocal(r)
 		if err != nil {
 			return store.Image{}, err

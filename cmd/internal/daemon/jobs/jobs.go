@@ -56,17 +56,22 @@ type Jobs struct {
 
 	// List.mu guards the fields below.
 	stopping bool
-	joined   map[string]*job          // that clients can join, by key
+	running  map[*job]bool            // until their end
 	lists    map[string]*list         // by name
 	names    map[digest.Digest]string // last known references of tables, for images that are removed meanwhile
+
+	pinning sync.Mutex // is held from the look at a pin until it is replaced
 }
 
 // A job is one prefetch, import or download of what a model has lost. The mutex of List guards it.
 type job struct {
 	listed
 	key    string // distinguishes it from other running jobs
+	closed bool   // clients with the same wish start another one
 	cancel context.CancelCauseFunc
 	pin    pinWish
+	rate   int64             // of the last client with one; 0: none yet
+	limit  *transfer.Limiter // nil: none, or not yet
 
 	counted func(format string, err error) // reports the end to the metrics
 
@@ -107,7 +112,7 @@ func (js *Jobs) Run(ctx context.Context) error {
 	<-ctx.Done()
 	js.List.mu.Lock()
 	js.stopping = true
-	for _, j := range js.joined {
+	for j := range js.running {
 		j.cancel(errStopping)
 	}
 	js.List.mu.Unlock()
@@ -115,10 +120,9 @@ func (js *Jobs) Run(ctx context.Context) error {
 	return nil
 }
 
-// follow calls event with the changes of a job.
+// follow calls event with the changes of a job that the caller has joined.
 func (js *Jobs) follow(ctx context.Context, j *job, event func([]wire.Event) error) (store.Image, error) {
-	js.wait(j, 1)
-	defer js.wait(j, -1)
+	defer js.leave(j)
 	sent := map[digest.Digest]wire.Event{}
 	for {
 		js.List.mu.Lock()
@@ -162,8 +166,8 @@ func (j *job) news(sent map[digest.Digest]wire.Event) []wire.Event {
 	return out
 }
 
-// join returns the job of a kind for the model called name, and a key. If there is none, join starts one that
-// runs work.
+// join returns the job of a kind for the model called name, and a key, for which the caller waits from then on: it
+// follows it, or leaves it. If there is none, join starts one that runs work.
 func (js *Jobs) join(ctx context.Context, kind wire.Kind, name, key string, pin pinWish, work func(context.Context, *job) (store.Image, error)) (*job, error) {
 	js.List.mu.Lock()
 	defer js.List.mu.Unlock()
@@ -171,20 +175,23 @@ func (js *Jobs) join(ctx context.Context, kind wire.Kind, name, key string, pin 
 		return nil, errStopping
 	}
 	key = string(kind) + " " + name + key
-	if j := js.joined[key]; j != nil {
-		j.pin.add(pin)
-		return j, nil
+	for j := range js.running {
+		if j.key == key && !j.closed {
+			j.pin.add(pin)
+			j.Waiting++
+			return j, nil
+		}
 	}
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	j := &job{
-		listed: listed{Job: wire.Job{Kind: kind, Ref: name}},
+		listed: listed{Job: wire.Job{Kind: kind, Ref: name, Waiting: 1}},
 		key:    key, pin: pin, cancel: cancel, counted: js.Metrics.Pull(kind),
 		events: map[digest.Digest]wire.Event{}, rates: map[digest.Digest]*rate{}, changed: make(chan struct{}),
 	}
-	if js.joined == nil {
-		js.joined = map[string]*job{}
+	if js.running == nil {
+		js.running = map[*job]bool{}
 	}
-	js.joined[key] = j
+	js.running[j] = true
 	js.List.add(&j.listed)
 	js.work.Go(func() {
 		defer cancel(nil)
@@ -218,7 +225,7 @@ func (js *Jobs) finish(ctx context.Context, j *job, im store.Image, ref remote.R
 			return err
 		}
 	}
-	return js.pin(j, im, ref)
+	return js.pin(ctx, j, im, ref)
 }
 
 // Convert returns the converted image of a reference, without downloading its model.
@@ -229,13 +236,18 @@ func (js *Jobs) Convert(ctx context.Context, ref remote.Ref) (store.Image, error
 
 // pin creates the pin that the clients of j request, unless an existing one lasts longer. A client
 // that joins from here on starts a new job, for which all files are present.
-func (js *Jobs) pin(j *job, im store.Image, ref remote.Ref) error {
+func (js *Jobs) pin(ctx context.Context, j *job, im store.Image, ref remote.Ref) error {
 	js.List.mu.Lock()
-	delete(js.joined, j.key)
+	j.closed = true
 	pin := j.pin
 	js.List.mu.Unlock()
 	if !pin.wanted {
 		return nil
+	}
+	js.pinning.Lock()
+	defer js.pinning.Unlock()
+	if err := context.Cause(ctx); err != nil { // what is removed is not pinned again
+		return err
 	}
 	name := modelname.Pin(modelname.Label(im, ref))
 	old, err := js.Store.Catalog.Ref(name)
@@ -294,9 +306,7 @@ func (j *job) announce() {
 func (js *Jobs) end(j *job, im store.Image, err error) {
 	js.List.mu.Lock()
 	defer js.List.mu.Unlock()
-	if js.joined[j.key] == j {
-		delete(js.joined, j.key)
-	}
+	delete(js.running, j)
 	j.done, j.image, j.err = true, im, err
 	dur := js.List.end(&j.listed, err).Round(time.Millisecond)
 	j.announce()

@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -73,8 +74,11 @@ func (js *Jobs) Rest(ctx context.Context, im store.Image, ref remote.Ref, r Requ
 	for view := range js.Store.Views.Early(im.Table) {
 		js.Background.Start(view, im.Table, sources) // which retries until it is complete
 	}
-	// Clients that use other names of the model join the same job, which is none that resolves such a name.
+	// Clients without a name of the model join the same job, which is none that resolves a name.
 	name, key := modelname.Label(im, remote.Ref{}), r.key()+" table "+im.Table.String()
+	if ref != (remote.Ref{}) {
+		key += " of " + ref.Recorded()
+	}
 	return js.fetch(ctx, name, key, ref, &r, event, func(context.Context) (store.Image, []transfer.Source, error) {
 		return im, sources, nil
 	})
@@ -84,7 +88,6 @@ func (js *Jobs) Rest(ctx context.Context, im store.Image, ref remote.Ref, r Requ
 // event as Prefetch does.
 func (js *Jobs) fetch(ctx context.Context, name, key string, ref remote.Ref, r *Request, event func([]wire.Event) error,
 	find func(context.Context) (store.Image, []transfer.Source, error)) (store.Image, error) {
-	js.setRate(r.List, r.Rate)
 	j, err := js.join(ctx, wire.KindPrefetch, name, key, pinFor(r.NoPin, r.TTL), func(ctx context.Context, j *job) (store.Image, error) {
 		limit, done, err := js.turn(ctx, j, r.List, r.Rate)
 		if err != nil {
@@ -106,7 +109,20 @@ func (js *Jobs) fetch(ctx context.Context, name, key string, ref remote.Ref, r *
 	if err != nil {
 		return store.Image{}, err
 	}
+	js.setRate(j, r.Rate)
 	return js.follow(ctx, j, event)
+}
+
+// setRate changes the rate of a job, and of the list with its model, if that is limited or has not begun.
+func (js *Jobs) setRate(j *job, rate int64) {
+	if rate == 0 {
+		return
+	}
+	js.List.mu.Lock()
+	defer js.List.mu.Unlock()
+	if j.rate = rate; j.limit != nil {
+		j.limit.Set(rate)
+	}
 }
 
 // maxPrefetches limits the models of a list that are downloaded at the same time. They share the
@@ -120,25 +136,18 @@ type list struct {
 	limit *transfer.Limiter // with the rate of the last request that has one; or nil
 }
 
-// setRate changes the rate of a list whose models are being downloaded with one.
-func (js *Jobs) setRate(name string, rate int64) {
-	js.List.mu.Lock()
-	defer js.List.mu.Unlock()
-	if l := js.lists[name]; l != nil && l.limit != nil && rate > 0 {
-		l.limit.Set(rate)
-	}
-}
-
 // turn waits until a model of the list called name can be downloaded, until done. limit is for a rate that is not
 // zero, which the models of a list share.
 func (js *Jobs) turn(ctx context.Context, j *job, name string, rate int64) (limit *transfer.Limiter, done func(), err error) {
-	if rate > 0 {
+	js.List.mu.Lock()
+	if rate = cmp.Or(j.rate, rate); rate > 0 {
 		limit = transfer.NewLimiter(rate)
 	}
 	if name == "" {
+		j.limit = limit
+		js.List.mu.Unlock()
 		return limit, func() {}, nil
 	}
-	js.List.mu.Lock()
 	l := js.lists[name]
 	if l == nil {
 		l = &list{turns: make(chan struct{}, maxPrefetches)}
@@ -152,12 +161,15 @@ func (js *Jobs) turn(ctx context.Context, j *job, name string, rate int64) (limi
 		if l.limit == nil {
 			l.limit = limit
 		}
+		l.limit.Set(rate)
 		limit = l.limit
 	}
+	j.limit = limit
 	select {
 	case l.turns <- struct{}{}:
 	default:
 		j.Queued = true
+		j.announce()
 	}
 	queued := j.Queued
 	js.List.mu.Unlock()

@@ -58,8 +58,8 @@ func (js *Jobs) watch(w *listed) (end func(error)) {
 	return func(err error) { js.List.change(func() { js.List.end(w, err) }) }
 }
 
-// wait adds n to the number of clients that follow a job.
-func (js *Jobs) wait(j *job, n int) { js.List.change(func() { j.Waiting += n }) }
+// leave ends the wait of a client for a job.
+func (js *Jobs) leave(j *job) { js.List.change(func() { j.Waiting-- }) }
 
 // Status returns the work of the daemon.
 func (js *Jobs) Status(ctx context.Context) wire.Status {
@@ -154,6 +154,11 @@ func (js *Jobs) forget(jobs []wire.Job) {
 	maps.DeleteFunc(js.names, func(t digest.Digest, _ string) bool { return !downloads(jobs, t) })
 }
 
+// heals reports whether a job downloads what a model has lost that is still in use.
+func (js *Jobs) heals(j *job) bool {
+	return j.Kind == wire.KindBackground && len(js.Store.Catalog.RefsOf(j.Table)) > 0
+}
+
 // errStopped is why jobs end that Stop cancels.
 var errStopped = fmt.Errorf("stopped by \"ballast rm\": %w", context.Canceled)
 
@@ -162,8 +167,9 @@ var errStopped = fmt.Errorf("stopped by \"ballast rm\": %w", context.Canceled)
 func (js *Jobs) Stop(ctx context.Context, table digest.Digest, refs ...string) (n int, err error) {
 	var ending []*job
 	js.List.mu.Lock()
-	for _, j := range js.joined {
-		if j.Waiting == 0 && (slices.Contains(refs, j.Ref) || table != "" && j.Table == table) {
+	for j := range js.running {
+		if j.Waiting == 0 && (slices.Contains(refs, j.Ref) || table != "" && j.Table == table) && !js.heals(j) {
+			j.closed = true
 			j.cancel(errStopped)
 			ending = append(ending, j)
 		}
@@ -173,7 +179,9 @@ func (js *Jobs) Stop(ctx context.Context, table digest.Digest, refs ...string) (
 		if err := js.over(ctx, j); err != nil {
 			return n, err
 		}
-		n++
+		if j.err != nil { // not changed after the end
+			n++
+		}
 	}
 	for _, w := range js.Store.Work() {
 		if w.Waiting > 0 || w.Table != table && (len(js.Sources.images(w.Table)) > 0 || !slices.Contains(refs, js.nameOf(w.Table))) {

@@ -134,8 +134,15 @@ func TestTurns(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	if _, _, err := r.turn(ctx, &job{changed: make(chan struct{})}, "list", 0); !errors.Is(err, context.Canceled) {
+	fifth := &job{changed: make(chan struct{})}
+	told := fifth.changed
+	if _, _, err := r.turn(ctx, fifth, "list", 0); !errors.Is(err, context.Canceled) {
 		t.Errorf("a fifth: %v", err)
+	}
+	select {
+	case <-told:
+	default:
+		t.Error("the clients of the fifth are not told that it waits")
 	}
 	dones[0]()
 	_, done, err := r.turn(t.Context(), &job{changed: make(chan struct{})}, "list", 0)

@@ -118,7 +118,7 @@ func (x *exporting) open() (unlock func(), err error) {
 			return nil, fmt.Errorf("%s must be a directory of this user into which no other can write: pods get what is in it: %w", dir, errdefs.ErrFailedPrecondition)
 		}
 	}
-	lock, err := os.Open(x.artifacts())
+	lock, err := os.Open(x.dir) // the layout locks its own directory
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +126,7 @@ func (x *exporting) open() (unlock func(), err error) {
 		lock.Close()
 		return nil, fmt.Errorf("another export writes %s: %w", x.dir, errdefs.ErrFailedPrecondition)
 	}
-	if err := errors.Join(lock.Chmod(0o700), x.complete()); err != nil { // other users cannot read models
+	if err := errors.Join(os.Chmod(x.artifacts(), 0o700), x.complete()); err != nil { // other users cannot read models
 		lock.Close()
 		return nil, err
 	}
@@ -247,7 +247,7 @@ func (x *exporting) remove(ctx context.Context, ref remote.Ref) error {
 	if old == nil {
 		return fmt.Errorf("it is not in %s: %w", x.dir, errdefs.ErrNotFound)
 	}
-	return x.locked(func() error { return errors.Join(l.Untag(), l.Prune(ctx, old)) })
+	return x.locked(func() error { return errors.Join(l.Untag(ctx), l.Prune(ctx, old)) })
 }
 
 // locked runs f while CRI-O does not read the index.

@@ -208,7 +208,7 @@ func TestExportRefuses(t *testing.T) {
 	if err := errors.Join(os.Remove(dir), os.Rename(dir+".away", dir)); err != nil {
 		t.Fatal(err)
 	}
-	lock, err := os.Open(filepath.Join(dir, "artifacts"))
+	lock, err := os.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 	"path"
 	"regexp"
 	"slices"
-	"sync"
+	"time"
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/local"
@@ -26,6 +26,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
 )
 
 // blobsDir is the directory of the blobs.
@@ -36,6 +37,9 @@ const bufferSize = 1 << 20
 
 // maxIndex limits index.json, in bytes.
 const maxIndex = 16 << 20
+
+// lockWait limits how long a change of the index waits for others, which write a manifest.
+const lockWait = 10 * time.Minute
 
 var layoutTag = regexp.MustCompile(`^[A-Za-z0-9]+(?:(?:[-._:@+]|--)[A-Za-z0-9]+)*(?:/[A-Za-z0-9]+(?:(?:[-._:@+]|--)[A-Za-z0-9]+)*)*$`)
 
@@ -52,7 +56,6 @@ type Layout struct {
 	root     *os.Root
 	manifest []byte // that Open read
 
-	mu   sync.Mutex                            // serializes writes of index.json by this process
 	sync func(root *os.Root, dir string) error // durable.Sync, except in tests
 }
 
@@ -293,13 +296,39 @@ func (l *Layout) PutReferrer(ctx context.Context, _ digest.Digest, desc ocispec.
 	return l.add(ctx, desc, p)
 }
 
+// lock keeps others, also of other processes, from changing the index.
+func (l *Layout) lock(ctx context.Context) (unlock func() error, err error) {
+	dir, err := l.root.Open(".")
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, lockWait, fmt.Errorf("another program keeps %s locked: %w", l.dir, errdefs.ErrUnavailable))
+	defer cancel()
+	for {
+		err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return dir.Close, nil
+		}
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			err = context.Cause(ctx)
+		}
+		if err != nil {
+			return nil, errors.Join(err, dir.Close())
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
 // add writes a manifest, and adds it to the index in place of the one with the same tag, or of
 // itself.
 func (l *Layout) add(ctx context.Context, desc ocispec.Descriptor, p []byte) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	unlock, err := l.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	desc.Digest, desc.Size = digest.FromBytes(p), int64(len(p))
-	err := l.Put(ctx, desc.Digest, desc.Size, func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(p)), nil })
+	err = l.Put(ctx, desc.Digest, desc.Size, func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(p)), nil })
 	if err != nil {
 		return err
 	}

@@ -43,9 +43,12 @@ func (l *Layout) Link(d digest.Digest, size int64, file string) error {
 }
 
 // Untag removes the tag from the index. The blobs stay; see Prune.
-func (l *Layout) Untag() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (l *Layout) Untag(ctx context.Context) error {
+	unlock, err := l.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	idx, err := l.index()
 	if err != nil {
 		return err
@@ -56,8 +59,11 @@ func (l *Layout) Untag() error {
 
 // Prune removes a manifest, its config and its layers. What the manifests in the index need stays.
 func (l *Layout) Prune(ctx context.Context, manifest []byte) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	unlock, err := l.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	idx, err := l.index()
 	if err != nil {
 		return err

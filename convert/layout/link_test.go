@@ -121,7 +121,7 @@ func TestPrune(t *testing.T) {
 	if err := one.Prune(t.Context(), p); err != nil || !has("a") {
 		t.Errorf("a manifest that the index names: %v", err)
 	}
-	if err := one.Untag(); err != nil {
+	if err := one.Untag(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {

@@ -1,0 +1,75 @@
+package layout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"golang.org/x/sys/unix"
+)
+
+// TestParallel keeps the tags of all that write one layout at once, each as its own process does.
+func TestParallel(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	first, err := Create(dir, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	var all sync.WaitGroup
+	for i := range 16 {
+		all.Go(func() {
+			l, err := Create(dir, fmt.Sprint("v", i))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer l.Close()
+			if err := l.PutManifest(t.Context(), mediatype.OCIManifest, fmt.Appendf(nil, `{"annotations":{"v":"%d"}}`, i)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	l, entries, err := OpenAll(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if len(entries) != 16 {
+		t.Errorf("the index has %d manifests, want 16: %v", len(entries), entries)
+	}
+}
+
+// TestLocked waits for another program only until the context ends.
+func TestLocked(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	l, err := Create(dir, "v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	other, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Flock(int(other.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := l.PutManifest(ctx, mediatype.OCIManifest, []byte("{}")); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("while it is locked: %v", err)
+	}
+	other.Close()
+	if err := l.PutManifest(t.Context(), mediatype.OCIManifest, []byte("{}")); err != nil {
+		t.Error(err)
+	}
+}

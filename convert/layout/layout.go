@@ -14,6 +14,7 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ballast-dev/ballast/convert"
@@ -31,6 +32,9 @@ import (
 
 // blobsDir is the directory of the blobs.
 const blobsDir = ocispec.ImageBlobsDir + "/sha256"
+
+// freshLayout begins the name of a file oci-layout that is being written.
+const freshLayout = ocispec.ImageLayoutFile + "."
 
 // bufferSize is the size of the buffer for writing a blob, in bytes.
 const bufferSize = 1 << 20
@@ -92,7 +96,8 @@ func Create(dir, tag string) (*Layout, error) {
 	if !layoutTag.MatchString(tag) {
 		return nil, fmt.Errorf("tag %q: %w", tag, errdefs.ErrInvalidArgument)
 	}
-	if entries, err := os.ReadDir(dir); err == nil && len(entries) > 0 && !Is(dir) {
+	entries, err := os.ReadDir(dir)
+	if err == nil && slices.ContainsFunc(entries, func(e os.DirEntry) bool { return !strings.HasPrefix(e.Name(), freshLayout) }) && !Is(dir) {
 		return nil, fmt.Errorf("directory %s is not empty and not an OCI layout: %w", dir, errdefs.ErrFailedPrecondition)
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -102,9 +107,11 @@ func Create(dir, tag string) (*Layout, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = l.root.MkdirAll(blobsDir, 0o755)
-	if err == nil && !Is(dir) {
+	if !Is(dir) { // first: if the process is killed, the next one finds a layout
 		err = l.write(ocispec.ImageLayoutFile, ocispec.ImageLayout{Version: ocispec.ImageLayoutVersion})
+	}
+	if err == nil {
+		err = l.root.MkdirAll(blobsDir, 0o755)
 	}
 	if err != nil {
 		return nil, errors.Join(err, l.Close())

@@ -10,18 +10,14 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 )
 
-// TestParallel keeps the tags of all that write one layout at once, each as its own process does.
+// TestParallel keeps the tags of all that make and write one layout at once, each as its own process does.
 func TestParallel(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	first, err := Create(dir, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer first.Close()
 	var all sync.WaitGroup
 	for i := range 16 {
 		all.Go(func() {
@@ -71,5 +67,21 @@ func TestLocked(t *testing.T) {
 	other.Close()
 	if err := l.PutManifest(t.Context(), mediatype.OCIManifest, []byte("{}")); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestCreateAgain makes a layout of what a process that was killed while it made one has left, and of nothing else.
+func TestCreateAgain(t *testing.T) {
+	t.Parallel()
+	for left, ok := range map[string]bool{"oci-layout.ABC": true, "oci-layouts": false, "notes.txt": false} {
+		dir := t.TempDir()
+		writeFile(t, dir, left, "{")
+		l, err := Create(dir, "v1")
+		if (err == nil) != ok || !ok && !errdefs.IsFailedPrecondition(err) {
+			t.Errorf("with %s: %v", left, err)
+		}
+		if err == nil {
+			l.Close()
+		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strings"
 	"time"
 
@@ -22,6 +23,10 @@ import (
 
 // What a file of a token or of a signing config may have, in bytes.
 const maxSignFile = 1 << 20
+
+// webToken is what each token of OpenID Connect has: a header and claims in JSON, in base64, and a signature.
+// https://www.rfc-editor.org/rfc/rfc7519
+var webToken = regexp.MustCompile(`\bey[\w-]{10,}\.[\w-]{10,}\.`)
 
 // signEnvironment are the variables of ballast-keyless: how it reaches services, and whom it trusts to be them.
 var signEnvironment = []string{"HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR"}
@@ -102,7 +107,7 @@ func (s *signing) signer(ctx context.Context) (export.Signer, error) {
 func (s *signing) identity(now time.Time) (t keyless.Token, err error) {
 	source := "SIGSTORE_ID_TOKEN"
 	switch t.ID = strings.TrimSpace(config.Getenv(source)); {
-	case s.token != "" && strings.Count(s.token, ".") >= 2 && strings.HasPrefix(s.token, "ey"):
+	case webToken.MatchString(s.token):
 		return keyless.Token{}, usage("--identity-token takes a file, not the token: everybody on the machine can read arguments. Revoke it if it lives long, and set SIGSTORE_ID_TOKEN instead")
 	case s.token != "":
 		p, err := readSmall(s.token)
@@ -146,6 +151,9 @@ func readSmall(name string) ([]byte, error) {
 
 // privateKey reads the private key of --sign.
 func privateKey(file string) (crypto.Signer, error) {
+	if strings.Contains(file, "\n") || strings.Contains(file, "-----BEGIN") {
+		return nil, usage("--sign takes a file, not the key: everybody on the machine can read arguments. Replace the key if others use the machine, and write it to a file that only you can read")
+	}
 	p, err := os.ReadFile(file)
 	if err != nil {
 		return nil, usage("--sign: %w", err)

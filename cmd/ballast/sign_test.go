@@ -140,6 +140,12 @@ func referrers(r *registrytest.Server, repository string) int {
 func TestSignKeylessUsage(t *testing.T) {
 	s, r, p := converttest.NewSigstore(t), registrytest.New(t), installed(t)
 	key, _ := converttest.KeyPair(t, t.TempDir(), "team")
+	secret, err := os.ReadFile(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, tail, _ := strings.Cut(string(secret), "\n")
+	base64, _, _ := strings.Cut(tail, "\n")
 	dir := t.TempDir()
 	write := func(name, text string) string {
 		path := filepath.Join(dir, name)
@@ -155,18 +161,23 @@ func TestSignKeylessUsage(t *testing.T) {
 		code       int
 		want       string
 	}{
-		"two ways":               {with, []string{"--sign", key, "--signing-config", s.SigningConfig}, exitUsage, "give one"},
-		"no services":            {with, []string{"--identity-token", write("good", good)}, exitUsage, "cosign signing-config create"},
-		"no token":               {nil, []string{"--signing-config", s.SigningConfig}, exitUsage, "SIGSTORE_ID_TOKEN"},
-		"half of GitHub":         {[]string{"ACTIONS_ID_TOKEN_REQUEST_URL=" + s.URL}, []string{"--signing-config", s.SigningConfig}, exitUsage, "id-token: write"},
-		"a token as an argument": {nil, []string{"--signing-config", s.SigningConfig, "--identity-token", good}, exitUsage, "takes a file"},
-		"no file of a token":     {nil, []string{"--signing-config", s.SigningConfig, "--identity-token", dir + "/none"}, exitUsage, "no such file"},
-		"no token in the file":   {nil, []string{"--signing-config", s.SigningConfig, "--identity-token", write("text", "a secret text")}, exitUsage, "is not a token of OpenID Connect"},
-		"an expired token":       {[]string{"SIGSTORE_ID_TOKEN=" + old}, []string{"--signing-config", s.SigningConfig}, exitUnauthorised, "has expired"},
-		"no file of services":    {with, []string{"--signing-config", dir + "/none"}, exitUsage, "no such file"},
-		"a large file":           {with, []string{"--signing-config", write("large", strings.Repeat(" ", maxSignFile+1))}, exitUsage, "larger than 1 MiB"},
-		"another file":           {with, []string{"--signing-config", s.TrustedRoot}, exitUsage, "signing config: "},
-		"for a carton":           {with, []string{"--as", "carton", "--signing-config", s.SigningConfig}, exitUsage, "and takes --runner"},
+		"two ways":                 {with, []string{"--sign", key, "--signing-config", s.SigningConfig}, exitUsage, "give one"},
+		"no services":              {with, []string{"--identity-token", write("good", good)}, exitUsage, "cosign signing-config create"},
+		"no token":                 {nil, []string{"--signing-config", s.SigningConfig}, exitUsage, "SIGSTORE_ID_TOKEN"},
+		"half of GitHub":           {[]string{"ACTIONS_ID_TOKEN_REQUEST_URL=" + s.URL}, []string{"--signing-config", s.SigningConfig}, exitUsage, "id-token: write"},
+		"a token as an argument":   {nil, []string{"--signing-config", s.SigningConfig, "--identity-token", good}, exitUsage, "takes a file"},
+		"a header as an argument":  {nil, []string{"--signing-config", s.SigningConfig, "--identity-token", " Bearer " + good}, exitUsage, "takes a file"},
+		"an answer as an argument": {nil, []string{"--signing-config", s.SigningConfig, "--identity-token", `{"value":"` + good + `"}`}, exitUsage, "takes a file"},
+		"a key as an argument":     {nil, []string{"--sign", string(secret)}, exitUsage, "--sign takes a file"},
+		"a key in one line":        {nil, []string{"--sign", strings.ReplaceAll(string(secret), "\n", " ")}, exitUsage, "--sign takes a file"},
+		"the end of a key":         {nil, []string{"--sign", tail}, exitUsage, "--sign takes a file"},
+		"no file of a token":       {nil, []string{"--signing-config", s.SigningConfig, "--identity-token", dir + "/none"}, exitUsage, "no such file"},
+		"no token in the file":     {nil, []string{"--signing-config", s.SigningConfig, "--identity-token", write("text", "a secret text")}, exitUsage, "is not a token of OpenID Connect"},
+		"an expired token":         {[]string{"SIGSTORE_ID_TOKEN=" + old}, []string{"--signing-config", s.SigningConfig}, exitUnauthorised, "has expired"},
+		"no file of services":      {with, []string{"--signing-config", dir + "/none"}, exitUsage, "no such file"},
+		"a large file":             {with, []string{"--signing-config", write("large", strings.Repeat(" ", maxSignFile+1))}, exitUsage, "larger than 1 MiB"},
+		"another file":             {with, []string{"--signing-config", s.TrustedRoot}, exitUsage, "signing config: "},
+		"for a carton":             {with, []string{"--as", "carton", "--signing-config", s.SigningConfig}, exitUsage, "and takes --runner"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			to := r.Host() + "/team/refused:v1"
@@ -174,7 +185,7 @@ func TestSignKeylessUsage(t *testing.T) {
 				to = filepath.Join(t.TempDir(), "x.carton")
 			}
 			code, out := p.run(t, tt.env, append([]string{"convert", modelDir(t), to}, tt.flags...)...)
-			if code != tt.code || !strings.Contains(out, tt.want) || strings.Contains(out, good) || strings.Contains(out, old) || strings.Contains(out, "a secret text") {
+			if code != tt.code || !strings.Contains(out, tt.want) || strings.Contains(out, good) || strings.Contains(out, old) || strings.Contains(out, "a secret text") || strings.Contains(out, base64) {
 				t.Errorf("code %d, %s; want %d, %q", code, out, tt.code, tt.want)
 			}
 		})

@@ -173,13 +173,18 @@ func request(ctx context.Context, t *keyless.Token) error {
 	return nil
 }
 
-// steady asks again when a service is busy. After that, the error is what the service says.
+// steady asks again when a service is busy. After that, the error is what the service says. It follows no redirect:
+// http.Client would send the token to another port of the host too, also without TLS.
 type steady struct{}
 
 // RoundTrip implements http.RoundTripper.
 func (steady) RoundTrip(r *http.Request) (*http.Response, error) {
 	for try := 1; ; try++ {
 		res, err := http.DefaultTransport.RoundTrip(r)
+		if err == nil && res.StatusCode/100 == 3 {
+			res.Body.Close()
+			return nil, fmt.Errorf("it answers %s, to %.300q; redirects are not followed, for they would get the token: name its final address", res.Status, res.Header.Get("Location"))
+		}
 		if err != nil || res.StatusCode < 500 && res.StatusCode != http.StatusTooManyRequests {
 			return res, err
 		}

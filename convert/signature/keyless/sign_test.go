@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -128,6 +129,34 @@ func TestSignRefused(t *testing.T) {
 	r.Payloads = [][]byte{make([]byte, MaxSignRequest)}
 	if _, err := p.Sign(t.Context(), nil, r); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("too large: %v", err)
+	}
+}
+
+// TestSignRedirect sends no token to where a service redirects, not even to another port of its host.
+func TestSignRedirect(t *testing.T) {
+	var followed atomic.Int64
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { followed.Add(1) }))
+	t.Cleanup(other.Close)
+	for path, code := range map[string]int{"/signingCert": http.StatusPermanentRedirect, "/github": http.StatusFound} {
+		p, s := &Program{Path: converttest.Keyless(t)}, converttest.NewSigstore(t)
+		s.Before = func(w http.ResponseWriter, r *http.Request) bool {
+			if !strings.HasSuffix(r.URL.Path, path) {
+				return false
+			}
+			http.Redirect(w, r, other.URL, code)
+			return true
+		}
+		r := signRequest(t, s, map[string]any{"sub": "release@team.example"})
+		if path == "/github" {
+			r.Token = Token{}
+			r.Token.RequestURL, r.Token.RequestToken = s.GitHub()
+		}
+		if _, err := p.Sign(t.Context(), nil, r); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("it answers %d %s, to %q", code, http.StatusText(code), other.URL)) {
+			t.Errorf("%s, %d: %v", path, code, err)
+		}
+	}
+	if n := followed.Load(); n > 0 {
+		t.Errorf("%d redirects were followed", n)
 	}
 }
 

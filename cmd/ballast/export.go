@@ -151,12 +151,16 @@ func (x *exporting) complete() error {
 	return durable.WriteFile(filepath.Join(x.artifacts(), ocispec.ImageLayoutFile), []byte(`{"imageLayoutVersion":"`+ocispec.ImageLayoutVersion+`"}`), 0o644)
 }
 
-// named opens the layout for a name, and returns the manifest that it has there; nil if it has none.
+// named opens the layout for a name, without what a killed export has left, and returns the manifest that it has there;
+// nil if it has none, or one that nobody can read.
 func (x *exporting) named(ctx context.Context, ref remote.Ref) (l *layout.Layout, manifest []byte, err error) {
 	if l, err = layout.Create(x.artifacts(), ref.Recorded()); err != nil {
 		return nil, nil, err
 	}
-	if manifest, err = l.Named(ctx); err != nil {
+	if err = l.Sweep(); err == nil {
+		manifest, err = l.Named(ctx)
+	}
+	if err != nil && !errdefs.IsDataLoss(err) {
 		l.Close()
 		return nil, nil, err
 	}
@@ -174,6 +178,12 @@ func (x *exporting) export(ctx context.Context, cl *wire.Client, ref remote.Ref)
 		return err
 	}
 	defer l.Close()
+	if old != nil {
+		// It removes nothing, for the index still names old; but if it fails, so will those below.
+		if err := l.Prune(ctx, old); err != nil {
+			return err
+		}
+	}
 	if err := x.blobs(ctx, l, m, config); err != nil {
 		return errors.Join(err, l.Prune(ctx, m.body))
 	}
@@ -244,10 +254,11 @@ func (x *exporting) remove(ctx context.Context, ref remote.Ref) error {
 		return err
 	}
 	defer l.Close()
-	if old == nil {
+	err = x.locked(func() error { return l.Remove(ctx, old) })
+	if errdefs.IsNotFound(err) {
 		return fmt.Errorf("it is not in %s: %w", x.dir, errdefs.ErrNotFound)
 	}
-	return x.locked(func() error { return errors.Join(l.Untag(ctx), l.Prune(ctx, old)) })
+	return err
 }
 
 // locked runs f while CRI-O does not read the index.

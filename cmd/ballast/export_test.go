@@ -140,6 +140,11 @@ func TestExport(t *testing.T) {
 	if code, _, stderr := s.ballast(t.Context(), export("--remove", ref)...); code != exitNotFound {
 		t.Errorf("twice: code %d, %s", code, stderr)
 	}
+	// A copy was killed, and a manifest is lost.
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "artifacts/blobs/sha256/.ingest-KILLED"), nil, 0o644), os.Remove(filepath.Join(dir, "artifacts/blobs/sha256", docker.Digest().Encoded()))); err != nil {
+		t.Fatal(err)
+	}
+	s.ok(t, export("--remove", refDocker)...)
 	if err := filepath.WalkDir(dir, func(p string, e fs.DirEntry, err error) error {
 		if strings.Contains(e.Name(), "ingest") {
 			t.Errorf("left behind: %s", p)

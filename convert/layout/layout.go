@@ -33,6 +33,9 @@ import (
 // blobsDir is the directory of the blobs.
 const blobsDir = ocispec.ImageBlobsDir + "/sha256"
 
+// ingest begins the name of a blob that is being written.
+const ingest = ".ingest-"
+
 // freshLayout begins the name of a file oci-layout that is being written.
 const freshLayout = ocispec.ImageLayoutFile + "."
 
@@ -268,7 +271,7 @@ func (l *Layout) put(ctx context.Context, d digest.Digest, size int64, open func
 	}
 	defer body.Close()
 	hash := verify.NewHash()
-	err = l.create(path.Join(blobsDir, ".ingest-"), func(f io.Writer) (string, error) {
+	err = l.create(path.Join(blobsDir, ingest), func(f io.Writer) (string, error) {
 		n, err := io.CopyBuffer(io.MultiWriter(f, hash), io.LimitReader(body, size+1), make([]byte, bufferSize))
 		if err != nil {
 			return "", err

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/ballast-dev/ballast/convert/mediatype"
@@ -121,8 +122,35 @@ func TestPrune(t *testing.T) {
 	if err := one.Prune(t.Context(), p); err != nil || !has("a") {
 		t.Errorf("a manifest that the index names: %v", err)
 	}
-	if err := one.Untag(t.Context()); err != nil {
+	// What cannot be judged stops the removal before it changes anything.
+	const index = `{"manifests":[{"mediaType":"a/b","digest":"sha256:2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881","size":1}]}`
+	strange := ocispec.Descriptor{MediaType: mediatype.OCIIndex, Annotations: map[string]string{mediatype.AnnotationRefName: "reg.example/three:v1"}}
+	if err := one.add(t.Context(), strange, []byte(index)); err != nil {
 		t.Fatal(err)
+	}
+	if err := one.Remove(t.Context(), p); !errdefs.IsNotImplemented(err) || !strings.Contains(err.Error(), "reg.example/three:v1") || !has("a") {
+		t.Errorf("beside an index: %v, %v", err, blobsIn(t, dir))
+	}
+	if q, err := one.Named(t.Context()); err != nil || string(q) != string(p) {
+		t.Errorf("after a removal that failed: %s, %v", q, err)
+	}
+	three, err := Create(dir, "reg.example/three:v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer three.Close()
+	// What nobody can read does not, and its tag can be removed.
+	if err := os.Remove(filepath.Join(dir, blobPath(digest.FromString(index)))); err != nil {
+		t.Fatal(err)
+	}
+	if err := one.Remove(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	if err := three.Remove(t.Context(), nil); err != nil {
+		t.Error(err)
+	}
+	if err := three.Remove(t.Context(), nil); !errdefs.IsNotFound(err) {
+		t.Errorf("twice: %v", err)
 	}
 	for range 2 {
 		if err := one.Prune(t.Context(), p); err != nil || has("a") || !has("b") || !has("c") || blobsIn(t, dir)[digest.FromBytes(p).Encoded()] {

@@ -407,6 +407,9 @@ func parseTarget(name string) (target, error) {
 		if dir == "" {
 			return target{}, usage("%s: no directory", name)
 		}
+		if err := layout.CheckTag(tag); tag != "" && err != nil {
+			return target{}, usage("%s: %w", name, err)
+		}
 		return target{dir: dir, tag: tag}, nil
 	}
 	ref, err := resolve.ParseRef(name)

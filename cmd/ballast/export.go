@@ -154,6 +154,9 @@ func (x *exporting) complete() error {
 // named opens the layout for a name, without what a killed export has left, and returns the manifest that it has there;
 // nil if it has none, or one that nobody can read.
 func (x *exporting) named(ctx context.Context, ref remote.Ref) (l *layout.Layout, manifest []byte, err error) {
+	if layout.CheckTag(ref.Recorded()) != nil {
+		return nil, nil, fmt.Errorf("its name is no tag of an OCI layout, and CRI-O could read no artifact of a directory with it: %w", errdefs.ErrNotImplemented)
+	}
 	if l, err = layout.Create(x.artifacts(), ref.Recorded()); err != nil {
 		return nil, nil, err
 	}

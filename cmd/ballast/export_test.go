@@ -194,6 +194,9 @@ func TestExportRefuses(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	strange := s.Add("a/my__model", "v1", small("weights"))
+	s.ok(t, "prefetch", strange)
+	refuses(exitUnsupported, "CRI-O could read no artifact", strange)
 	s.stop()
 	s.more = "[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\nlicenses = [\"no-such-licence\"]\n"
 	s.start(t, 1)

@@ -36,6 +36,7 @@ var mistakes = []mistake{
 	{"a target that is a file", "convert DIR out.zip", `"out.zip" is not a target: write REGISTRY/REPOSITORY:TAG, oci:DIR, or with --as carton FILE.carton`, 2},
 	{"a target that is a directory", "convert DIR out", `"out" is not a target: write REGISTRY/REPOSITORY:TAG, oci:DIR, or with --as carton FILE.carton`, 2},
 	{"a target that is a URL", "convert DIR https://h.example/x", `"https://h.example/x" is not a target: write REGISTRY/REPOSITORY:TAG, oci:DIR, or with --as carton FILE.carton`, 2},
+	{"a tag that no layout can have", "convert DIR oci:DIR/o:my__tag", `oci:DIR/o:my__tag: "my__tag" is no tag of an OCI layout: that has letters and digits (A-Z, a-z, 0-9), and between them one of - . _ : @ + / or --`, 2},
 	{"no target", "convert DIR", "no target given: write for example ghcr.io/team/model:v1 or oci:DIR after SRC", 2},
 	{"an unknown form", "convert DIR HOST/a/b:v1 --as zip", `--as "zip": forms are ballast, modelpack, cnai, image, carton`, 2},
 	{"an unknown compression", "convert DIR HOST/a/b:v1 --compress gzip", `compression "gzip" is not one of zstd-seekable, zstd-chunked`, 2},

@@ -91,13 +91,23 @@ func notLayout(dir string) error {
 	return fmt.Errorf("%s is not an OCI layout: it has no file %s: %w", dir, ocispec.ImageLayoutFile, errdefs.ErrNotFound)
 }
 
+// CheckTag returns errdefs.ErrInvalidArgument for what is no tag of a layout: other tools list no manifest of a layout
+// with such a tag.
+// https://github.com/opencontainers/image-spec/blob/v1.1.1/annotations.md#pre-defined-annotation-keys
+func CheckTag(tag string) error {
+	if layoutTag.MatchString(tag) {
+		return nil
+	}
+	return fmt.Errorf("%q is no tag of an OCI layout: that has letters and digits (A-Z, a-z, 0-9), and between them one of - . _ : @ + / or --: %w", tag, errdefs.ErrInvalidArgument)
+}
+
 // Create opens a layout to write, and creates it if necessary. An empty tag is "latest".
 func Create(dir, tag string) (*Layout, error) {
 	if tag == "" {
 		tag = "latest"
 	}
-	if !layoutTag.MatchString(tag) {
-		return nil, fmt.Errorf("tag %q: %w", tag, errdefs.ErrInvalidArgument)
+	if err := CheckTag(tag); err != nil {
+		return nil, err
 	}
 	entries, err := os.ReadDir(dir)
 	if err == nil && slices.ContainsFunc(entries, func(e os.DirEntry) bool { return !strings.HasPrefix(e.Name(), freshLayout) }) && !Is(dir) {

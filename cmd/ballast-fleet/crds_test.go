@@ -83,6 +83,19 @@ func TestExplained(t *testing.T) {
 	}
 }
 
+// TestTextsAreBounded: the controller keeps the ModelNodes of all nodes in memory.
+func TestTextsAreBounded(t *testing.T) {
+	p, err := os.ReadFile("../../contrib/helm/ballast/files/ballast.dev_modelnodes.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, status, _ := strings.Cut(string(p), "\n          status:\n") // what is before is not of this schema
+	bounded := regexp.MustCompile(`(?:enum:\n(?: +- \w+\n)+|format: date-time\n|maxLength: \d+\n|pattern: .+\n) +type: string\n`)
+	if all, ok := strings.Count(status, "type: string"), len(bounded.FindAllString(status, -1)); all < 10 || ok != all {
+		t.Errorf("%d of %d texts of a ModelNode have limits", ok, all)
+	}
+}
+
 // TestNumbersAreBounded: an agent can only change its own ModelNode, but the numbers of all are added up.
 func TestNumbersAreBounded(t *testing.T) {
 	p, err := os.ReadFile("../../contrib/helm/ballast/files/ballast.dev_modelnodes.yaml")

@@ -84,8 +84,11 @@ func (t *texts) slimMeta(m metav1.ObjectMeta) metav1.ObjectMeta {
 	return is
 }
 
-// maxTexts limits the texts that are known: errors and labels may differ on all nodes.
-const maxTexts = 1 << 16
+// Limits of the texts that are known, and of the bytes of each: errors and labels may differ on all nodes.
+const (
+	maxTexts = 1 << 16
+	maxText  = 256
+)
 
 // texts are those of the objects of the watches.
 type texts struct {
@@ -93,8 +96,11 @@ type texts struct {
 	known map[string]string
 }
 
-// once returns a text that shares its memory with equal ones. The caller holds mu.
+// once returns a text that shares its memory with equal ones, unless it is long. The caller holds mu.
 func (t *texts) once(s string) string {
+	if len(s) > maxText {
+		return s
+	}
 	same, ok := t.known[s]
 	if !ok {
 		if t.known == nil || len(t.known) == maxTexts {

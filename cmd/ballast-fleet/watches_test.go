@@ -119,6 +119,19 @@ func TestStandby(t *testing.T) {
 	}
 }
 
+// TestLongTexts are not kept: a node that writes another one each time would take the memory of the controller.
+func TestLongTexts(t *testing.T) {
+	var texts texts
+	for _, n := range []int{maxText + 1, 1 << 20} {
+		if long := strings.Repeat("x", n); texts.once(long) != long || len(texts.known) != 0 {
+			t.Errorf("a text of %d bytes: %d are kept", n, len(texts.known))
+		}
+	}
+	if texts.once(strings.Repeat("x", maxText)); len(texts.known) != 1 {
+		t.Errorf("%d are kept", len(texts.known))
+	}
+}
+
 // TestSlim: the watches keep what counts and the page need, and equal texts once.
 func TestSlim(t *testing.T) {
 	var texts texts

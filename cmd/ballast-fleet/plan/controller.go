@@ -64,15 +64,12 @@ type Model struct{ Ref, Origin string }
 // Made is the digest of the image that a node made of a Model.
 type Made struct{ Node, Digest string }
 
-// maxDigest limits a digest in a message: the schema does not limit what a node says.
-const maxDigest = 71
-
 // compare compares what a node made of a model with what the nodes before it made.
 func (t *Tally) compare(node string, m v1alpha1.ModelState) {
 	if m.Origin == "" || len(m.Pinned) == 0 {
 		return
 	}
-	of, made := Model{m.Ref, m.Origin}, Made{node, m.Pinned[0][:min(len(m.Pinned[0]), maxDigest)]}
+	of, made := Model{m.Ref, m.Origin}, Made{node, m.Pinned[0]}
 	if t.Made == nil {
 		t.Made = map[Model]Made{}
 	}

@@ -378,6 +378,7 @@ type ModelState struct {
 	// Pinned are the digests of the versions that are pinned, the newest first.
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=128
 	// +listType=atomic
 	Pinned []string `json:"pinned,omitempty"`
 

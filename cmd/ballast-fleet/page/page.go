@@ -230,20 +230,21 @@ func setOf(s *v1alpha1.ModelSet, nodes []plan.Node, states map[string][]v1alpha1
 	}
 	picture := weight(selected)
 	first = rows.put(rowBytes) // of the head
-	for i, ref := range s.Spec.Models {
+	for i := range s.Spec.Models {
 		page := rows.put(rowBytes + picture)
 		if i == 0 {
 			first = page
 		}
-		if r := rowOf(ref, selected, states, now, stuck, page == number); page == number {
+		if r := rowOf(s, i, selected, states, now, stuck, page == number); page == number {
 			out.Models = append(out.Models, r)
 		}
 	}
 	return out, first
 }
 
-// rowOf returns the row of a model, also with its picture.
-func rowOf(ref string, nodes []*plan.Node, states map[string][]v1alpha1.ModelState, now time.Time, stuck troubles, drawn bool) row {
+// rowOf returns the row of a model, the i-th of a set, also with its picture.
+func rowOf(s *v1alpha1.ModelSet, i int, nodes []*plan.Node, states map[string][]v1alpha1.ModelState, now time.Time, stuck troubles, drawn bool) row {
+	ref := s.Spec.Models[i]
 	out, counts := row{Ref: ref}, map[v1alpha1.Phase]int{}
 	var squares []square
 	at := 0
@@ -256,7 +257,9 @@ func rowOf(ref string, nodes []*plan.Node, states map[string][]v1alpha1.ModelSta
 		if drawn {
 			squares = append(squares, square{n.Name, m.Phase, percent(m.Completed, m.Total)})
 		}
-		if why := whyStuck(m, n.Down, reported, now); why != "" {
+		if plan.NotUpdated(s, i, m) {
+			stuck.add(ref, "the current version cannot be downloaded: "+m.Error, n.Name)
+		} else if why := whyStuck(m, n.Down, reported, now); why != "" {
 			stuck.add(ref, why, n.Name)
 		}
 	}

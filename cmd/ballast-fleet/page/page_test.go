@@ -95,6 +95,19 @@ func TestPage(t *testing.T) {
 	}
 }
 
+// TestNotUpdated: a node that has a model is stuck if it cannot download the current version.
+func TestNotUpdated(t *testing.T) {
+	m := v1alpha1.ModelState{Ref: "r/a:1", Phase: v1alpha1.PhaseReady, Origin: "d1", Error: "the disk is full", Since: ago(time.Hour)}
+	s := setNamed("chat", "r/a:1")
+	for digest, want := range map[string]bool{"d1": false, "d2": true} {
+		s.Status.Versions = []v1alpha1.ModelVersion{{Ref: "r/a:1", Digest: digest}}
+		_, seen := text(t, Cluster{Nodes: []plan.Node{{Name: "n1"}}, States: []v1alpha1.ModelNode{stateOf("n1", m)}, Sets: []v1alpha1.ModelSet{s}})
+		if got := strings.Contains(seen, "1 r/a:1 the current version cannot be downloaded: the disk is full n1"); got != want {
+			t.Errorf("version %s: got %t, want %t:\n%s", digest, got, want, seen)
+		}
+	}
+}
+
 // TestLargePage: the pictures of many nodes have no texts, what is stuck has a limit, and the page stays small.
 func TestLargePage(t *testing.T) {
 	c := Large(1000)

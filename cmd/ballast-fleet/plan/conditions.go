@@ -37,6 +37,9 @@ func (t Tally) problems() (all []problem) {
 	if t.Late > 0 {
 		all = append(all, problem{"Late", fmt.Sprintf("nodes that will not have all models by the deadline: %d", t.Late)})
 	}
+	if t.NotUpdated > 0 {
+		all = append(all, problem{"UpdateFailed", fmt.Sprintf("nodes that cannot download the current versions: %d, such as %s", t.NotUpdated, t.Refused)})
+	}
 	if t.Differ != "" {
 		all = append(all, problem{"ImagesDiffer", t.Differ})
 	}

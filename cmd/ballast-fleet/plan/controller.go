@@ -16,8 +16,10 @@ import (
 type Tally struct {
 	Desired, Ready, Failed, Down int32
 
-	// Outdated is how many of the ready nodes do not have all versions of the status of the set.
-	Outdated int32
+	// Outdated is how many of the ready nodes do not have all versions of the status of the set, NotUpdated how many of
+	// these cannot download one, and Refused an error of such a node.
+	Outdated, NotUpdated int32
+	Refused              string
 
 	// Late is the number of nodes that will not have the models by the deadline, and Slowest one of them with the
 	// longest time.
@@ -127,7 +129,7 @@ func (t *Tally) Add(s *v1alpha1.ModelSet, n Node, states []v1alpha1.ModelState, 
 		t.models = make([]amount, len(s.Spec.Models))
 	}
 	var missing, rate int64
-	complete, updated, failed, trouble := true, true, false, ""
+	complete, updated, failed, trouble, refused := true, true, false, "", ""
 	for i, ref := range s.Spec.Models {
 		m := StateNear(states, ref, &t.models[i].at)
 		m.Completed = min(m.Completed, m.Total) // the schema does not compare them
@@ -135,6 +137,9 @@ func (t *Tally) Add(s *v1alpha1.ModelSet, n Node, states []v1alpha1.ModelState, 
 		if m.Phase == v1alpha1.PhaseReady {
 			t.compare(n.Name, m)
 			updated = updated && current(s, i, m)
+			if refused == "" && NotUpdated(s, i, m) {
+				refused = fmt.Sprintf("%s on %s: %s", ref, n.Name, m.Error)
+			}
 			continue
 		}
 		complete = false
@@ -148,6 +153,9 @@ func (t *Tally) Add(s *v1alpha1.ModelSet, n Node, states []v1alpha1.ModelState, 
 		t.Ready++
 		if !updated {
 			t.Outdated++
+		}
+		if refused != "" {
+			t.NotUpdated, t.Refused = t.NotUpdated+1, cmp.Or(t.Refused, refused)
 		}
 		return
 	case n.Down:
@@ -176,6 +184,12 @@ func current(s *v1alpha1.ModelSet, i int, m v1alpha1.ModelState) bool {
 		return true
 	}
 	return Had(m) == s.Status.Versions[i].Digest
+}
+
+// NotUpdated reports whether a model that is ready, the i-th of a set, does not have the version of the set because the
+// node cannot download it.
+func NotUpdated(s *v1alpha1.ModelSet, i int, m v1alpha1.ModelState) bool {
+	return m.Phase == v1alpha1.PhaseReady && m.Error != "" && !current(s, i, m)
 }
 
 // Differ reports whether Add counts two states of a node differently. Those of other models do not matter.

@@ -133,6 +133,26 @@ func TestDiffer(t *testing.T) {
 	}
 }
 
+// TestUpdateFails: nodes that have a model and cannot download its new version do so for a reason, which the set says.
+// One that was refused an earlier version, or looks the tag up itself, lacks none.
+func TestUpdateFails(t *testing.T) {
+	s := set("s", v1alpha1.ModelSetSpec{Models: []string{"r/a:1", "r/b:1"}})
+	s.Status.Versions = []v1alpha1.ModelVersion{{Ref: "r/a:1", Digest: "d2"}, {Ref: "r/b:1", Each: true}}
+	var tally Tally
+	for i, text := range []string{"", "the disk is full", "no such model"} {
+		for _, origin := range []string{"d1", "d2"} {
+			a, b := state("r/a:1", v1alpha1.PhaseReady, 1, 1, 0), state("r/b:1", v1alpha1.PhaseReady, 1, 1, 0)
+			a.Origin, a.Error, b.Error = origin, text, text
+			tally.Add(&s, Node{Name: fmt.Sprint("n", i)}, []v1alpha1.ModelState{a, b}, time.Hour)
+		}
+	}
+	want := "nodes that cannot download the current versions: 2, such as r/a:1 on n1: the disk is full"
+	c := Conditions(&s, tally)
+	if tally.Ready != 6 || tally.Outdated != 3 || tally.Failed != 0 || c[0].Reason != "Complete" || c[1].Reason != "Updating" || c[2].Status != "True" || c[2].Reason != "UpdateFailed" || c[2].Message != want {
+		t.Errorf("got %+v, %+v, want %q", tally, c, want)
+	}
+}
+
 // TestConditions has the statuses and reasons of Ready, Progressing and Degraded.
 func TestConditions(t *testing.T) {
 	paused, none := v1alpha1.ModelSetSpec{Paused: true}, v1alpha1.ModelSetSpec{Parallelism: new(int32(0))}

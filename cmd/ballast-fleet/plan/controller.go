@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
@@ -241,8 +242,21 @@ func Alarm(s *v1alpha1.ModelSet, t Tally, now time.Time) int32 {
 	return t.Late
 }
 
+// maxNote limits the text of an event, in bytes: the API server refuses a longer one.
+const maxNote = 1024
+
 // Warning returns the message of the event that the deadline of a set will not be met; empty if there is none to make.
 func Warning(s *v1alpha1.ModelSet, t Tally, now time.Time) string {
+	text := warning(s, t, now)
+	if len(text) <= maxNote {
+		return text
+	}
+	const more = "…"
+	return strings.ToValidUTF8(text[:maxNote-len(more)], "") + more
+}
+
+// warning is Warning of any length.
+func warning(s *v1alpha1.ModelSet, t Tally, now time.Time) string {
 	if !urgent(s, now) || s.Status.WarnedGeneration == s.Generation {
 		return ""
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
 	"github.com/google/go-cmp/cmp"
@@ -298,6 +299,18 @@ func TestWarning(t *testing.T) {
 	}
 	if w := Warning(&s, late, begin.Add(160*time.Minute)); w == "" {
 		t.Error("no warning after the change")
+	}
+}
+
+// TestLongWarning: the API server refuses an event with a text of more than 1,024 bytes, and one that is not UTF-8.
+func TestLongWarning(t *testing.T) {
+	s := set("s", v1alpha1.ModelSetSpec{Deadline: &metav1.Time{Time: time.Unix(0, 0)}})
+	s.Generation = 1
+	for i := range 4 { // the cut is at each byte of a character
+		w := Warning(&s, Tally{Desired: 1, Failed: 1, Trouble: strings.Repeat("x", i) + strings.Repeat("🚢", 500)}, time.Unix(1, 0))
+		if len(w) > 1024 || len(w) < 1024-3 || !utf8.ValidString(w) || !strings.HasSuffix(w, "🚢…") {
+			t.Errorf("%d bytes: %q", len(w), w)
+		}
 	}
 }
 

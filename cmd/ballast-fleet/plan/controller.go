@@ -226,7 +226,7 @@ func Edited(was, is metav1.Object) bool {
 // warnAt returns when 80 % of the time from the last change of a set to its deadline has passed.
 func warnAt(s *v1alpha1.ModelSet, now time.Time) time.Time {
 	begin := Changed(s, now)
-	return begin.Add(s.Spec.Deadline.Sub(begin.Time) * 8 / 10)
+	return begin.Add(s.Spec.Deadline.Sub(begin.Time) / 10 * 8) // in this order: a product overflows after 36 years
 }
 
 // urgent reports whether 80 % of the time to the deadline of a set has passed.

@@ -302,6 +302,18 @@ func TestWarning(t *testing.T) {
 	}
 }
 
+// TestFarDeadline: a deadline that nobody will see is no reason to warn.
+func TestFarDeadline(t *testing.T) {
+	now := time.Date(2026, 12, 1, 6, 0, 0, 0, time.UTC)
+	for _, year := range []int{2062, 2063, 2200, 9999} {
+		s := set("s", v1alpha1.ModelSetSpec{Deadline: &metav1.Time{Time: time.Date(year, 12, 31, 0, 0, 0, 0, time.UTC)}})
+		s.Generation, s.CreationTimestamp = 1, metav1.Time{Time: now}
+		if w := Warning(&s, Tally{Desired: 1, Failed: 1, Trouble: "x"}, now.AddDate(20, 0, 0)); w != "" || Again(&s, Tally{Desired: 1}, now) <= 0 {
+			t.Errorf("%d: %q", year, w)
+		}
+	}
+}
+
 // TestLongWarning: the API server refuses an event with a text of more than 1,024 bytes, and one that is not UTF-8.
 func TestLongWarning(t *testing.T) {
 	s := set("s", v1alpha1.ModelSetSpec{Deadline: &metav1.Time{Time: time.Unix(0, 0)}})

@@ -176,7 +176,7 @@ func concerns(s *v1alpha1.ModelSet, was, is client.Object) bool {
 	case *v1alpha1.ModelNode:
 		was, _ := was.(*v1alpha1.ModelNode)
 		is, _ := is.(*v1alpha1.ModelNode)
-		return plan.Differ(s, list(was), list(is))
+		return omits(was) != omits(is) || plan.Differ(s, list(was), list(is))
 	case *metav1.PartialObjectMetadata:
 		return (was != nil && plan.Selects(&s.Spec, was.GetLabels())) != (is != nil && plan.Selects(&s.Spec, is.GetLabels()))
 	}
@@ -190,6 +190,9 @@ func list(n *v1alpha1.ModelNode) []v1alpha1.ModelState {
 	}
 	return n.Status.List
 }
+
+// omits reports whether a node does not get all models of its sets.
+func omits(n *v1alpha1.ModelNode) bool { return n != nil && n.Status.Omitted > 0 }
 
 // A table has what the watches know of each node, so that a count neither copies nor sorts it.
 type table struct {
@@ -265,6 +268,7 @@ func (t *table) each(pods bool, f func(plan.Node, *v1alpha1.ModelNode)) {
 		for _, ready := range r.pods {
 			r.Down = r.Down && !ready
 		}
+		r.Omitted = omits(r.state)
 		f(r.Node, r.state)
 	}
 }

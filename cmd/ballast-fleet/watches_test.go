@@ -32,6 +32,12 @@ func stateOf(name string, phase v1alpha1.Phase) *v1alpha1.ModelNode {
 	return &v1alpha1.ModelNode{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: v1alpha1.ModelNodeStatus{List: []v1alpha1.ModelState{{Ref: "r/a:1", Phase: phase}}}}
 }
 
+func omitting(name string, phase v1alpha1.Phase) *v1alpha1.ModelNode {
+	n := stateOf(name, phase)
+	n.Status.Omitted = 1
+	return n
+}
+
 // TestTable follows nodes, their pods and their states as they come, change and go, in any order.
 func TestTable(t *testing.T) {
 	var tab table
@@ -53,7 +59,8 @@ func TestTable(t *testing.T) {
 		{nil, labelled("n0", "a"), "n1 b, n2 a Ready", "n0 a, n1 b, n2 a Ready"},
 		{labelled("n1", "b"), nil, "n2 a Ready", "n0 a, n2 a Ready"},
 		{pod("p1", "n1", core.ConditionTrue), nil, "n2 a Ready", "n0 a, n2 a Ready"},
-		{stateOf("n2", "Ready"), nil, "n2 a", "n0 a, n2 a"},
+		{stateOf("n2", "Ready"), omitting("n2", "Ready"), "n2 a Ready omits", "n0 a, n2 a Ready omits"},
+		{omitting("n2", "Ready"), nil, "n2 a", "n0 a, n2 a"},
 		{nil, labelled("n3", "a"), "n2 a", "n0 a, n2 a, n3 a"},
 	} {
 		tab.set(step.was, step.is)
@@ -66,6 +73,9 @@ func TestTable(t *testing.T) {
 				}
 				if n.Down {
 					text += " down"
+				}
+				if n.Omitted {
+					text += " omits"
 				}
 				got = append(got, text)
 			})
@@ -93,6 +103,7 @@ func TestConcerns(t *testing.T) {
 		"a new state":      {nil, stateOf("n", "Ready"), "true true false"},
 		"a phase":          {stateOf("n", "Pending"), stateOf("n", "Ready"), "true true false"},
 		"the disk":         {stateOf("n", "Ready"), moved, "false false false"},
+		"omitted models":   {stateOf("n", "Ready"), omitting("n", "Ready"), "true true true"},
 		"no state":         {stateOf("n", "Ready"), nil, "true true false"},
 		"a new node":       {nil, labelled("n", "b"), "true false true"},
 		"a label":          {labelled("n", "b"), labelled("n", "a"), "false true false"},

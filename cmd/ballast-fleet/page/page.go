@@ -259,7 +259,7 @@ func rowOf(s *v1alpha1.ModelSet, i int, nodes []*plan.Node, states map[string][]
 		}
 		if plan.NotUpdated(s, i, m) {
 			stuck.add(ref, "the current version cannot be downloaded: "+m.Error, n.Name)
-		} else if why := whyStuck(m, n.Down, reported, now); why != "" {
+		} else if why := whyStuck(m, n, reported, now); why != "" {
 			stuck.add(ref, why, n.Name)
 		}
 	}
@@ -284,15 +284,17 @@ func percent(part, all int64) float64 {
 const stuckAfter = 2 * time.Minute
 
 // whyStuck returns why a model does not become ready on a node; empty if it does.
-func whyStuck(m v1alpha1.ModelState, down, reported bool, now time.Time) string {
+func whyStuck(m v1alpha1.ModelState, n *plan.Node, reported bool, now time.Time) string {
 	age := now.Sub(m.Since.Time)
 	switch {
 	case m.Phase == v1alpha1.PhaseReady:
 		return ""
-	case down:
+	case n.Down:
 		return "ballast does not run: the node is down or cannot be reached, or its pod of the DaemonSet is not ready"
 	case m.Phase == v1alpha1.PhaseFailed:
 		return cmp.Or(m.Error, "it failed")
+	case n.Omitted && m.Since.IsZero():
+		return plan.TooMany
 	case !reported:
 		return "the agent of the node has not written a ModelNode"
 	case m.Phase == v1alpha1.PhaseDownloading && m.Rate == 0 && age > stuckAfter:

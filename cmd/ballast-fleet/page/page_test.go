@@ -66,7 +66,7 @@ func TestPage(t *testing.T) {
 		c.Nodes = append(c.Nodes, plan.Node{Name: name, Labels: gpu})
 		c.States = append(c.States, stateOf(name, m))
 	}
-	c.Nodes = append(c.Nodes, plan.Node{Name: "n0", Labels: gpu}, plan.Node{Name: "n00", Labels: gpu, Down: true}) // without a state
+	c.Nodes = append(c.Nodes, plan.Node{Name: "n0", Labels: gpu}, plan.Node{Name: "n00", Labels: gpu, Down: true}, plan.Node{Name: "n01", Labels: gpu, Omitted: true}) // without a state
 	c.States[0].Status.Disk = &v1alpha1.DiskState{Models: 3e9, Saved: 1e9, Free: 7e9}
 	c.States[0].Status.Received = &v1alpha1.ReceivedState{Registries: 1e9, Mirrors: []v1alpha1.MirrorState{{Address: "http://mirror", Bytes: 3e9, Wrong: 2}}}
 	s := setNamed("chat", "r/a:1")
@@ -75,9 +75,9 @@ func TestPage(t *testing.T) {
 	c.Sets = []v1alpha1.ModelSet{s, setNamed("b"), setNamed("a", "r/b:1")}
 	page, seen := text(t, c)
 	for _, want := range []string{
-		"Models on 9 nodes", "3 nodes have not reported", "chat 1/8 nodes have all models 20 % · by 2026-12-01 07:01:00 UTC 1 nodes are down",
-		"r/a:1 1 Ready 2 Downloading 3 Pending 2 Failed 1.0 MB/s", "n5: Downloading 50 % n6: Ready",
-		"2 r/a:1 <b>no such model</b> n2, n3", "1 r/a:1 no bytes arrive n4", "1 r/a:1 not begun: ballastd", "1 r/a:1 the agent of the node has not written a ModelNode n0", "1 r/a:1 ballast does not run: the node is down or cannot be reached, or its pod of the DaemonSet is not ready n00",
+		"Models on 10 nodes", "4 nodes have not reported", "chat 1/9 nodes have all models 17 % · by 2026-12-01 07:01:00 UTC 1 nodes are down",
+		"r/a:1 1 Ready 2 Downloading 4 Pending 2 Failed 1.0 MB/s", "n5: Downloading 50 % n6: Ready",
+		"2 r/a:1 <b>no such model</b> n2, n3", "1 r/a:1 no bytes arrive n4", "1 r/a:1 the node has more than 512 models n01", "1 r/a:1 not begun: ballastd", "1 r/a:1 the agent of the node has not written a ModelNode n0", "1 r/a:1 ballast does not run: the node is down or cannot be reached, or its pod of the DaemonSet is not ready n00",
 		"http://mirror 3.0 GB 75 % 2 wrong files or chunks registries 1.0 GB 25 %", "3.0 GB of models on all nodes. Sharing files between them saves 1.0 GB more; 7.0 GB are free.",
 	} {
 		if !strings.Contains(seen, want) {

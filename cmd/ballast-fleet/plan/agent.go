@@ -18,9 +18,10 @@ import (
 
 // A Node is a node of the cluster with a pod of the DaemonSet.
 type Node struct {
-	Name   string
-	Labels map[string]string
-	Down   bool // the pod is not ready
+	Name    string
+	Labels  map[string]string
+	Down    bool // the pod is not ready
+	Omitted bool // it does not get some models: TooMany
 }
 
 // A Wish is a model that a node should have.
@@ -96,6 +97,9 @@ const (
 	maxModels = 512
 	maxPins   = 1024
 )
+
+// TooMany is why a node has no state of a model, if it omits some.
+var TooMany = fmt.Sprintf("the node has more than %d models", maxModels)
 
 // Selector returns the selector of the nodes of a set. One that is not valid selects none.
 func Selector(s *v1alpha1.ModelSetSpec) (labels.Selector, error) {

@@ -39,6 +39,7 @@ type Tally struct {
 	down   []string // nodes that are counted in Down
 	waits  []string // nodes that lack models, and are neither down nor failed
 	failed []string // nodes that are counted in Failed
+	busy   []string // nodes that download, of these and of those that are down too
 }
 
 // An amount is what all nodes have of a model.
@@ -130,7 +131,7 @@ func (t *Tally) Add(s *v1alpha1.ModelSet, n Node, states []v1alpha1.ModelState, 
 		t.models = make([]amount, len(s.Spec.Models))
 	}
 	var missing, rate int64
-	complete, updated, failed, trouble, refused := true, true, false, "", ""
+	complete, updated, failed, busy, trouble, refused := true, true, false, false, "", ""
 	for i, ref := range s.Spec.Models {
 		m := StateNear(states, ref, &t.models[i].at)
 		m.Completed = min(m.Completed, m.Total) // the schema does not compare them
@@ -145,9 +146,16 @@ func (t *Tally) Add(s *v1alpha1.ModelSet, n Node, states []v1alpha1.ModelState, 
 		}
 		complete = false
 		missing, rate = Sum(missing, m.Total-m.Completed), Sum(rate, m.Rate)
+		busy = busy || m.Phase == v1alpha1.PhaseDownloading
+		if m.Phase == "" && n.Omitted {
+			m.Phase, m.Error = v1alpha1.PhaseFailed, TooMany
+		}
 		if m.Phase == v1alpha1.PhaseFailed && !failed {
 			failed, trouble = true, fmt.Sprintf("%s on %s: %s", ref, n.Name, m.Error)
 		}
+	}
+	if busy {
+		t.busy = append(t.busy, n.Name)
 	}
 	switch {
 	case complete:
@@ -319,18 +327,22 @@ func StatusAfter(was, is v1alpha1.ModelSetStatus) (time.Duration, bool) {
 const turn = lastRetry
 
 // Turns returns the nodes that may download, sorted; nil if the set does not limit them. A node keeps its turn until
-// it has all models, fails or is down. Nodes where a model failed come after all others, one after the other.
+// it has all models, fails or is down, and longer if it downloads, because that goes on. Nodes that are down may never
+// come back: they do not have all turns. Nodes where a model failed come after all others, one after the other.
 func Turns(s *v1alpha1.ModelSet, t Tally, now time.Time) []string {
 	if s.Spec.Parallelism == nil || paused(&s.Spec) {
 		return nil
 	}
-	had := slices.DeleteFunc(slices.Clone(s.Status.Turns), func(node string) bool { return !has(t.waits, node) })
-	all := slices.Concat(had, slices.DeleteFunc(slices.Clone(t.waits), func(node string) bool { return has(had, node) }))
-	n := int(*s.Spec.Parallelism)
+	had := slices.DeleteFunc(slices.Clone(s.Status.Turns), func(node string) bool { return !has(t.waits, node) && !has(t.busy, node) })
+	if !slices.ContainsFunc(had, func(node string) bool { return !has(t.down, node) }) {
+		had = nil
+	}
+	n, others := int(*s.Spec.Parallelism), t.waits
 	if len(t.failed) > 0 {
 		first := int(now.Unix()/int64(turn.Seconds())) * n % len(t.failed)
-		all = slices.Concat(all, t.failed[first:], t.failed[:first])
+		others = slices.Concat(others, t.failed[first:], t.failed[:first])
 	}
+	all := slices.Concat(had, slices.DeleteFunc(slices.Clone(others), func(node string) bool { return has(had, node) }))
 	all = all[:min(n, len(all))]
 	slices.Sort(all)
 	return all

@@ -213,6 +213,7 @@ func TestTurns(t *testing.T) {
 		paused        bool
 		had           string
 		waits, failed string
+		busy, down    string
 		after         time.Duration
 		want          string
 	}{
@@ -224,13 +225,19 @@ func TestTurns(t *testing.T) {
 		"a failure passes it": {n: 2, had: "a b", waits: "b c", failed: "a", want: "b c"},
 		"failures are last":   {n: 2, waits: "d", failed: "a b c", want: "a d"},
 		"in a circle":         {n: 2, failed: "a b c", after: turn, want: "a c"},
+		"busy, another fails": {n: 2, had: "a b", waits: "b c", failed: "a", busy: "a b", want: "a b"},
+		"busy without a turn": {n: 2, had: "b", waits: "b c", failed: "a", busy: "a", want: "b c"},
+		"busy and down":       {n: 2, had: "a b", waits: "b c", down: "a", busy: "a b", want: "a b"},
+		"down and not busy":   {n: 2, had: "a b", waits: "b c", down: "a", busy: "b", want: "b c"},
+		"all of them down":    {n: 2, had: "a b", waits: "c d", down: "a b", busy: "a b", want: "c d"},
+		"busy failures":       {n: 2, had: "b c", failed: "a b c", busy: "b", want: "a b"},
 		"none":                {n: 0, had: "a", waits: "a b"},
 		"paused":              {n: 2, had: "a", waits: "a b", paused: true},
 		"all have it":         {n: 2, had: "a"},
 	} {
 		s := set("s", v1alpha1.ModelSetSpec{Parallelism: &tt.n, Paused: tt.paused})
 		s.Status.Turns = strings.Fields(tt.had)
-		tally := Tally{waits: strings.Fields(tt.waits), failed: strings.Fields(tt.failed)}
+		tally := Tally{waits: strings.Fields(tt.waits), failed: strings.Fields(tt.failed), busy: strings.Fields(tt.busy), down: strings.Fields(tt.down)}
 		if got := strings.Join(Turns(&s, tally, now.Add(tt.after)), " "); got != tt.want {
 			t.Errorf("%s: got %q, want %q", name, got, tt.want)
 		}
@@ -238,6 +245,54 @@ func TestTurns(t *testing.T) {
 	s := set("s", v1alpha1.ModelSetSpec{})
 	if got := Turns(&s, Tally{waits: []string{"a"}}, now); got != nil {
 		t.Errorf("without a limit: %q", got)
+	}
+}
+
+// TestTurnsHold: not more nodes download at the same time than the set says, although a model of it fails on each, and
+// the pod of each is not ready for a while. All nodes get the other model.
+func TestTurnsHold(t *testing.T) {
+	const nodes, takes, parallelism = 60, 7, 6
+	s := set("s", v1alpha1.ModelSetSpec{Models: []string{"r/a:1", "r/b:1"}, Parallelism: new(int32(parallelism))})
+	var begun [nodes]int // when a node began to download r/a:1, in steps from 1 on
+	for step := 1; step <= 3*nodes*takes/parallelism; step++ {
+		var tally Tally
+		loads, done := 0, 0
+		for i := range nodes {
+			n, states := Node{Name: fmt.Sprintf("n%02d", i), Down: i == step%nodes}, []v1alpha1.ModelState(nil)
+			if has(s.Status.Turns, n.Name) && begun[i] == 0 && !n.Down {
+				begun[i] = step
+			}
+			switch age := step - begun[i]; {
+			case begun[i] == 0:
+			case age < takes:
+				states = []v1alpha1.ModelState{state("r/a:1", v1alpha1.PhaseDownloading, takes, int64(age), 1), state("r/b:1", v1alpha1.PhaseFailed, 0, 0, 0)}
+				loads++
+			default:
+				states = []v1alpha1.ModelState{state("r/a:1", v1alpha1.PhaseReady, takes, takes, 0), state("r/b:1", v1alpha1.PhaseFailed, 0, 0, 0)}
+				done++
+			}
+			tally.Add(&s, n, states, time.Hour)
+		}
+		if s.Status.Turns = Turns(&s, tally, time.Unix(0, 0)); loads > parallelism {
+			t.Fatalf("step %d: %d nodes download", step, loads)
+		}
+		if done == nodes {
+			return
+		}
+	}
+	t.Errorf("begun: %v", begun)
+}
+
+// TestOmitted: a node that does not get a model, because it has too many others, has failed.
+func TestOmitted(t *testing.T) {
+	s := set("s", v1alpha1.ModelSetSpec{Models: []string{"r/a:1", "r/b:1"}})
+	a, b := state("r/a:1", v1alpha1.PhaseReady, 1, 1, 0), state("r/b:1", v1alpha1.PhasePending, 0, 0, 0)
+	var tally Tally
+	tally.Add(&s, Node{Name: "n1"}, []v1alpha1.ModelState{a}, time.Hour)
+	tally.Add(&s, Node{Name: "n2", Omitted: true}, []v1alpha1.ModelState{a, b}, time.Hour)
+	tally.Add(&s, Node{Name: "n3", Omitted: true}, []v1alpha1.ModelState{a}, time.Hour)
+	if strings.Join(tally.waits, " ") != "n1 n2" || tally.Failed != 1 || tally.Trouble != "r/b:1 on n3: the node has more than 512 models" {
+		t.Errorf("%+v", tally)
 	}
 }
 

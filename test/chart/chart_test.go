@@ -208,10 +208,14 @@ func checkObject(t *testing.T, o Object) {
 	checkContainers(t, o.ID(), pod)
 }
 
-// checkController: a controller runs where all nodes have the startup taint, and is started again if it hangs.
+// checkController: a controller runs on Linux, also where all nodes have the startup taint, and is started again if it
+// hangs.
 func checkController(t *testing.T, id string, d *apps.Deployment) {
 	t.Helper()
 	pod := d.Spec.Template.Spec
+	if pod.NodeSelector["kubernetes.io/os"] != "linux" {
+		t.Errorf("%s: node selector %v", id, pod.NodeSelector)
+	}
 	if !slices.ContainsFunc(pod.Tolerations, func(x core.Toleration) bool {
 		return x.Key == "ballast.dev/not-ready" && x.Operator == core.TolerationOpExists && x.Effect == ""
 	}) {

@@ -92,6 +92,9 @@ func (a *app) manager(o manager.Options) (manager.Manager, error) {
 	if err != nil {
 		return nil, err
 	}
+	if o.LeaderElection { // the controller: not 5 requests a second, as each agent; the API server knows what is fair
+		c.QPS = -1
+	}
 	if o.Scheme, err = scheme(); err != nil {
 		return nil, err
 	}

@@ -46,7 +46,7 @@ const (
 // An Agent has the daemon of its node do what the cluster wishes, and is a prometheus.Collector. The exported fields
 // are set before Run.
 type Agent struct {
-	Node      string // its name; empty: only the daemon is watched
+	Node      string // its name; empty: only the daemon is watched, and drops pins
 	Marks     Marks
 	Models    bool          // fetch the models of ModelSets
 	Hold      bool          // the taint, until the node has its models

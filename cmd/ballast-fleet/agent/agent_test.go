@@ -104,6 +104,26 @@ func TestPinsWithoutModelSets(t *testing.T) {
 	}
 }
 
+// TestPinsWithoutNode: an agent that does not ask the API server has the daemon drop them too.
+func TestPinsWithoutNode(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*checkEvery)
+	defer cancel()
+	dropped := false
+	a := &Agent{Log: slog.New(slog.DiscardHandler), daemon: serve(t, map[string]http.HandlerFunc{
+		"GET /v1/health": func(w http.ResponseWriter, _ *http.Request) {
+			_ = json.NewEncoder(w).Encode(wire.Health{Version: wire.ThisVersion(), ContainerdLoaded: true})
+		},
+		"DELETE /v1/fleet/pins": func(w http.ResponseWriter, _ *http.Request) {
+			dropped = true
+			_ = json.NewEncoder(w).Encode(wire.FleetPins{})
+			cancel()
+		},
+	})}
+	if err := a.watchDaemon(ctx); err != nil || !dropped {
+		t.Errorf("dropped: %t, %v", dropped, err)
+	}
+}
+
 // TestNewestIsGone: a model whose newest version somebody has removed is pulled again, also if an earlier one is there.
 func TestNewestIsGone(t *testing.T) {
 	for _, gone := range []string{"1", "2"} {

@@ -23,7 +23,12 @@ func (a *Agent) watchDaemon(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		if a.saw(state != said, err == nil, pulls) && a.poke != nil {
+		switch changed := a.saw(state != said, err == nil, pulls); {
+		case a.Node == "": // nothing is reconciled
+			if err := a.setPins(ctx); err != nil {
+				a.Log.Warn("pins are not set", "err", err)
+			}
+		case changed:
 			a.wake()
 		}
 		if state != said {

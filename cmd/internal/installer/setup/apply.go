@@ -91,6 +91,9 @@ func (p *Plan) end() error {
 // do executes one step.
 func (p *Plan) do(ctx context.Context, s Step) error {
 	h := p.view.disk()
+	if err := h.unedited(&s); err != nil {
+		return err
+	}
 	switch s.Action {
 	case Copy:
 		return h.copy(s.from, s.Target, s.mode)
@@ -121,6 +124,19 @@ func (p *Plan) do(ctx context.Context, s Step) error {
 		return p.service(ctx, s)
 	}
 	panic("setup: internal error: unknown action " + string(s.Action))
+}
+
+// unedited returns an error if others have edited the file that a step changes since the plan was made. Minutes can be
+// between them: what the step writes has not what they have added.
+func (h host) unedited(s *Step) error {
+	if !s.changesFile() {
+		return nil
+	}
+	now, err := h.digestAt(s.Target)
+	if err != nil || now == s.found || now == s.digest {
+		return err
+	}
+	return fmt.Errorf("it was edited while setup ran; run it again: %w", errdefs.ErrFailedPrecondition)
 }
 
 // readyTimeout limits the time until a started daemon answers.

@@ -151,7 +151,10 @@ func (b *builder) list(closed []string, from int) error {
 		return err
 	}
 	if changed > from && len(b.plan.Steps) > changed && b.Exists(closedConfig) {
-		b.plan.Steps = slices.Insert(b.plan.Steps, from, Step{Action: Remove, Target: closedConfig, Why: "its files change"})
+		write := &b.plan.Steps[changed]
+		gone := Step{Action: Remove, Target: closedConfig, Why: "its files change", found: write.found}
+		write.found = ""
+		b.plan.Steps = slices.Insert(b.plan.Steps, from, gone)
 	}
 	return nil
 }

@@ -44,9 +44,10 @@
 //	edited  what others have made of a file of setup, replaced by force: kept for them
 //
 // The journal of a run has the version before it of every file that it changes, and what it gives the files. A file
-// that has neither of these was edited by others in the meantime, and stays. The journal is in place until the run is
-// done or undone: a crash before the undoing has begun is followed by a run that completes the steps, a crash in the
-// undoing by one that completes that. Versions of others that have no place any more stay when ballast is removed.
+// that has neither of these was edited by others in the meantime, and stays. So does one that is not as the plan has
+// found it: the step that changes it fails. The journal is in place until the run is done or undone: a crash before
+// the undoing has begun is followed by a run that completes the steps, a crash in the undoing by one that completes
+// that. Versions of others that have no place any more stay when ballast is removed.
 //
 // # Record
 //

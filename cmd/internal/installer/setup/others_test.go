@@ -283,6 +283,63 @@ func TestUndoneRemoval(t *testing.T) {
 	}
 }
 
+// TestEditedWhileSetupRuns has others who edit a file between the plan and the step that changes it: the run ends
+// without that step, their edit stays, and so does all that a second run and a removal leave of it.
+func TestEditedWhileSetupRuns(t *testing.T) {
+	const config, nvidia = "/etc/containerd/config.toml", `{"runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}}`
+	o := Options{Docker: true, SnapshotterOnly: true}
+	for _, tt := range []struct{ name, path, before, edit, ours string }{
+		{"Docker's settings", dockerConfig, `{"debug": true}`, nvidia, `{"storage-driver": "ballast", "features": {"containerd-snapshotter": true}, ` + nvidia[1:]},
+		{"new settings of Docker", dockerConfig, "", nvidia, `{"storage-driver": "ballast", "features": {"containerd-snapshotter": true}, ` + nvidia[1:]},
+		{"containerd's file", config, "version = 2\n", "version = 2\n# of others\n", "version = 2\nimports = [\"/etc/containerd/conf.d/*.toml\"]\n# of others\n# since\n"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRoot(t, "docker")
+			r.keys()
+			if tt.before != "" {
+				r.write(tt.path, tt.before)
+			}
+			r.ok(os.MkdirAll(filepath.Join(r.dir, filepath.Dir(tt.path)), 0o755))
+			before := r.files()
+			p, err := r.plan(o)
+			r.ok(err)
+			err = p.Apply(t.Context(), func(s Step) {
+				if s.Action == Enable { // in the midst of the run
+					r.write(tt.path, tt.edit)
+				}
+			})
+			wantError(t, err, errdefs.IsFailedPrecondition, "write "+tt.path, "was edited while setup ran; run it again", "everything was undone")
+			if notes := strings.Join(p.Notes, "\n"); !strings.Contains(notes, tt.path+" was edited while setup ran, and stays") {
+				t.Errorf("notes: %q", notes)
+			}
+			after := r.files()
+			for _, all := range []map[string]string{before, after} {
+				maps.DeleteFunc(all, func(p, _ string) bool {
+					return "/"+p == tt.path || strings.HasPrefix("/"+p, stateDir) || strings.HasPrefix(p, "var/lib/ballast")
+				})
+			}
+			if d := cmp.Diff(before, after); d != "" || r.read(tt.path) != tt.edit {
+				t.Errorf("undone: %s is %q, and of others (-before +after):\n%s", tt.path, r.read(tt.path), d)
+			}
+
+			r.set(o)
+			p, err = NewRemoval(t.Context(), Options{Host: r.dir, NoRestart: true})
+			r.ok(err)
+			r.write(tt.path, tt.ours)
+			wantError(t, p.Apply(t.Context(), func(Step) {}), errdefs.IsFailedPrecondition, tt.path, "was edited while setup ran; run it again")
+			if got := r.read(tt.path); got != tt.ours {
+				t.Errorf("the removal has replaced the edit by %q", got)
+			}
+			p, err = NewRemoval(t.Context(), Options{Host: r.dir, NoRestart: true})
+			r.ok(err)
+			r.apply(p)
+			if got := r.read(tt.path); strings.Contains(got, "ballast") || !strings.Contains(got, "nvidia-container-runtime") && !strings.Contains(got, "# of others") {
+				t.Errorf("after the removal: %q", got)
+			}
+		})
+	}
+}
+
 // TestOpenedRegistryIsRemoved opens a registry below a closed default, which makes a directory: removal takes it.
 func TestOpenedRegistryIsRemoved(t *testing.T) {
 	r := newRoot(t, "kubeadm")

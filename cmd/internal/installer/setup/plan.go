@@ -233,6 +233,7 @@ func (b *builder) ours(p string, d digest.Digest) bool {
 // put adds a step, unless the file has its content already. A version of others is kept; the first one is that which
 // the file has again when it is removed.
 func (b *builder) put(s Step, have digest.Digest, theirs bool) {
+	s.found = have
 	f, known := b.old[s.Target]
 	f.Import, f.Block, f.Docker, f.given = "", false, false, true
 	f.Wrote = append(slices.DeleteFunc(slices.Clone(f.Wrote), func(d digest.Digest) bool { return d == s.digest }), s.digest)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/host/dirs"
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 )
 
 // NewRemoval returns the steps that remove ballast from a host, with all that it made there, including
@@ -210,11 +211,11 @@ func (b *builder) undo(p string, f file) ([]Step, error) {
 	case now == "" || now == f.Was:
 		return nil, nil
 	case f.ofOthers():
-		return b.undoPart(p, f)
+		return b.undoPart(p, f, now)
 	case f.wrote(now) && f.Was == "":
-		return []Step{{Action: Remove, Target: p}}, nil
+		return []Step{{Action: Remove, Target: p, found: now}}, nil
 	case f.wrote(now) && b.Exists(kept(p, f.Was)):
-		return []Step{{Action: Restore, Target: p, digest: f.Was}}, nil
+		return []Step{{Action: Restore, Target: p, digest: f.Was, found: now}}, nil
 	case f.wrote(now):
 		return nil, fmt.Errorf("%s, the original of %s, is lost: restore it, or remove %s yourself: %w", kept(p, f.Was), p, p, errdefs.ErrFailedPrecondition)
 	case groupOf(p) != containerdGroup:
@@ -224,8 +225,12 @@ func (b *builder) undo(p string, f file) ([]Step, error) {
 		return nil, fmt.Errorf("%s was edited after setup wrote it, and containerd would not work with it when ballast is gone: move the additions to another file, or use --force, which renames it to %s: %w", p, filepath.Base(p)+edited, errdefs.ErrFailedPrecondition)
 	}
 	have, mode, err := b.Read(p)
+	if err != nil {
+		return nil, err
+	}
+	replaced, err := b.disk().digestAt(p + edited)
 	b.note("%s was edited after setup wrote it, and is kept as %s", p, p+edited)
-	return []Step{{Action: Write, Target: p + edited, data: have, mode: mode}, {Action: Remove, Target: p}}, err
+	return []Step{{Action: Write, Target: p + edited, data: have, mode: mode, found: replaced}, {Action: Remove, Target: p, found: now}}, err
 }
 
 // imported returns the names of drop-ins of others that an import brings into effect.
@@ -239,9 +244,9 @@ func (b *builder) imported(glob string) ([]string, error) {
 	}), err
 }
 
-// undoPart returns the step that removes our part of a file of others. Where nothing else has changed, the file
-// becomes what it was, byte by byte.
-func (b *builder) undoPart(p string, f file) ([]Step, error) {
+// undoPart returns the step that removes our part of a file of others, whose digest is now. Where nothing else has
+// changed, the file becomes what it was, byte by byte.
+func (b *builder) undoPart(p string, f file, now digest.Digest) ([]Step, error) {
 	have, mode, err := b.Read(p)
 	if err != nil {
 		return nil, err
@@ -280,9 +285,9 @@ func (b *builder) undoPart(p string, f file) ([]Step, error) {
 	case alone && f.Was != "":
 		fresh = before
 	case alone:
-		return []Step{{Action: Remove, Target: p}}, nil
+		return []Step{{Action: Remove, Target: p, found: now}}, nil
 	}
-	return []Step{{Action: Restore, Target: p, data: []byte(fresh), mode: mode}}, nil
+	return []Step{{Action: Restore, Target: p, data: []byte(fresh), mode: mode, found: now}}, nil
 }
 
 // empty removes from a directory of the daemon what the daemon made, and the directory if nothing is left.

@@ -120,6 +120,7 @@ type Step struct {
 	Why    string `json:"why"`
 
 	digest digest.Digest // of the content that the step gives a file
+	found  digest.Digest // of the content that the file had when the plan was made
 	data   []byte        // of Write and Restore; a Restore without is of a kept version
 	mode   fs.FileMode
 	from   string // of Copy: a path in this process

@@ -141,12 +141,26 @@ func (h host) copy(from, p string, mode fs.FileMode) error {
 }
 
 // remove removes a file or an empty directory. It is not an error if it does not exist, or if the
-// directory is not empty.
+// directory is not empty. A symbolic link to it is kept, as by write.
 func (h host) remove(p string) error {
+	name, err := h.Follow(p)
+	if err != nil {
+		return err
+	}
+	return remove(name)
+}
+
+// unlink is remove for a symbolic link itself.
+func (h host) unlink(p string) error {
 	name, err := h.Path(p)
 	if err != nil {
 		return err
 	}
+	return remove(name)
+}
+
+// remove removes a file, link or empty directory of this process's file system.
+func remove(name string) error {
 	info, err := os.Lstat(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

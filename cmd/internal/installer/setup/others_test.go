@@ -340,6 +340,47 @@ func TestEditedWhileSetupRuns(t *testing.T) {
 	}
 }
 
+// TestLinksStay has links of others whose files, or directories, setup makes: a removal, and the undoing of a set-up,
+// take these and leave the links.
+func TestLinksStay(t *testing.T) {
+	links := map[string]string{dockerConfig: "/opt/daemon.json", "/etc/containerd/certs.d": "/opt/certs.d"}
+	o := Options{Docker: true, SnapshotterOnly: true, Registries: []string{"ghcr.io"}}
+	for _, fails := range []bool{false, true} {
+		r := newRoot(t, "docker")
+		r.keys()
+		r.ok(os.MkdirAll(filepath.Join(r.dir, "opt/certs.d"), 0o755))
+		r.ok(os.MkdirAll(filepath.Join(r.dir, "etc/docker"), 0o755))
+		for link, to := range links {
+			r.ok(os.Symlink(to, filepath.Join(r.dir, link)))
+		}
+		before := r.files()
+		p, err := r.plan(o)
+		r.ok(err)
+		if fails {
+			p.Steps = append(p.Steps, Step{Action: Chmod, Target: "/of/nobody"})
+			wantError(t, p.Apply(t.Context(), func(Step) {}), errdefs.IsFailedPrecondition, "everything was undone")
+		} else {
+			r.apply(p)
+			if got := r.read("opt/daemon.json"); !strings.Contains(got, "ballast") {
+				t.Errorf("the file of the link is %q", got)
+			}
+			p, err = NewRemoval(t.Context(), Options{Host: r.dir, NoRestart: true})
+			r.ok(err)
+			r.apply(p)
+		}
+		after := r.files()
+		for _, all := range []map[string]string{before, after} {
+			delete(all, "var/lib/ballast")
+			for _, wants := range []string{"multi-user", "sockets"} { // systemctl makes them
+				delete(all, "etc/systemd/system/"+wants+".target.wants")
+			}
+		}
+		if d := cmp.Diff(before, after); d != "" {
+			t.Errorf("fails %v (-before +after):\n%s", fails, d)
+		}
+	}
+}
+
 // TestOpenedRegistryIsRemoved opens a registry below a closed default, which makes a directory: removal takes it.
 func TestOpenedRegistryIsRemoved(t *testing.T) {
 	r := newRoot(t, "kubeadm")

@@ -38,7 +38,7 @@ func (p *Plan) disable(ctx context.Context, units []string) error {
 	for _, u := range units {
 		if !p.view.hasUnit(u) { // somebody has removed it, and systemctl does not know it any more
 			_ = p.systemctl(ctx, "stop", u)
-			if err := p.view.disk().remove(wantsLink(u)); err != nil {
+			if err := p.view.disk().unlink(wantsLink(u)); err != nil {
 				return err
 			}
 			continue

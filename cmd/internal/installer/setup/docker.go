@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"reflect"
 	"strings"
@@ -37,10 +39,22 @@ func readDocker(text string) (map[string]any, error) {
 	}
 	d := json.NewDecoder(strings.NewReader(text))
 	d.UseNumber()
-	if err := d.Decode(&settings); err != nil || settings == nil {
-		return nil, fmt.Errorf("%s is no JSON object (%v): %w", dockerConfig, err, errdefs.ErrFailedPrecondition)
+	err := d.Decode(&settings)
+	var why string
+	switch {
+	case strings.HasPrefix(text, "\ufeff"):
+		why = "it begins with a byte order mark: take it out"
+	case err != nil:
+		why = err.Error()
+	case settings == nil:
+		why = "it is null"
+	default:
+		if _, err := d.Token(); errors.Is(err, io.EOF) {
+			return settings, nil
+		}
+		why = "more follows it"
 	}
-	return settings, nil
+	return nil, fmt.Errorf("%s is no JSON object (%s): %w", dockerConfig, why, errdefs.ErrFailedPrecondition)
 }
 
 // writeDocker returns the text of settings.

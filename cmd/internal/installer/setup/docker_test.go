@@ -152,7 +152,11 @@ func TestDockerConflicts(t *testing.T) {
 		words          string
 	}{
 		{"no JSON", "{", nil, false, false, "no JSON object"},
-		{"no object", "null", nil, false, false, "no JSON object"},
+		{"no object", "null", nil, false, false, "no JSON object (it is null)"},
+		{"another type", "[]", nil, false, false, "cannot unmarshal array"},
+		{"garbage after it", `{"debug": true} garbage`, nil, false, false, "no JSON object (more follows it)"},
+		{"two objects", "{}\n{}", nil, false, false, "no JSON object (more follows it)"},
+		{"a byte order mark", "\ufeff{}", nil, false, false, "no JSON object (it begins with a byte order mark: take it out)"},
 		{"a graph driver", `{"storage-driver": "overlay2"}`, nil, false, true, `storage-driver = "overlay2"`},
 		{"images of Docker's own", `{"features": {"containerd-snapshotter": false}}`, nil, false, true, "containerd-snapshotter = false"},
 		{"user namespaces", `{"userns-remap": "default"}`, nil, false, false, "userns-remap"},

@@ -134,6 +134,35 @@ func TestDockerOpened(t *testing.T) {
 	wantError(t, err, errdefs.IsFailedPrecondition, "1 containers of Docker use ballast")
 }
 
+// TestLostOriginals removes ballast where the kept originals of files of others are lost: Docker's former storage
+// driver is then not known, and that is said; containerd's import is taken out without them.
+func TestLostOriginals(t *testing.T) {
+	const config = "etc/containerd/config.toml"
+	r := newRoot(t, "docker")
+	r.keys()
+	r.write(dockerConfig, `{"storage-driver": "overlayfs"}`)
+	r.write(config, "version = 2\n")
+	r.set(Options{Docker: true, SnapshotterOnly: true})
+	r.ok(os.RemoveAll(filepath.Join(r.dir, keptDir)))
+	before := r.files()
+	gone := Options{Host: r.dir, NoRestart: true, Force: true}
+	_, err := NewRemoval(t.Context(), gone)
+	wantError(t, err, errdefs.IsFailedPrecondition, "the original of "+dockerConfig+", is lost", "take storage-driver and features.containerd-snapshotter out of "+dockerConfig)
+	if d := cmp.Diff(before, r.files()); d != "" {
+		t.Errorf("changed (-before +after):\n%s", d)
+	}
+	r.write(dockerConfig, `{"storage-driver": "overlayfs"}`) // by hand
+	p, err := NewRemoval(t.Context(), gone)
+	r.ok(err)
+	r.apply(p)
+	if got := r.read(config); !strings.HasPrefix(got, "version = 2\n") || strings.Contains(got, "conf.d") {
+		t.Errorf("%s is %q", config, got)
+	}
+	if got := r.read(dockerConfig); got != `{"storage-driver": "overlayfs"}` {
+		t.Errorf("%s is %q", dockerConfig, got)
+	}
+}
+
 // TestDockerConflicts refuses a Docker that cannot have ballast, and one with settings of others that would be
 // replaced.
 func TestDockerConflicts(t *testing.T) {

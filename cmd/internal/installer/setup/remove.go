@@ -282,6 +282,8 @@ func (b *builder) undoPart(p string, f file, now digest.Digest) ([]Step, error) 
 	switch {
 	case fresh == text:
 		return nil, nil
+	case f.Docker && f.Was != "" && !b.Exists(kept(p, f.Was)): // it can have had other values of our keys
+		return nil, fmt.Errorf("%s, the original of %s, is lost: restore it, or take %s and %s.%s out of %[2]s yourself: %[6]w", kept(p, f.Was), p, dockerDriver, dockerFeatures, dockerStore, errdefs.ErrFailedPrecondition)
 	case alone && f.Was != "":
 		fresh = before
 	case alone:

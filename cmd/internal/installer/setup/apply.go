@@ -35,7 +35,7 @@ func (p *Plan) Apply(ctx context.Context, said func(Step)) error {
 	if err := p.begin(); err != nil {
 		return err
 	}
-	for _, s := range p.Steps {
+	for i, s := range p.Steps {
 		err := p.do(ctx, s)
 		switch {
 		case err == nil:
@@ -48,19 +48,22 @@ func (p *Plan) Apply(ctx context.Context, said func(Step)) error {
 		if p.next.Version == 0 || p.next.Removing && s.Action != Restart {
 			return err
 		}
-		return p.failed(ctx, err)
+		return p.failed(ctx, p.Steps[:i], err)
 	}
 	return p.end()
 }
 
-// failed undoes a plan.
-func (p *Plan) failed(ctx context.Context, cause error) error {
+// failed undoes a plan of which some steps were done.
+func (p *Plan) failed(ctx context.Context, done []Step, cause error) error {
 	if err := p.undo(ctx, cause.Error()); err != nil {
 		return fmt.Errorf("%w; and this could not be undone completely, run the command again: %w", cause, err)
 	}
 	text := "everything was undone"
 	if p.next.Removing {
-		text = "containerd's configuration and the hosts.toml files were restored; images of models must be pulled again"
+		text = "the configuration and the hosts.toml files were restored"
+		if slices.ContainsFunc(done, func(s Step) bool { return s.Action == Images }) {
+			text += "; images of models must be pulled again"
+		}
 	}
 	return fmt.Errorf("%w; %s: %w", cause, text, errdefs.ErrFailedPrecondition)
 }

@@ -134,6 +134,28 @@ func TestDockerOpened(t *testing.T) {
 	wantError(t, err, errdefs.IsFailedPrecondition, "1 containers of Docker use ballast")
 }
 
+// TestTextOfUndoneRemovals has a Docker that does not restart, which is the first restart of a removal: that images of
+// models must be pulled again is said only where they have been removed before.
+func TestTextOfUndoneRemovals(t *testing.T) {
+	const again = "images of models must be pulled again"
+	r := newRoot(t, "docker")
+	r.keys()
+	r.set(Options{Docker: true, SnapshotterOnly: true})
+	r.docker(map[string]any{"ServerVersion": "29.7.2", "Driver": "ballast"})
+	before := r.read(dockerConfig)
+	r.program("usr/bin/systemctl", "#!/bin/sh\n[ \"$*\" != \"restart docker\" ] || [ -e /run/once ] || { echo >/run/once; exit 1; }\n"+systemctl[len("#!/bin/sh\n"):])
+	p, err := NewRemoval(t.Context(), Options{Host: r.dir})
+	r.ok(err)
+	err = p.Apply(t.Context(), func(Step) {})
+	wantError(t, err, errdefs.IsFailedPrecondition, "restart docker", "were restored")
+	if strings.Contains(err.Error(), again) || r.read(dockerConfig) != before {
+		t.Errorf("no image was removed: %v; %s has %q", err, dockerConfig, r.read(dockerConfig))
+	}
+	r.ok(p.begin())
+	err = p.failed(t.Context(), []Step{{Action: Images, Target: "images"}}, errdefs.ErrUnavailable)
+	wantError(t, err, errdefs.IsFailedPrecondition, "were restored", again)
+}
+
 // TestLostOriginals removes ballast where the kept originals of files of others are lost: Docker's former storage
 // driver is then not known, and that is said; containerd's import is taken out without them.
 func TestLostOriginals(t *testing.T) {

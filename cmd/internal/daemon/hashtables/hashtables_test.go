@@ -24,9 +24,9 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// TestManyTables: a model with more large files than the repository answers for in time does not end tables for other
+// TestManyAsked: a model with more large files than the repository answers for in time does not end tables for other
 // models; a repository that does not answer does, for a while.
-func TestManyTables(t *testing.T) {
+func TestManyAsked(t *testing.T) {
 	t.Parallel()
 	r := registrytest.New(t)
 	var asked atomic.Int32

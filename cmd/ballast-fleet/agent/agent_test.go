@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
 	core "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 )
@@ -272,6 +273,14 @@ func TestLookups(t *testing.T) {
 	m.wish.Node, m.wish.Term, m.wish.Paused = "n", 4, true
 	if ask(); m.state.Lookup != nil || len(asked) != 5 {
 		t.Errorf("paused: %+v, %d questions", m.state.Lookup, len(asked))
+	}
+}
+
+// TestMarksOff: an agent without marks, which has no right to change nodes, leaves the labels that it once set.
+func TestMarksOff(t *testing.T) {
+	node := &core.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{plan.SetLabel + "old": "ready"}}}
+	if err := (Marks{}).set(t.Context(), nil, node, map[string]string{plan.SetLabel + "new": "ready"}, true); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -15,22 +15,23 @@ import (
 // not used.
 type Marks struct{ Label, Taint string }
 
-// set labels a node, also for sets, and, if free is true, removes the taint. Without a label of its own it has none
-// for sets. An update that another one has preceded is refused, so concurrent changes of taints stay.
+// set labels a node, also for sets, and, if free is true, removes the taint. Without a label of its own all labels stay
+// as they are: there may be no right to change them. An update that another one has preceded is refused, so concurrent
+// changes of taints stay.
 func (m Marks) set(ctx context.Context, c client.Client, node *core.Node, sets map[string]string, free bool) error {
 	is := node.DeepCopy()
 	if is.Labels == nil {
 		is.Labels = map[string]string{}
 	}
-	want := map[string]string{}
+	changed := false
 	if m.Label != "" {
+		want := map[string]string{m.Label: "true"}
 		maps.Copy(want, sets)
-		want[m.Label] = "true"
-	}
-	changed := m.clear(is, want)
-	for k, v := range want {
-		if is.Labels[k] != v {
-			is.Labels[k], changed = v, true
+		changed = m.clear(is, want)
+		for k, v := range want {
+			if is.Labels[k] != v {
+				is.Labels[k], changed = v, true
+			}
 		}
 	}
 	ours := func(t core.Taint) bool { return t.Key == m.Taint }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"regexp"
 	"strings"
@@ -23,6 +24,9 @@ import (
 
 // What a file of a token or of a signing config may have, in bytes.
 const maxSignFile = 1 << 20
+
+// maxFileName limits the file names that messages repeat, in bytes: a private key is longer.
+const maxFileName = 100
 
 // webToken is what each token of OpenID Connect has: a header and claims in JSON, in base64, and a signature.
 // https://www.rfc-editor.org/rfc/rfc7519
@@ -155,6 +159,9 @@ func privateKey(file string) (crypto.Signer, error) {
 		return nil, usage("--sign takes a file, not the key: everybody on the machine can read arguments. Replace the key if others use the machine, and write it to a file that only you can read")
 	}
 	p, err := os.ReadFile(file)
+	if path := (*fs.PathError)(nil); errors.As(err, &path) && len(file) > maxFileName { // it may be the key
+		err = path.Err
+	}
 	if err != nil {
 		return nil, usage("--sign: %w", err)
 	}

@@ -171,6 +171,7 @@ func TestSignKeylessUsage(t *testing.T) {
 		"a key as an argument":     {nil, []string{"--sign", string(secret)}, exitUsage, "--sign takes a file"},
 		"a key in one line":        {nil, []string{"--sign", strings.ReplaceAll(string(secret), "\n", " ")}, exitUsage, "--sign takes a file"},
 		"the end of a key":         {nil, []string{"--sign", tail}, exitUsage, "--sign takes a file"},
+		"the middle of a key":      {nil, []string{"--sign", strings.ReplaceAll(tail[:strings.Index(tail, "-----")], "\n", "")}, exitUsage, "--sign: "},
 		"no file of a token":       {nil, []string{"--signing-config", s.SigningConfig, "--identity-token", dir + "/none"}, exitUsage, "no such file"},
 		"no token in the file":     {nil, []string{"--signing-config", s.SigningConfig, "--identity-token", write("text", "a secret text")}, exitUsage, "is not a token of OpenID Connect"},
 		"an expired token":         {[]string{"SIGSTORE_ID_TOKEN=" + old}, []string{"--signing-config", s.SigningConfig}, exitUnauthorised, "has expired"},

@@ -39,8 +39,8 @@
 //     Otherwise the answer is a PinError with the converted digest. That a caller with credentials has
 //     read it is recorded (store.Image.Read), because the request of the snapshotter has none.
 //  4. What upstream does not have can be a converted digest whose tag was never resolved here. Its
-//     origin is looked for by the last tags of the repository, at most once a minute for everybody,
-//     and once more for each caller where not everybody can read them; see find.
+//     origin is looked for by the last tags of the repository, after a search in vain once a minute for
+//     everybody, and once more for each caller where not everybody can read them; see find.
 //     A candidate is read with the credentials of the caller and converted here, and counts if it
 //     gives the digest.
 //

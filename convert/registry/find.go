@@ -37,8 +37,9 @@ const (
 // to the digest is the right one. The origin is read with the credentials of as. It returns
 // errdefs.ErrNotFound if no origin is found.
 //
-// A repository is searched at most once a minute for everybody, and for a caller only if not everybody can read it, so
-// that requests for unknown digests are cheap. A caller can have any number of names and passwords.
+// After a search in vain, a repository is searched again in a minute, for everybody, and for a caller only if not
+// everybody can read it, so that requests for unknown digests are cheap. A caller can have any number of names and
+// passwords.
 func (h *Handler) find(ctx context.Context, ref remote.Ref, as caller) (store.Image, error) {
 	none := fmt.Errorf("%s: not found in the registry, and no checked tag converts to it; "+
 		"\"ballast convert REF --referrer\" pushes it: %w", ref, errdefs.ErrNotFound)
@@ -70,9 +71,13 @@ func (h *Handler) search(ctx context.Context, ref remote.Ref, as caller) error {
 	for _, who := range callers {
 		repository := accessKey{nameOf(ref), "", who}
 		closed, walked := h.walked.get(repository)
-		if !walked {
-			key := flightKey{filetable.Origin{Format: "tags"}, nameOf(ref).String() + "@" + ref.Digest.String(), who}
+		for mine := false; !walked && !mine; closed, walked = h.walked.get(repository) {
+			if _, err := h.imageOf(ref); err == nil { // by a search for another digest
+				return nil
+			}
+			key := flightKey{filetable.Origin{Format: "tags"}, nameOf(ref).String(), who}
 			if _, err := h.alone(ctx, key, func() {}, func(ctx context.Context) (store.Image, error) {
+				mine = true
 				if !who.node && !h.maySearch(ref) {
 					return store.Image{}, fmt.Errorf("%s is not there, and tags of its repository or host were searched often; try again in a minute: %w", ref, errdefs.ErrUnavailable)
 				}
@@ -87,7 +92,6 @@ func (h *Handler) search(ctx context.Context, ref remote.Ref, as caller) error {
 			}); err != nil {
 				return err
 			}
-			closed, _ = h.walked.get(repository)
 		}
 		if !closed {
 			return nil

@@ -39,7 +39,7 @@ type Tally struct {
 	down   []string // nodes that are counted in Down
 	waits  []string // nodes that lack models, and are neither down nor failed
 	failed []string // nodes that are counted in Failed
-	busy   []string // nodes that download, of these and of those that are down too
+	busy   []string // nodes that download, whether they wait, are down or failed
 }
 
 // An amount is what all nodes have of a model.

@@ -46,13 +46,13 @@ func (e *Engine) fetch(ctx context.Context, h *hydration, i int, next func()) er
 	if err != nil {
 		return fmt.Errorf("%w (fetched whole, because: %v)", err, cause)
 	}
-	if len(whole.Files) > 0 {
-		e.Objects.DoubtChain(ctx, whole.Blob)
-	}
 	for _, f := range t.Files { // drops what was staged
 		c := e.Files.Acquire(f.File.Digest, f.File.Size, f.File.Path, f.Layout)
 		err = errors.Join(err, c.Move())
 		e.Files.Release(c)
+	}
+	if len(whole.Files) > 0 {
+		e.Objects.DoubtChain(ctx, whole.Blob)
 	}
 	return err
 }

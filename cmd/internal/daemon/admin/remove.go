@@ -159,7 +159,10 @@ func (r *removal) remove(ctx context.Context, images []store.Image) error {
 		if err := r.stop(ctx, im.Table, im.Refs...); err != nil {
 			return err
 		}
-		if err := r.dropPins(im); err != nil { // by a download that has ended meanwhile
+		if len(r.Store.Catalog.ImagesByTable(im.Table)) > 0 {
+			continue
+		}
+		if err := r.dropPins(im); err != nil { // of a download that has ended meanwhile
 			return err
 		}
 	}

@@ -58,8 +58,8 @@ func TestManyAsked(t *testing.T) {
 		tables.Prepare(t.Context(), d, nil)
 		return asked.Load() - before
 	}
-	slow.Store(int64(patience / 4))
-	if n := ask(model("many", 6*atOnce)); n >= 6*atOnce {
+	slow.Store(int64(patience / 8))
+	if n := ask(model("many", 12*atOnce)); n >= 12*atOnce {
 		t.Fatalf("all %d tables were asked for in time", n)
 	}
 	slow.Store(0)

@@ -28,7 +28,6 @@ func (js *Jobs) Heal(ctx context.Context, im store.Image) {
 	}
 	js.Log.Warn("files of a complete model are missing or damaged; downloading them again", "table", im.Table, "files", len(missing))
 	j, err := js.join(ctx, wire.KindBackground, modelname.Label(im, remote.Ref{}), " table "+im.Table.String(), pinWish{}, func(ctx context.Context, j *job) (store.Image, error) {
-		js.List.change(func() { j.Table = im.Table })
 		sources, err := js.Sources.recorded(ctx, im.Table, false)
 		if err != nil {
 			return im, err
@@ -47,6 +46,7 @@ func (js *Jobs) Heal(ctx context.Context, im store.Image) {
 		js.Log.Error("missing files of a model cannot be downloaded", "table", im.Table, "err", err)
 		return
 	}
+	js.List.change(func() { j.Table = im.Table })
 	js.leave(j)
 }
 

@@ -143,6 +143,10 @@ func (js *Jobs) importAll(ctx context.Context, j *job, from string, blobs regist
 		}
 		out[n].Linked = wire.Linked(linked)
 	}
+	if err := context.Cause(ctx); err != nil {
+		return store.Image{}, err
+	}
+	ctx = context.WithoutCancel(ctx) // all of them, or none
 	var first store.Image
 	for n, i := range imports {
 		im, err := i.Commit(func(im store.Image, ref remote.Ref) error { return js.finish(ctx, j, im, ref) })

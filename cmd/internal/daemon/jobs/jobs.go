@@ -60,7 +60,7 @@ type Jobs struct {
 	lists    map[string]*list         // by name
 	names    map[digest.Digest]string // last known references of tables, for images that are removed meanwhile
 
-	pinning sync.Mutex // is held from the look at a pin until it is replaced
+	pinning sync.Mutex // is held from the look at a pin until a job replaces it
 }
 
 // A job is one prefetch, import or download of what a model has lost. The mutex of List guards it.

@@ -74,11 +74,7 @@ func (js *Jobs) Rest(ctx context.Context, im store.Image, ref remote.Ref, r Requ
 	for view := range js.Store.Views.Early(im.Table) {
 		js.Background.Start(view, im.Table, sources) // which retries until it is complete
 	}
-	// Clients without a name of the model join the same job, which is none that resolves a name.
-	name, key := modelname.Label(im, remote.Ref{}), r.key()+" table "+im.Table.String()
-	if ref != (remote.Ref{}) {
-		key += " of " + ref.Recorded()
-	}
+	name, key := modelname.Label(im, ref), r.key()+" table "+im.Table.String() // not the job that resolves the name
 	return js.fetch(ctx, name, key, ref, &r, event, func(context.Context) (store.Image, []transfer.Source, error) {
 		return im, sources, nil
 	})

@@ -27,7 +27,6 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"golang.org/x/sys/unix"
 )
 
 // blobsDir is the directory of the blobs.
@@ -324,19 +323,10 @@ func (l *Layout) lock(ctx context.Context) (unlock func() error, err error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, lockWait, fmt.Errorf("another program keeps %s locked: %w", l.dir, errdefs.ErrUnavailable))
 	defer cancel()
-	for {
-		err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return dir.Close, nil
-		}
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = context.Cause(ctx)
-		}
-		if err != nil {
-			return nil, errors.Join(err, dir.Close())
-		}
-		time.Sleep(10 * time.Millisecond)
+	if err := durable.Lock(ctx, dir); err != nil {
+		return nil, errors.Join(err, dir.Close())
 	}
+	return dir.Close, nil
 }
 
 // add writes a manifest, and adds it to the index in place of the one with the same tag, or of

@@ -2,6 +2,7 @@ package meta
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -17,7 +18,6 @@ import (
 	"github.com/ballast-dev/ballast/store/durable"
 	"github.com/containerd/errdefs"
 	"go.etcd.io/bbolt"
-	"golang.org/x/sys/unix"
 )
 
 // lockWait is how long to wait for another process to close the database, such as a daemon that is
@@ -159,15 +159,9 @@ func rebuild(f *os.File, size int64, log *slog.Logger, problem error) error {
 
 // lock takes bbolt's lock, waiting at most lockWait. Closing the file releases it.
 func lock(f *os.File) error {
-	for end := time.Now().Add(lockWait); ; time.Sleep(50 * time.Millisecond) {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if !errors.Is(err, unix.EWOULDBLOCK) {
-			return err
-		}
-		if time.Now().After(end) {
-			return boltfile.Locked(f.Name())
-		}
-	}
+	ctx, cancel := context.WithTimeoutCause(context.Background(), lockWait, boltfile.Locked(f.Name()))
+	defer cancel()
+	return durable.Lock(ctx, f)
 }
 
 func isSealed(bucket []byte) bool {

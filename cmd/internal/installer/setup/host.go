@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
-	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/installer/node"
 	"github.com/ballast-dev/ballast/store/durable"
@@ -27,20 +26,13 @@ func Lock(ctx context.Context, root string) (release func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	for {
-		err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		switch {
-		case err == nil:
-			return dir.Close, nil
-		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
-			return nil, errors.Join(err, dir.Close())
-		}
-		select {
-		case <-ctx.Done():
-			return nil, errors.Join(fmt.Errorf("another set-up runs: %w", ctx.Err()), dir.Close())
-		case <-time.After(100 * time.Millisecond):
-		}
+	if err = durable.Lock(ctx, dir); err == nil {
+		return dir.Close, nil
 	}
+	if ctx.Err() != nil {
+		err = fmt.Errorf("another set-up runs: %w", ctx.Err())
+	}
+	return nil, errors.Join(err, dir.Close())
 }
 
 // A host is the file system of a machine that is changed.

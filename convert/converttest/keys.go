@@ -1,6 +1,7 @@
 package converttest
 
 import (
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -10,7 +11,7 @@ import (
 	"path/filepath"
 )
 
-// A Fataler is what KeyPair needs of a test, or of a program that is none.
+// A Fataler is what KeyPair and Signer need of a test, or of a program that is none.
 type Fataler interface {
 	Helper()
 	Fatalf(format string, args ...any)
@@ -18,6 +19,19 @@ type Fataler interface {
 
 // KeyPair writes a new key pair to NAME.key and NAME.pub of a directory, as PEM, and returns the paths of both files.
 func KeyPair(t Fataler, dir, name string) (private, public string) {
+	t.Helper()
+	_, private, public = keyPair(t, dir, name)
+	return private, public
+}
+
+// Signer returns a private key, and a file in dir with its public half.
+func Signer(t Fataler, dir string) (key crypto.Signer, public string) {
+	t.Helper()
+	key, _, public = keyPair(t, dir, "team")
+	return key, public
+}
+
+func keyPair(t Fataler, dir, name string) (key crypto.Signer, private, public string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -38,5 +52,5 @@ func KeyPair(t Fataler, dir, name string) (private, public string) {
 		}
 		return p
 	}
-	return write(name+".key", "PRIVATE KEY", secret), write(name+".pub", "PUBLIC KEY", known)
+	return key, write(name+".key", "PRIVATE KEY", secret), write(name+".pub", "PUBLIC KEY", known)
 }

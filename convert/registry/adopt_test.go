@@ -35,7 +35,7 @@ func (u *upstream) ahead(t *testing.T, repository, tag string) (ocispec.Manifest
 // The origin that it claims is not trusted: a request for that origin gets the image made here.
 func TestPreconverted(t *testing.T) {
 	t.Parallel()
-	key, public := newKey(t)
+	key, public := converttest.Signer(t, t.TempDir())
 	u := newUpstream(t)
 	b := converttest.ModelPackRaw(converttest.Files(weights(1000)))
 	u.Add("org/model", "v1", b)

@@ -36,7 +36,7 @@ import (
 // signedFiles returns a key and files with its OMS signature, and makes f accept only what the key has signed.
 func (f *facade) signedFiles(t *testing.T, kinds ...string) (crypto.Signer, []converttest.File) {
 	t.Helper()
-	key, public := newKey(t)
+	key, public := converttest.Signer(t, t.TempDir())
 	var any []signature.SignerOptions
 	for _, kind := range kinds {
 		any = append(any, signature.SignerOptions{Type: kind, Key: public})

@@ -3,14 +3,10 @@ package registry_test
 import (
 	"context"
 	"crypto"
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/sha256"
-	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"net/http"
 	"os"
@@ -37,24 +33,6 @@ import (
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
-
-// newKey returns a key, and a file with its public half.
-func newKey(t *testing.T) (crypto.Signer, string) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.MarshalPKIXPublicKey(key.Public())
-	if err != nil {
-		t.Fatal(err)
-	}
-	name := filepath.Join(t.TempDir(), "team.pub")
-	if err := os.WriteFile(name, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	return key, name
-}
 
 // rule makes f check what is called team/….
 func (f *facade) rule(t *testing.T, o signature.RuleOptions) {
@@ -150,8 +128,8 @@ func (f *facade) team(t *testing.T, u *upstream, tag string) reply {
 // TestSigned answers tags of models that are signed, wherever the signature is, and refuses others.
 func TestSigned(t *testing.T) {
 	t.Parallel()
-	key, public := newKey(t)
-	stranger, _ := newKey(t)
+	key, public := converttest.Signer(t, t.TempDir())
+	stranger, _ := converttest.Signer(t, t.TempDir())
 	files := converttest.Files(weights(1000))
 	signed := append([]converttest.File{{Path: oms.SignatureFile, Data: sign(t, key, files), Mode: 0o644}}, files...)
 	changed := append([]converttest.File{{Path: "z.json", Data: []byte("{}"), Mode: 0o644}}, signed...)
@@ -270,7 +248,7 @@ func (f *facade) kept(t *testing.T, u *upstream, b *converttest.Built, pending b
 // but for names in headers of tars. A signature of the files waits for the files.
 func TestSignedChunks(t *testing.T) {
 	t.Parallel()
-	key, public := newKey(t)
+	key, public := converttest.Signer(t, t.TempDir())
 	files := converttest.Files(weights(300 << 10))
 	raw, tars, chunks := converttest.ModelPackRaw(files), converttest.ModelPackTar(files), converttest.ModelPackChunked(files, converttest.ZstdChunkedPodman, 64<<10)
 	for _, tt := range []struct {
@@ -330,7 +308,7 @@ func TestSignedChunks(t *testing.T) {
 // TestPendingRefused refuses a model whose files are known when it is complete, and are others.
 func TestPendingRefused(t *testing.T) {
 	t.Parallel()
-	key, public := newKey(t)
+	key, public := converttest.Signer(t, t.TempDir())
 	files := converttest.Files(weights(1000))
 	bad := append([]converttest.File{{Path: "a.json", Data: []byte("{}"), Mode: 0o644}, {Path: oms.SignatureFile, Data: sign(t, key, files), Mode: 0o644}}, files...)
 	u, f := newUpstream(t), newFacade(t, remote.Options{})
@@ -359,7 +337,7 @@ func TestPendingRefused(t *testing.T) {
 // TestPreconvertedSigned refuses an unsigned image that claims a signed origin.
 func TestPreconvertedSigned(t *testing.T) {
 	t.Parallel()
-	key, public := newKey(t)
+	key, public := converttest.Signer(t, t.TempDir())
 	files := converttest.Files(weights(1000))
 	u, f := newUpstream(t), newFacade(t, remote.Options{})
 	f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: []signature.SignerOptions{{Type: signature.TypeCosign, Key: public}}})
@@ -402,7 +380,7 @@ func TestPreconvertedSigned(t *testing.T) {
 // TestModes has what a rule does besides refusing, and rules on what is in a model.
 func TestModes(t *testing.T) {
 	t.Parallel()
-	_, public := newKey(t)
+	_, public := converttest.Signer(t, t.TempDir())
 	any := []signature.SignerOptions{{Type: signature.TypeOMS, Key: public}, {Type: signature.TypeCosign, Key: public}}
 	files := converttest.Files(weights(1000))
 	var harmless []converttest.File
@@ -463,7 +441,7 @@ func TestModes(t *testing.T) {
 // TestFailedChecks refuses a model that cannot be checked.
 func TestFailedChecks(t *testing.T) {
 	t.Parallel()
-	_, public := newKey(t)
+	_, public := converttest.Signer(t, t.TempDir())
 	u, f := newUpstream(t), newFacade(t, remote.Options{})
 	u.Add("team/m", "v1", converttest.ModelPackRaw(converttest.Files(weights(1000))))
 	im, err := f.h.Convert(t.Context(), u.ref(t, "team/m", "v1"))
@@ -493,7 +471,7 @@ func TestFailedChecks(t *testing.T) {
 // TestSignaturesTogether limits what is read for one check, whatever number of signatures there is.
 func TestSignaturesTogether(t *testing.T) {
 	t.Parallel()
-	_, public := newKey(t)
+	_, public := converttest.Signer(t, t.TempDir())
 	u, f := newUpstream(t), newFacade(t, remote.Options{})
 	f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: []signature.SignerOptions{{Type: signature.TypeCosign, Key: public}}})
 	model := converttest.ModelPackRaw(converttest.Files(weights(1000)))
@@ -524,7 +502,7 @@ func TestSignaturesTogether(t *testing.T) {
 // TestHungChecks: registries that do not answer questions for signatures do not stop the checks of others.
 func TestHungChecks(t *testing.T) {
 	t.Parallel()
-	key, public := newKey(t)
+	key, public := converttest.Signer(t, t.TempDir())
 	u, f := newUpstream(t), newFacade(t, remote.Options{})
 	f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: []signature.SignerOptions{{Type: signature.TypeCosign, Key: public}}})
 	model := converttest.ModelPackRaw(converttest.Files(weights(1000)))
@@ -570,8 +548,8 @@ func TestHungChecks(t *testing.T) {
 // TestEachName checks a model of several names by the rules of all of them.
 func TestEachName(t *testing.T) {
 	t.Parallel()
-	key, public := newKey(t)
-	_, other := newKey(t)
+	key, public := converttest.Signer(t, t.TempDir())
+	_, other := converttest.Signer(t, t.TempDir())
 	u, f := newUpstream(t), newFacade(t, remote.Options{})
 	var rules []*signature.Rule
 	for name, key := range map[string]string{"/team/": public, "/other/": other} {
@@ -623,7 +601,7 @@ func TestEachName(t *testing.T) {
 // TestImportSigned asks the registry for the signatures of what is taken over from elsewhere.
 func TestImportSigned(t *testing.T) {
 	t.Parallel()
-	key, public := newKey(t)
+	key, public := converttest.Signer(t, t.TempDir())
 	u, f := newUpstream(t), newFacade(t, remote.Options{})
 	f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: []signature.SignerOptions{{Type: signature.TypeCosign, Key: public}}})
 	b := converttest.Ollama(converttest.Files(weights(1000)), converttest.OllamaConfigNew)
@@ -641,7 +619,7 @@ func TestImportSigned(t *testing.T) {
 // TestPrivateSigned finds signatures with the credentials of the caller.
 func TestPrivateSigned(t *testing.T) {
 	t.Parallel()
-	key, public := newKey(t)
+	key, public := converttest.Signer(t, t.TempDir())
 	u, f := newUpstream(t), newFacade(t, remote.Options{})
 	f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: []signature.SignerOptions{{Type: signature.TypeCosign, Key: public}}})
 	b := converttest.ModelPackRaw(converttest.Files(weights(1000)))
@@ -659,7 +637,7 @@ func TestPrivateSigned(t *testing.T) {
 // TestSignedWithoutRule finds what is signed if no rule asks, and by whom it says to be, and checks nothing.
 func TestSignedWithoutRule(t *testing.T) {
 	t.Parallel()
-	key, _ := newKey(t)
+	key, _ := converttest.Signer(t, t.TempDir())
 	u, f := newUpstream(t), newFacade(t, remote.Options{})
 	files := converttest.Files(weights(1000))
 	b, plain := converttest.ModelPackRaw(files), converttest.ModelPackRaw(converttest.Files(weights(999)))
@@ -691,7 +669,7 @@ func TestSignedWithoutRule(t *testing.T) {
 // TestIndexSigned accepts a signature of the index for its model, and one of the model for the index.
 func TestIndexSigned(t *testing.T) {
 	t.Parallel()
-	key, public := newKey(t)
+	key, public := converttest.Signer(t, t.TempDir())
 	for _, of := range []string{"index", "model", "nothing", "index with an image", "model beside an image"} {
 		t.Run(of, func(t *testing.T) {
 			t.Parallel()

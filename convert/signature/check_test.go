@@ -1,17 +1,12 @@
 package signature
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
+	"crypto"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 
+	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/signature/dsse"
 	"github.com/ballast-dev/ballast/convert/signature/oms"
 	"github.com/ballast-dev/ballast/store"
@@ -39,20 +34,9 @@ func BenchmarkLargeTable(b *testing.B) {
 }
 
 // newRule returns a rule for all names with a signer of files, and the key of the signer.
-func newRule(t testing.TB) (*ecdsa.PrivateKey, *Rule) {
+func newRule(t testing.TB) (crypto.Signer, *Rule) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.MarshalPKIXPublicKey(key.Public())
-	if err != nil {
-		t.Fatal(err)
-	}
-	public := filepath.Join(t.TempDir(), "team.pub")
-	if err := os.WriteFile(public, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	key, public := converttest.Signer(t, t.TempDir())
 	rule, err := NewRule(RuleOptions{Name: "*", Matches: func(string) bool { return true }, Mode: Enforce, Any: []SignerOptions{{Type: TypeOMS, Key: public}}})
 	if err != nil {
 		t.Fatal(err)

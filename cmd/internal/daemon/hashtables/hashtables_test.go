@@ -1,21 +1,15 @@
 package hashtables
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
 	"fmt"
 	"log/slog"
 	"net/http"
-	"os"
-	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
+	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/registrytest"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
@@ -78,19 +72,8 @@ func TestManyAsked(t *testing.T) {
 // newTables returns the tables in a repository, with a key that is trusted.
 func newTables(t *testing.T, s *store.Store, repository string) *Tables {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.MarshalPKIXPublicKey(key.Public())
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "tables.pub")
-	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	l := config.Lazy{Tables: repository, TableKeys: []string{file}}
+	_, public := converttest.KeyPair(t, t.TempDir(), "tables")
+	l := config.Lazy{Tables: repository, TableKeys: []string{public}}
 	keys, err := ReadKeys(l)
 	if err != nil {
 		t.Fatal(err)

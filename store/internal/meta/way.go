@@ -95,7 +95,7 @@ func (db *DB) Identity(view string, file digest.Digest) (shown digest.Digest, er
 func (db *DB) WaitedFor(view string, file digest.Digest) (waited bool, err error) {
 	return waited, db.view(func(tx *txn) error {
 		w, err := load[way](tx, bucketWays, wayKey(view, file))
-		waited = err == nil && w.Identity == file
+		waited = w.Identity == file
 		if errdefs.IsNotFound(err) {
 			return nil
 		}

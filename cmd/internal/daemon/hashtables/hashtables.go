@@ -182,13 +182,12 @@ func (t *Tables) read(ctx context.Context, b filetable.Blob, answered *atomic.Bo
 	}
 	defer t.free.Release(size)
 	chain, signer, err := hashstate.Read(ctx, t.repository, &t.trust, b)
-	if err == nil || errdefs.IsNotFound(err) {
-		answered.Store(true)
-	}
 	switch {
 	case err == nil:
+		answered.Store(true)
 		t.log.DebugContext(ctx, "a blob can be read before it is complete", "digest", b.Digest, "tables", t.repository, "signer", signer)
 	case errdefs.IsNotFound(err):
+		answered.Store(true)
 	case errdefs.IsPermissionDenied(err), errdefs.IsFailedPrecondition(err), errdefs.IsInvalidArgument(err), errdefs.IsDataLoss(err):
 		t.log.WarnContext(ctx, "the table of hash states of a blob is not used", "digest", b.Digest, "tables", t.repository, "err", err)
 	case errors.Is(err, context.Canceled), ctx.Err() != nil && answered.Load():

@@ -161,14 +161,6 @@ func (js *Jobs) turn(ctx context.Context, j *job, name string, rate int64) (limi
 		limit = l.limit
 	}
 	j.limit = limit
-	select {
-	case l.turns <- struct{}{}:
-	default:
-		j.Queued = true
-		j.announce()
-	}
-	queued := j.Queued
-	js.List.mu.Unlock()
 	leave := func() {
 		js.List.mu.Lock()
 		defer js.List.mu.Unlock()
@@ -176,19 +168,27 @@ func (js *Jobs) turn(ctx context.Context, j *job, name string, rate int64) (limi
 			delete(js.lists, name)
 		}
 	}
-	if queued {
-		select {
-		case l.turns <- struct{}{}:
-		case <-ctx.Done():
-			leave()
-			return nil, nil, ctx.Err()
-		}
+	done = func() { <-l.turns; leave() }
+	select {
+	case l.turns <- struct{}{}:
+		js.List.mu.Unlock()
+		return limit, done, nil
+	default:
+	}
+	j.Queued = true
+	j.announce()
+	js.List.mu.Unlock()
+	select {
+	case l.turns <- struct{}{}:
+	case <-ctx.Done():
+		leave()
+		return nil, nil, ctx.Err()
 	}
 	js.List.mu.Lock()
 	defer js.List.mu.Unlock()
 	j.Queued = false
 	j.announce()
-	return limit, func() { <-l.turns; leave() }, nil
+	return limit, done, nil
 }
 
 // find returns the model of a reference, and its sources.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
@@ -36,6 +37,12 @@ func (s *sized) Done() bool                  { return s.left <= 0 }
 // files has a size in chunks.
 func asks(t *testing.T, converted, background bool, gguf int, files ...loaded) []string {
 	t.Helper()
+	return asksWith(t, nil, converted, background, gguf, files...)
+}
+
+// asksWith is asks with a recorded order.
+func asksWith(t *testing.T, order []filetable.Range, converted, background bool, gguf int, files ...loaded) []string {
+	t.Helper()
 	b := storetest.NewBuilder("m")
 	f := &asking{names: map[digest.Digest]string{}}
 	var all [][]byte
@@ -59,6 +66,11 @@ func asks(t *testing.T, converted, background bool, gguf int, files ...loaded) [
 	})
 	table, from := b.Put(t, s), storetest.From(f)
 	hold(t, s, table)
+	if order != nil {
+		if err := s.PutOrder(table, from, filetable.Order{Version: filetable.OrderVersion, Ranges: order}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: from, Background: background}); err != nil {
 		t.Fatal(err)
 	}
@@ -123,6 +135,16 @@ func TestLoaderOrder(t *testing.T) {
 				list("model-1.safetensors", 0, 1, 2, 3, 4), list("model-2.safetensors", 0, 1, 2, 3), list("model-10.safetensors", 0, 1),
 			)
 		})
+		t.Run(fmt.Sprintf("after a short recorded order, background %v", background), func(t *testing.T) {
+			order := []filetable.Range{{Path: "tokenizer.json", Size: 5}, {Path: "model-2.safetensors", Offset: 2 * chunk, Size: 1}}
+			inTurn(t, asksWith(t, order, true, background, 3, files...),
+				list("tokenizer.json", 0, 1, 2), list("model-2.safetensors", 2), list("config.json", 0),
+				list("a.bin", 0), list("b.gguf", 0), list("model-1.safetensors", 0), list("model-2.safetensors", 0), list("model-10.safetensors", 0),
+				list("a.bin", 3, 4), list("b.gguf", 1), list("model-2.safetensors", 1), list("b.gguf", 2, 3),
+				list("model-2.safetensors", 3), list("a.bin", 1, 2), list("b.gguf", 4, 5), list("model-1.safetensors", 1, 2, 3, 4),
+				list("model-10.safetensors", 1),
+			)
+		})
 	}
 }
 
@@ -158,8 +180,14 @@ func TestHostileHeads(t *testing.T) {
 }
 
 // TestReaderOfHeads: a reader of the first head makes those that follow arrive before it needs them, also while background
-// work is paused, and its reads of other parts come at once.
+// work is paused and whether it reads before the download begins or afterwards, and its reads of other parts come at once.
 func TestReaderOfHeads(t *testing.T) {
+	for _, early := range []bool{false, true} {
+		t.Run(fmt.Sprintf("before the download %v", early), func(t *testing.T) { readHeads(t, early) })
+	}
+}
+
+func readHeads(t *testing.T, early bool) {
 	s := storetest.Open(t, t.TempDir(), store.Options{Connections: 1, Reserve: 1})
 	b, f := storetest.NewBuilder("m"), &asking{names: map[digest.Digest]string{}}
 	var all [][]byte
@@ -177,7 +205,12 @@ func TestReaderOfHeads(t *testing.T) {
 	var g errgroup.Group
 	ctx, cancel := context.WithCancel(t.Context())
 	defer func() { cancel(); _ = g.Wait() }()
-	g.Go(func() error { return s.Hydrate(ctx, table, store.HydrateOptions{Sources: from, Background: true}) })
+	begin := func() {
+		g.Go(func() error { return s.Hydrate(ctx, table, store.HydrateOptions{Sources: from, Background: true}) })
+	}
+	if !early {
+		begin()
+	}
 	read := func(i, c int) {
 		t.Helper()
 		if _, err := v.ReadAt(t.Context(), digest.FromBytes(all[i]), make([]byte, 100), int64(c)*chunk); err != nil {
@@ -192,6 +225,10 @@ func TestReaderOfHeads(t *testing.T) {
 	}
 	if diff := cmp.Diff(list("c.safetensors", 2), asked()); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+	if early {
+		read(0, 0)
+		begin()
 	}
 	want := slices.Concat(list("c.safetensors", 2), list("a.safetensors", 0), list("b.safetensors", 0), list("c.safetensors", 0))
 	for end := time.Now().Add(20 * time.Second); len(asked()) < len(want) && time.Now().Before(end); {

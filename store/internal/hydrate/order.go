@@ -82,13 +82,14 @@ func compareNames(a, b string) int {
 	return cmp.Compare(len(a), len(b))
 }
 
-// A wish is what a recorded order has of the missing targets or, without one, what loaders read first. It is fetched
-// before the rest.
+// A wish is what a hydration fetches before the rest: what a recorded order has of the missing targets, and then what
+// loaders read first.
 type wish struct {
 	parts []chunkfile.Part // of large files, from a recorded order
-	heads []*ahead         // large files of which the head is fetched, if there is none
-	own   []chunkfile.Part // of large files, in an order that no other node has, after the heads
-	early map[int]bool     // other targets, which are fetched whole
+	whole map[int]bool     // other targets in a recorded order, which are fetched whole
+	early map[int]bool     // these and the small ones, which are fetched whole
+	heads []*ahead         // large files of which the head is fetched
+	own   []chunkfile.Part // of large files, without parts, in an order that no other node has, after the heads
 }
 
 // An ahead is a large file of which the wish has parts, or the head. It is acquired until the end of the hydration.
@@ -123,46 +124,75 @@ func (a *ahead) free(g int) int {
 	return g
 }
 
-// wish returns what an order has of the missing targets, and sorts these: the early ones first, and then those with
-// parts. Strangers write orders: it takes the time and memory of the groups and parts that the table has and of the
-// number of ranges, whatever these name, also by several paths of one content.
+// wish returns what is fetched before the rest, and sorts the missing targets: those that an order has whole, small
+// ones, those with parts in the order, the others. Strangers write orders: it takes the time and memory of the groups
+// and parts that the table has and of the number of ranges, whatever these name, also by several paths of one content.
+//
+// An order may be what readers have read in the moments before the hydration began, so it does not replace what loaders
+// read first.
 func (e *Engine) wish(h *hydration, t *filetable.Table, order []filetable.Range, missing []int) wish {
-	w := wish{early: map[int]bool{}}
+	w := wish{whole: map[int]bool{}, early: map[int]bool{}}
 	all := map[int]*ahead{}
 	e.mu.Lock()
 	sources := h.list
 	e.mu.Unlock()
+	ahead := func(i int, in ChunkedFile) *ahead {
+		if all[i] == nil {
+			all[i] = e.newAhead(h, in, sources)
+		}
+		return all[i]
+	}
+	turn := e.recorded(h, t, order, missing, &w, ahead)
+	piece, room := h.from.Piece(), hashedLater()
+	for _, i := range missing {
+		target := &h.targets[i]
+		if w.whole[i] || target.small() {
+			w.early[i] = true
+			continue
+		}
+		head, scattered := target.hasHead(), piece > 0 && target.scatters(&room)
+		if !head && !scattered {
+			continue
+		}
+		a := ahead(i, target.Files[0])
+		if head {
+			w.heads = append(w.heads, a)
+		}
+		if scattered {
+			for g := a.free(0); g < a.file.Layout.Groups(); g = a.free(g + 1) {
+				w.own = append(w.own, chunkfile.Part{File: a.file, Group: g, Flow: a.flow})
+			}
+		}
+	}
+	if piece > 0 {
+		e.scatter(h, w.own, piece, missing)
+	}
+	class := func(i int) int {
+		_, ordered := turn[i]
+		switch {
+		case w.whole[i]:
+			return 0
+		case w.early[i]:
+			return 1
+		case ordered:
+			return 2
+		}
+		return 3
+	}
+	slices.SortStableFunc(missing, func(a, b int) int { return cmp.Or(cmp.Compare(class(a), class(b)), cmp.Compare(turn[a], turn[b])) })
+	h.setAhead(all, len(turn) > 0)
+	return w
+}
+
+// recorded adds to w what an order has of the missing targets, and returns the positions of their first ranges in it.
+func (e *Engine) recorded(
+	h *hydration, t *filetable.Table, order []filetable.Range, missing []int, w *wish, ahead func(int, ChunkedFile) *ahead,
+) (turn map[int]int) {
+	turn = map[int]int{}
 	if len(order) == 0 {
-		piece, room := h.from.Piece(), hashedLater()
-		for _, i := range missing {
-			target := &h.targets[i]
-			if target.small() {
-				w.early[i] = true
-				continue
-			}
-			head, scattered := target.hasHead(), piece > 0 && target.scatters(&room)
-			if !head && !scattered {
-				continue
-			}
-			a := e.newAhead(h, target.Files[0], sources)
-			all[i] = a
-			if head {
-				w.heads = append(w.heads, a)
-			}
-			if scattered {
-				for g := range a.file.Layout.Groups() {
-					w.own = append(w.own, chunkfile.Part{File: a.file, Group: g, Flow: a.flow})
-				}
-			}
-		}
-		if piece > 0 {
-			e.scatter(h, w.own, piece, missing)
-		}
-		h.setAhead(all, false)
-		return w
+		return turn
 	}
 	at := h.targetsOf(t, missing)
-	turn := map[int]int{} // first position in order, by target
 	for n, r := range order {
 		in := at[r.Path]
 		if in == nil {
@@ -170,7 +200,7 @@ func (e *Engine) wish(h *hydration, t *filetable.Table, order []filetable.Range,
 		}
 		for _, i := range in.whole {
 			if _, ok := turn[i]; !ok {
-				turn[i], w.early[i] = n, true
+				turn[i], w.whole[i] = n, true
 			}
 		}
 		in.whole = nil // once for all ranges
@@ -178,29 +208,17 @@ func (e *Engine) wish(h *hydration, t *filetable.Table, order []filetable.Range,
 		if layout == nil {
 			continue
 		}
-		a := all[in.target]
-		if a == nil {
-			a = e.newAhead(h, in.file, sources)
-			all[in.target], turn[in.target] = a, n
+		if _, ok := turn[in.target]; !ok {
+			turn[in.target] = n
 		}
+		a := ahead(in.target, in.file)
 		last := layout.Find(r.End() - 1)
 		for g := a.free(layout.Find(r.Offset)); g <= last; g = a.free(g) {
 			w.parts = append(w.parts, chunkfile.Part{File: a.file, Group: g, Flow: a.flow})
 			a.next[g]++
 		}
 	}
-	class := func(i int) int {
-		switch {
-		case w.early[i]:
-			return 0
-		case all[i] != nil:
-			return 1
-		}
-		return 2
-	}
-	slices.SortStableFunc(missing, func(a, b int) int { return cmp.Or(cmp.Compare(class(a), class(b)), cmp.Compare(turn[a], turn[b])) })
-	h.setAhead(all, len(turn) > 0)
-	return w
+	return turn
 }
 
 // setAhead sets what is fetched ahead, and whether in a recorded order.

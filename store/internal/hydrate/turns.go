@@ -72,49 +72,51 @@ func (e *Engine) fetchTargets(ctx context.Context, h *hydration, missing []int, 
 
 // turns are the targets of a hydration that have not started:
 //
-//	early targets → parts of the wish, or its heads and then its own → the others; a serial target starts when the one
-//	before is underWay
+//	parts and whole targets of the recorded order → small targets → heads and then own parts → the others; a serial
+//	target starts when the one before is underWay
 //
 // Those that readers wait for start before all of them.
 type turns struct {
 	h       *hydration
 	missing []int
-	early   map[int]bool
+	wish    wish
 	urgent  int // of missing, at its begin: readers wait for them, and the others may be paused
 
 	tiny, large, wanted chan struct{} // the places of running targets
 
+	ordered chan struct{}  // closed when the parts of the recorded order are present; nil: they are
 	begin   func()         // begins what is ahead
-	ahead   chan struct{}  // closed when these of the wish are present; nil: they are
+	ahead   chan struct{}  // closed when heads and own parts are present; nil: they are
 	busy    chan struct{}  // closed when the serial target that started last is underWay; nil: it is
 	waiting sync.WaitGroup // early targets that have started and are not underWay
 }
 
 func newTurns(ctx context.Context, e *Engine, h *hydration, missing []int, wish wish, all *errgroup.Group) *turns {
 	q := &turns{
-		h: h, missing: missing, early: wish.early,
+		h: h, missing: missing, wish: wish,
 		tiny: make(chan struct{}, parallelSmall), large: make(chan struct{}, parallelBlobs), wanted: make(chan struct{}, parallelBlobs),
 	}
-	if len(wish.parts)+len(wish.heads)+len(wish.own) == 0 {
-		return q
-	}
-	done := make(chan struct{})
-	q.ahead = done
-	q.begin = sync.OnceFunc(func() {
+	if len(wish.parts) > 0 { // which readers follow from now on
+		done := make(chan struct{})
+		q.ordered = done
 		all.Go(func() error {
 			defer close(done)
-			if len(wish.parts) > 0 {
-				e.inOrder(ctx, h, wish.parts)
-				return nil
-			}
-			q.waiting.Wait()
-			e.fetchHeads(ctx, h, wish.heads)
-			e.inOwnOrder(ctx, h, wish.own)
+			e.inOrder(ctx, h, wish.parts)
 			return nil
 		})
-	})
-	if len(wish.parts) > 0 { // which readers follow from now on
-		q.begin()
+	}
+	if len(wish.heads)+len(wish.own) > 0 {
+		done := make(chan struct{})
+		q.ahead = done
+		q.begin = sync.OnceFunc(func() {
+			all.Go(func() error {
+				defer close(done)
+				q.waiting.Wait()
+				e.fetchHeads(ctx, h, wish.heads)
+				e.inOwnOrder(ctx, h, wish.own)
+				return nil
+			})
+		})
 	}
 	return q
 }
@@ -124,11 +126,13 @@ func newTurns(ctx context.Context, e *Engine, h *hydration, missing []int, wish 
 func (q *turns) next(ctx context.Context) (i int, begun, leave func(), err error) {
 	for {
 		i = q.missing[0]
-		t, early, places := &q.h.targets[i], q.early[i], q.large
+		t, early, places := &q.h.targets[i], q.wish.early[i], q.large
 		serial := t.serial()
 		switch {
 		case q.urgent > 0:
 			places, serial = q.wanted, false
+		case q.ordered != nil && !q.wish.whole[i]:
+			places = nil
 		case q.ahead != nil && !early:
 			q.begin()
 			places = nil
@@ -141,6 +145,8 @@ func (q *turns) next(ctx context.Context) (i int, begun, leave func(), err error
 		case places <- struct{}{}:
 			q.missing, q.urgent = q.missing[1:], max(0, q.urgent-1)
 			return i, q.start(early, serial), func() { <-places }, nil
+		case <-q.ordered:
+			q.ordered = nil
 		case <-q.ahead:
 			q.ahead = nil
 		case <-q.busy:

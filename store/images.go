@@ -21,10 +21,25 @@ type Image = meta.Image
 type Verdict = meta.Verdict
 
 // PutImage records an image, or adds its Refs to an existing one. A reference names one image at a
-// time: it is removed from the previous image.
-func (s *Store) PutImage(im Image) error {
+// time: it is removed from the previous image. Documents of the image that may be missing are stored with
+// it: its manifest, config and encoded table, which is validated.
+func (s *Store) PutImage(im Image, documents ...[]byte) error {
 	defer s.objects.Unprotect(im.Manifest, im.Config, im.Table)
-	return s.db.PutImage(im)
+	if len(documents) == 0 {
+		return s.db.PutImage(im)
+	}
+	a := meta.Arrival{Images: []Image{im}, Tables: map[digest.Digest]meta.Table{}}
+	for _, p := range documents {
+		if im.Table == "" || digest.FromBytes(p) != im.Table {
+			continue
+		}
+		rec, err := s.recordOf(im.Table, p)
+		if err != nil {
+			return err
+		}
+		a.Tables[im.Table] = rec
+	}
+	return s.putDocuments(a, documents...)
 }
 
 // Limits of the documents of unreferenced images: any caller can have images converted.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/ballast-dev/ballast/store/internal/object"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/ballast-dev/ballast/store/verify"
@@ -100,11 +101,19 @@ func (s *Store) hasBlob(b filetable.Blob, from *transfer.Sources) (bool, error) 
 // PutBytes durably stores p as an object and returns its digest. It is for manifests, configs and
 // tables; an object without a reference is evictable.
 func (s *Store) PutBytes(p []byte) (digest.Digest, error) {
-	d, err := s.objects.Put(p)
-	if err == nil {
-		s.exposed.Arrived(d, "")
+	d := digest.FromBytes(p)
+	return d, s.putDocuments(meta.Arrival{}, p)
+}
+
+// putDocuments stores documents, and records with them what else arrives.
+func (s *Store) putDocuments(a meta.Arrival, documents ...[]byte) error {
+	if err := s.objects.Put(a, documents...); err != nil {
+		return err
 	}
-	return d, err
+	for _, p := range documents {
+		s.exposed.Arrived(digest.FromBytes(p), "")
+	}
+	return nil
 }
 
 // A Holdings is what the store has of a table, without what nobody knows before it is unpacked.

@@ -218,19 +218,24 @@ func (s *Store) ObjectsDir() string { return filepath.Join(s.dir, object.Dir) }
 // PutTable validates and stores an encoded table.
 func (s *Store) PutTable(p []byte) (digest.Digest, error) {
 	d := digest.FromBytes(p)
-	t, err := s.decoded.decode(d, p)
+	rec, err := s.recordOf(d, p)
 	if err != nil {
 		return "", err
 	}
+	return d, s.putDocuments(meta.Arrival{Tables: map[digest.Digest]meta.Table{d: rec}}, p)
+}
+
+// recordOf validates an encoded table, and returns its record.
+func (s *Store) recordOf(d digest.Digest, p []byte) (meta.Table, error) {
+	t, err := s.decoded.decode(d, p)
+	if err != nil {
+		return meta.Table{}, err
+	}
 	rec, err := s.resolveRecord(d, t)
-	if err != nil && !errdefs.IsUnavailable(err) {
-		return "", err
+	if errdefs.IsUnavailable(err) {
+		err = nil
 	}
-	if _, err := s.objects.PutTable(p, rec); err != nil {
-		return "", err
-	}
-	s.exposed.Arrived(d, "")
-	return d, nil
+	return rec, err
 }
 
 // Table returns a table stored by PutTable, or errdefs.ErrNotFound. The caller must not change it.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/opencontainers/go-digest"
 )
 
 // adopt records an image that was converted before it was pushed, by the name that it was resolved from, so that it
@@ -44,16 +45,10 @@ func (h *Handler) readPreconverted(ctx context.Context, o *origin) (store.Image,
 		return h.record(im, o.source())
 	}
 	t := &p.Model.Table
-	im := store.Image{Manifest: p.Digest, Size: tableSize(t), Ahead: true, Origin: t.Origin}
+	im := store.Image{
+		Manifest: p.Digest, Config: digest.FromBytes(p.Config), Table: digest.FromBytes(p.Table),
+		Size: tableSize(t), Ahead: true, Origin: t.Origin,
+	}
 	im.Origin.Digest = o.Served.Digest
-	if im.Table, err = h.Store.PutTable(p.Table); err != nil {
-		return store.Image{}, err
-	}
-	if im.Config, err = h.Store.PutBytes(p.Config); err != nil {
-		return store.Image{}, err
-	}
-	if err := h.putManifest(p.Manifest, p.Digest); err != nil {
-		return store.Image{}, err
-	}
-	return h.record(im, o.source())
+	return h.record(im, o.source(), p.Manifest, p.Config, p.Table)
 }

@@ -380,22 +380,13 @@ func (h *Handler) makeImage(model *convert.Model, src source) (store.Image, erro
 	if err != nil {
 		return store.Image{}, err
 	}
-	if _, err := h.Store.PutBytes(built.Config); err != nil {
-		return store.Image{}, err
-	}
-	if _, err := h.Store.PutTable(built.Table); err != nil {
-		return store.Image{}, err
-	}
-	if err := h.putManifest(built.Manifest, built.Digest); err != nil {
-		return store.Image{}, err
-	}
 	im, err := h.record(store.Image{
 		Manifest: built.Digest,
 		Config:   built.ConfigDigest,
 		Table:    built.TableDigest,
 		Origin:   model.Table.Origin,
 		Size:     tableSize(&model.Table),
-	}, src)
+	}, src, built.Manifest, built.Config, built.Table)
 	if err != nil {
 		return store.Image{}, err
 	}
@@ -403,17 +394,6 @@ func (h *Handler) makeImage(model *convert.Model, src source) (store.Image, erro
 	h.log().Info("model converted", "ref", name, "format", im.Origin.Format, "origin", im.Origin.Digest,
 		"digest", im.Manifest, "bytes", im.Size, "dur", time.Since(start))
 	return im, nil
-}
-
-// putManifest stores a manifest and caches it: containerd requests it next.
-func (h *Handler) putManifest(p []byte, d digest.Digest) error {
-	if _, err := h.Store.PutBytes(p); err != nil {
-		return err
-	}
-	if len(p) <= maxRecent {
-		h.built.put(d, p)
-	}
-	return nil
 }
 
 // manifest returns the manifest of an image.
@@ -439,8 +419,9 @@ func (h *Handler) used(im store.Image, src source) (store.Image, error) {
 }
 
 // record stores that im was resolved from src, and whether and with whose credentials. Other names do
-// not change.
-func (h *Handler) record(im store.Image, src source) (store.Image, error) {
+// not change. documents are those of im that may be missing, with the manifest first, which is cached: containerd
+// requests it next.
+func (h *Handler) record(im store.Image, src source, documents ...[]byte) (store.Image, error) {
 	im.Refs, im.PrivateNames, im.Read = []string{src.ref}, nil, nil
 	if src.private {
 		im.PrivateNames = []string{src.name}
@@ -448,8 +429,11 @@ func (h *Handler) record(im store.Image, src source) (store.Image, error) {
 	if src.given {
 		im.Read = map[string]time.Time{src.name: time.Now()}
 	}
-	if err := h.Store.PutImage(im); err != nil {
+	if err := h.Store.PutImage(im, documents...); err != nil {
 		return store.Image{}, err
+	}
+	if len(documents) > 0 && len(documents[0]) <= maxRecent {
+		h.built.put(im.Manifest, documents[0])
 	}
 	now, err := h.Store.Catalog.Image(im.Manifest)
 	if err != nil || src.private || !slices.Contains(now.PrivateNames, src.name) {

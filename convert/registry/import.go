@@ -258,10 +258,7 @@ func (i *Import) Commit(pin func(im store.Image, ref remote.Ref) error) (im stor
 		}
 	}()
 	for _, p := range i.parts {
-		if _, err := i.h.Store.PutBytes(p.image.Config); err != nil {
-			return store.Image{}, err
-		}
-		if im, err = i.record(p.record, p.image.Manifest, p.ref); err != nil {
+		if im, err = i.record(p.record, p.ref, p.image.Manifest, p.image.Config); err != nil {
 			return store.Image{}, err
 		}
 		undo = append(undo, func() error { return i.h.Store.Catalog.RemoveRefs(p.record.Manifest, p.ref.Recorded()) })
@@ -270,18 +267,15 @@ func (i *Import) Commit(pin func(im store.Image, ref remote.Ref) error) (im stor
 		}
 	}
 	if i.index != nil {
-		im, err = i.record(*i.index, i.built, i.ref)
+		im, err = i.record(*i.index, i.ref, i.built)
 	}
 	i.done = err == nil
 	return im, err
 }
 
-func (i *Import) record(im store.Image, manifest []byte, ref remote.Ref) (store.Image, error) {
-	if err := i.h.putManifest(manifest, im.Manifest); err != nil {
-		return store.Image{}, err
-	}
+func (i *Import) record(im store.Image, ref remote.Ref, documents ...[]byte) (store.Image, error) {
 	im.Imported = []string{ref.Recorded()}
-	return i.h.record(im, source{ref: ref.Recorded(), name: nameOf(ref).String(), private: i.o.Private})
+	return i.h.record(im, source{ref: ref.Recorded(), name: nameOf(ref).String(), private: i.o.Private}, documents...)
 }
 
 // Close is CloseImports for one.

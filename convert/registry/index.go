@@ -41,10 +41,8 @@ func (h *Handler) convertIndex(ctx context.Context, o *origin, as caller) (store
 		if err != nil {
 			return store.Image{}, err
 		}
-		if err := h.putManifest(index.Manifest, index.Digest); err != nil {
-			return store.Image{}, err
-		}
-		return h.record(store.Image{Manifest: index.Digest, Origin: key, Ahead: index.Digest == key.Digest}, o.source())
+		im := store.Image{Manifest: index.Digest, Origin: key, Ahead: index.Digest == key.Digest}
+		return h.record(im, o.source(), index.Manifest)
 	})
 	if err != nil {
 		return store.Image{}, err

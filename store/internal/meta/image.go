@@ -89,50 +89,51 @@ func (im *Image) trimRefs(keep []string) {
 // PutImage records an image, or adds its Refs to the existing record and removes some if there are
 // too many. A reference names one image at a time: it is removed from the previous image.
 func (db *DB) PutImage(im Image) error {
+	return db.update(func(tx *txn) error { return putImage(tx, im, now()) })
+}
+
+func putImage(tx *txn, im Image, used time.Time) error {
 	fresh := slices.Clone(im.Refs)
-	used := now()
-	return db.update(func(tx *txn) error {
-		for _, old := range tx.index.imagesOf(im.Refs) {
-			if old.Manifest == im.Manifest {
-				continue
-			}
-			old.dropRefs(im.Refs)
-			if err := put(tx, bucketImages, old.Manifest, old); err != nil {
-				return err
-			}
+	for _, old := range tx.index.imagesOf(im.Refs) {
+		if old.Manifest == im.Manifest {
+			continue
 		}
-		old, err := load[Image](tx, bucketImages, im.Manifest)
-		switch {
-		case err == nil:
-			im.Refs = append(im.Refs, old.Refs...)
-			im.PrivateNames = append(im.PrivateNames, old.PrivateNames...)
-			im.Imported = append(im.Imported, old.Imported...)
-			read := old.clone().Read
-			for n, at := range im.Read {
-				if read == nil {
-					read = map[string]time.Time{}
-				}
-				read[n] = at
-			}
-			im.Read = read
-			im.Created = old.Created
-		case !errdefs.IsNotFound(err):
+		old.dropRefs(im.Refs)
+		if err := put(tx, bucketImages, old.Manifest, old); err != nil {
 			return err
 		}
-		slices.Sort(im.Refs)
-		im.Refs = slices.Compact(im.Refs)
-		slices.Sort(im.PrivateNames)
-		im.PrivateNames = slices.Compact(im.PrivateNames)
-		im.Imported = slices.DeleteFunc(im.Imported, func(r string) bool { return !slices.Contains(im.Refs, r) })
-		slices.Sort(im.Imported)
-		im.Imported = slices.Compact(im.Imported)
-		im.trimRefs(append(fresh, im.Imported...))
-		if im.Created.IsZero() {
-			im.Created = used
+	}
+	old, err := load[Image](tx, bucketImages, im.Manifest)
+	switch {
+	case err == nil:
+		im.Refs = append(im.Refs, old.Refs...)
+		im.PrivateNames = append(im.PrivateNames, old.PrivateNames...)
+		im.Imported = append(im.Imported, old.Imported...)
+		read := old.clone().Read
+		for n, at := range im.Read {
+			if read == nil {
+				read = map[string]time.Time{}
+			}
+			read[n] = at
 		}
-		im.Used = used
-		return put(tx, bucketImages, im.Manifest, im)
-	})
+		im.Read = read
+		im.Created = old.Created
+	case !errdefs.IsNotFound(err):
+		return err
+	}
+	slices.Sort(im.Refs)
+	im.Refs = slices.Compact(im.Refs)
+	slices.Sort(im.PrivateNames)
+	im.PrivateNames = slices.Compact(im.PrivateNames)
+	im.Imported = slices.DeleteFunc(im.Imported, func(r string) bool { return !slices.Contains(im.Refs, r) })
+	slices.Sort(im.Imported)
+	im.Imported = slices.Compact(im.Imported)
+	im.trimRefs(append(fresh, im.Imported...))
+	if im.Created.IsZero() {
+		im.Created = used
+	}
+	im.Used = used
+	return put(tx, bucketImages, im.Manifest, im)
 }
 
 // SetPublic removes a name from the private names of an image. It returns errdefs.ErrNotFound if

@@ -112,6 +112,7 @@ type Arrival struct {
 	Contents  map[digest.Digest][]filetable.Member // of archives, by blob
 	Assembled map[digest.Digest]digest.Digest      // by recipe
 	Tables    map[digest.Digest]Table              // as in PutTable
+	Images    []Image                              // as in PutImage
 }
 
 // Arrive records files that have become objects, used now.
@@ -158,6 +159,11 @@ func arrive(tx *txn, a Arrival, used time.Time) error {
 	}
 	for d, t := range a.Tables {
 		if err := putTable(tx, d, t); err != nil {
+			return err
+		}
+	}
+	for _, im := range a.Images {
+		if err := putImage(tx, im, used); err != nil {
 			return err
 		}
 	}

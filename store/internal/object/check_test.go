@@ -8,6 +8,7 @@ import (
 
 	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/ballast-dev/ballast/store/internal/object"
+	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
 )
 
@@ -15,8 +16,8 @@ import (
 func TestCheckOneReadsAgain(t *testing.T) {
 	s, db, root := empty(t)
 	p := make([]byte, 3<<20)
-	d, err := s.Put(p)
-	if err != nil {
+	d := digest.FromBytes(p)
+	if err := s.Put(meta.Arrival{}, p); err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join(root.Name(), object.Path(d))

@@ -22,11 +22,10 @@ func TestCompare(t *testing.T) {
 	first, db, root := empty(t)
 	objects := map[string]digest.Digest{}
 	for _, text := range []string{"missing", "short", "whole"} {
-		d, err := first.Put([]byte(text))
-		if err != nil {
+		if err := first.Put(meta.Arrival{}, []byte(text)); err != nil {
 			t.Fatal(err)
 		}
-		objects[text] = d
+		objects[text] = digest.FromString(text)
 	}
 	missing, short := objects["missing"], objects["short"]
 	unknown := digest.FromString("no record")
@@ -104,7 +103,7 @@ func TestWithoutRecordOnDemand(t *testing.T) {
 			return err
 		},
 		"allowed": func(s *object.Objects, d digest.Digest, _ []byte) error { return s.Allow(d, nil) },
-		"claimed": func(s *object.Objects, _ digest.Digest, p []byte) error { _, err := s.Put(p); return err },
+		"claimed": func(s *object.Objects, _ digest.Digest, p []byte) error { return s.Put(meta.Arrival{}, p) },
 		"recovered": func(s *object.Objects, d digest.Digest, _ []byte) error {
 			if got := s.Recover(t.Context(), d); len(got) != 1 {
 				return errors.New("not recovered")

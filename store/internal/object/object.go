@@ -19,6 +19,7 @@ import (
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
+	"golang.org/x/sync/errgroup"
 )
 
 // Directories of objects, below that of a store.
@@ -215,28 +216,36 @@ func (s *Objects) Pause() (resume func()) {
 	return s.collecting.RUnlock
 }
 
-// Put durably stores p as an object and returns its digest. An object without a reference is
+// Put durably stores all as objects, and records with them what else arrives. An object without a reference is
 // evictable.
-func (s *Objects) Put(p []byte) (digest.Digest, error) {
-	d := digest.FromBytes(p)
-	if s.claim(d) {
-		return d, nil
+func (s *Objects) Put(a meta.Arrival, all ...[]byte) error {
+	var g errgroup.Group // concurrent syncs share the work of the disk
+	defer func() {
+		for _, f := range a.Files {
+			_ = s.o.Root.Remove(f.Staged) // present after an error, or if a concurrent call made the object
+		}
+	}()
+	for _, p := range all {
+		d := digest.FromBytes(p)
+		if s.claim(d) {
+			continue
+		}
+		f := meta.File{Staged: s.temp(), Digest: d, Size: int64(len(p))}
+		a.Files = append(a.Files, f)
+		g.Go(func() error { return s.write(f.Staged, p) })
 	}
-	return d, s.put(d, p, meta.Arrival{})
+	err := g.Wait()
+	if err == nil && len(a.Files)+len(a.Tables)+len(a.Images) > 0 {
+		err = s.Publish(a)
+	}
+	if err != nil {
+		return fmt.Errorf("store documents: %w", err)
+	}
+	return nil
 }
 
-// PutTable is Put for an encoded table, and records the table.
-func (s *Objects) PutTable(p []byte, rec meta.Table) (digest.Digest, error) {
-	d := digest.FromBytes(p)
-	if s.claim(d) {
-		return d, s.o.DB.PutTable(d, rec)
-	}
-	return d, s.put(d, p, meta.Arrival{Tables: map[digest.Digest]meta.Table{d: rec}})
-}
-
-// put makes an object of p, and records it with what else arrives.
-func (s *Objects) put(d digest.Digest, p []byte, a meta.Arrival) error {
-	name := s.temp()
+// write makes a durable file of p.
+func (s *Objects) write(name string, p []byte) error {
 	f, err := s.o.Root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, Mode)
 	if err != nil {
 		return err
@@ -245,15 +254,7 @@ func (s *Objects) put(d digest.Digest, p []byte, a meta.Arrival) error {
 	if err == nil {
 		err = f.Sync()
 	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		a.Files = []meta.File{{Staged: name, Digest: d, Size: int64(len(p))}}
-		err = s.Publish(a)
-	}
-	_ = s.o.Root.Remove(name) // present after an error, or if a concurrent call made the object
-	if err != nil {
-		return fmt.Errorf("store object %s: %w", d, err)
-	}
-	return nil
+	return errors.Join(err, f.Close())
 }
 
 // tempPrefix is the prefix of the names of temporary files.

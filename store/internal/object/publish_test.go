@@ -109,7 +109,8 @@ func TestPutTogether(t *testing.T) {
 		var all sync.WaitGroup
 		for range 6 {
 			all.Go(func() {
-				if _, err := s.Put(fmt.Appendf(nil, "document %d", i)); err != nil {
+				p := fmt.Appendf(nil, "document %d", i)
+				if err := s.Put(meta.Arrival{}, p, p); err != nil {
 					t.Error(err)
 				}
 			})

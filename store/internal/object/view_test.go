@@ -19,8 +19,9 @@ var everything = object.CollectOptions{Want: func(int64) int64 { return math.Max
 func put(t *testing.T, s *object.Objects, n, round int) (objects []digest.Digest) {
 	t.Helper()
 	for i := range n {
-		d, err := s.Put(fmt.Appendf(nil, "object %d of %d", i, round))
-		if err != nil {
+		p := fmt.Appendf(nil, "object %d of %d", i, round)
+		d := digest.FromBytes(p)
+		if err := s.Put(meta.Arrival{}, p); err != nil {
 			t.Fatal(err)
 		}
 		s.Unprotect(d)

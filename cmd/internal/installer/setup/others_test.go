@@ -340,6 +340,32 @@ func TestEditedWhileSetupRuns(t *testing.T) {
 	}
 }
 
+// TestEditedAfterACrash has others who edit a file after a set-up was killed: the undoing of the next one, which fails,
+// brings their edit back, not what was there before the killed one.
+func TestEditedAfterACrash(t *testing.T) {
+	const config, edit = "/etc/containerd/config.toml", "version = 2\n# since\n"
+	o := Options{Docker: true, SnapshotterOnly: true}
+	r := newRoot(t, "docker")
+	r.keys()
+	r.write(dockerConfig, `{"debug": true}`)
+	r.write(config, "version = 2\n")
+	p, err := r.plan(o)
+	r.ok(err)
+	r.ok(p.begin()) // killed
+	r.write(config, edit)
+	p, err = r.plan(o)
+	r.ok(err)
+	err = p.Apply(t.Context(), func(s Step) {
+		if s.Target == config {
+			r.write(dockerConfig, "{}")
+		}
+	})
+	wantError(t, err, errdefs.IsFailedPrecondition, "write "+dockerConfig, "was edited while setup ran; run it again", "everything was undone")
+	if got := r.read(config); got != edit {
+		t.Errorf("got %q", got)
+	}
+}
+
 // TestLinksStay has links of others whose files, or directories, setup makes: a removal, and the undoing of a set-up,
 // take these and leave the links.
 func TestLinksStay(t *testing.T) {

@@ -59,7 +59,7 @@ func (s *Step) changesFile() bool {
 }
 
 // journal keeps what a plan is about to change: besides what an unfinished run has kept already, the versions of
-// others.
+// others, also of those who have edited a file since that run ended.
 func (p *Plan) journal() error {
 	h := p.view.disk()
 	if p.next.Run == nil {
@@ -71,14 +71,15 @@ func (p *Plan) journal() error {
 			continue
 		}
 		r.Dirs = append(r.Dirs, h.missingDirs(s.Target)...)
-		if s.Action != Remove {
-			r.Puts.add(s.Target, s.digest)
-		}
 		now, err := h.digestAt(s.Target)
 		if err != nil {
 			return err
 		}
-		_, known := r.Files[s.Target]
+		was, known := r.Files[s.Target]
+		known = known && (now == was || now == "" || r.Puts.has(s.Target, now))
+		if s.Action != Remove {
+			r.Puts.add(s.Target, s.digest)
+		}
 		if now != "" && (!known || p.next.Kept.has(s.Target, now)) {
 			if err := h.keep(s.Target, now); err != nil {
 				return err

@@ -61,7 +61,9 @@ func (w *whole) read(f Fetch, src Source, hold *Slot, buf []byte, off int64) (n 
 	if !w.has(off) || w.src.Key() != src.Key() {
 		w.close()
 		ctx, cancel := context.WithCancelCause(w.ctx)
+		stop := context.AfterFunc(hold.Context, func() { cancel(context.Cause(hold.Context)) })
 		body, start, err := src.Fetch(ctx, f.Blob, f.Size, 0, f.Size)
+		stop()
 		if err != nil {
 			cancel(nil)
 			return 0, err

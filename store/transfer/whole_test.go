@@ -5,9 +5,11 @@ import (
 	"errors"
 	"io"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 )
@@ -56,6 +58,44 @@ func TestRevokedDuringRequest(t *testing.T) {
 		}
 		w.close()
 	}
+}
+
+// A server without ranges that never answers the request for the whole blob keeps no buffer that is revoked.
+func TestRevokedBeforeAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := schedule()
+		ctx, cancel := context.WithCancel(t.Context())
+		var hung sync.WaitGroup
+		for range s.Buffers.size {
+			var from Sources
+			from.Set("a", []Source{{Name: "hostile/x", Fetcher: wholeServer(func(ctx context.Context) io.Reader {
+				<-ctx.Done()
+				return strings.NewReader("")
+			})}})
+			f := Fetch{Scheduler: s, Size: 32, From: &from, Flow: s.NewFlow(Soon), Received: new(atomic.Int64)}
+			fill := func(i int, sl *Slot) error {
+				if f.whole == nil {
+					return ErrNoRanges
+				}
+				_, err := f.Range(ctx, sl, sl.Buf, int64(i)*16, nil)
+				return err
+			}
+			hung.Go(func() { f.All(ctx, 2, fill, nil, func() {}) })
+		}
+		synctest.Wait()
+		if n := held(s.Buffers, "hostile/x "); n != s.Buffers.size {
+			t.Fatalf("%d buffers are held", n)
+		}
+		soon, end := context.WithTimeout(ctx, 2*time.Second)
+		defer end()
+		if sl, err := s.Buffers.Acquire(soon, s.NewFlow(Soon), "victim/x "); err != nil {
+			t.Errorf("no buffer for another source: %v", err)
+		} else {
+			sl.Release()
+		}
+		cancel()
+		hung.Wait()
+	})
 }
 
 // TestServed: a work is served when its last chunk has a buffer, not when that is full, or when a server without ranges

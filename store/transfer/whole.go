@@ -73,7 +73,7 @@ func (w *whole) read(f Fetch, src Source, hold *Slot, buf []byte, off int64) (n 
 	}
 	cancel := w.cancel // of this request: the function may run when a later one has begun
 	defer context.AfterFunc(hold.Context, func() { cancel(context.Cause(hold.Context)) })()
-	skipped, err := io.CopyN(io.Discard, w.body, off-w.at)
+	skipped, err := io.CopyN(io.Discard, &dropped{answer{hold.Context, w.body, hold}, f, src.Endpoint}, off-w.at)
 	if w.at += skipped; err != nil {
 		return 0, err
 	}

@@ -98,6 +98,30 @@ func TestRevokedBeforeAnswer(t *testing.T) {
 	})
 }
 
+// TestSkippedBytes checks that what is read of a server without ranges before the wanted bytes keeps to the rate limit,
+// and is progress.
+func TestSkippedBytes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := schedule()
+		s.SetRate(1 << 10)
+		var from Sources
+		from.Set("a", []Source{{Name: "a/x", Endpoint: &Endpoint{Counts: &Counts{}}, Fetcher: wholeServer(func(context.Context) io.Reader {
+			return strings.NewReader(strings.Repeat("x", 16<<10))
+		})}})
+		f := Fetch{Scheduler: s, Size: 16 << 10, From: &from, Received: new(atomic.Int64)}
+		f.whole = &whole{ctx: t.Context(), received: new(atomic.Int64)}
+		defer f.whole.close()
+		hold, start := &Slot{Context: t.Context(), flow: s.NewFlow(Background)}, time.Now()
+		src, err := f.Range(t.Context(), hold, make([]byte, 1<<10), 15<<10, nil)
+		if err != nil || time.Since(start) < 11*time.Second { // a burst of 4 KiB is free
+			t.Errorf("16 KiB took %v, %v", time.Since(start), err)
+		}
+		if progress, n := hold.bytes.Load(), src.Endpoint.Counts.Bytes.Load(); progress != 16<<10 || n != 16<<10 {
+			t.Errorf("a progress of %d bytes, and %d were counted", progress, n)
+		}
+	})
+}
+
 // TestServed: a work is served when its last chunk has a buffer, not when that is full, or when a server without ranges
 // sends one chunk after the other.
 func TestServed(t *testing.T) { synctest.Test(t, testServed) }

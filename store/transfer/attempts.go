@@ -45,6 +45,7 @@ type Attempts struct {
 
 	start, began time.Time        // of the first request, and of this one
 	round, left  []Source         // the sources of a round, and those that were not asked yet
+	back         int              // of left, at its end: mirrors that rest, asked when the others have failed
 	spare        bool             // another source may be asked in this round
 	errs         map[string]error // by key of those that were asked: the last error
 	rounds       int              // that have ended, since the last progress
@@ -72,13 +73,16 @@ func (t *Attempts) Next(ctx context.Context) bool {
 		if len(t.left) == 0 && !t.begin(ctx) {
 			return false
 		}
+		others := len(t.left) > t.back
 		src := t.left[0]
 		t.left = t.left[1:]
+		t.back = min(t.back, len(t.left))
 		t.spare = slices.ContainsFunc(t.left, t.open)
 		switch {
 		case !t.open(src):
-		case !t.Aside && !src.Endpoint.enter(t.spare):
-			t.left = append(t.left, src) // when the others have failed
+		case !t.Aside && !src.Endpoint.enter(t.spare && others):
+			t.left = append(t.left, src)
+			t.back++
 		default:
 			t.Source, t.began, t.errs[src.Key()] = src, time.Now(), nil
 			return true
@@ -98,7 +102,7 @@ func (t *Attempts) begin(ctx context.Context) bool {
 	}
 	if more {
 		t.round = t.from.Order()
-		t.left = t.round
+		t.left, t.back = t.round, 0
 		if i := slices.IndexFunc(t.round, func(src Source) bool { return src.Key() == t.first }); i > 0 {
 			t.left = append(t.round[i:i+1:i+1], slices.Concat(t.round[:i], t.round[i+1:])...)
 		}

@@ -103,6 +103,40 @@ func TestAttemptsAtARestingMirror(t *testing.T) {
 	})
 }
 
+// TestAttemptsAtRestingMirrors checks that mirrors that all rest are asked when the origin has failed, without waiting
+// for the end of the rests.
+func TestAttemptsAtRestingMirrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var list []Source
+		for _, name := range []string{"first", "second", "third"} {
+			e := &Endpoint{Name: name, Mirror: true, Counts: &Counts{}}
+			for range 3 {
+				e.leave(time.Now(), failed, nil)
+			}
+			list = append(list, Source{Name: "a/b", Endpoint: e})
+		}
+		list = append(list, Source{Name: "a/b", Endpoint: &Endpoint{Name: "origin"}})
+		for _, tt := range []struct {
+			list []Source
+			want string
+		}{
+			{list, "origin first second third origin first second third"},
+			{list[:2], "first second first second"},
+		} {
+			var asked []string
+			start := time.Now()
+			a := Ask(tt.list, Retry{Tries: 2, Pause: time.Second})
+			for a.Next(t.Context()) {
+				asked = append(asked, a.Endpoint.Name)
+				a.Done(t.Context(), errdefs.ErrUnavailable)
+			}
+			if got := strings.Join(asked, " "); got != tt.want || time.Since(start) != time.Second {
+				t.Errorf("asked %s in %v, want %s", got, time.Since(start), tt.want)
+			}
+		}
+	})
+}
+
 // TestAttemptsAside checks that requests for documents keep to the order, and do not change it.
 func TestAttemptsAside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

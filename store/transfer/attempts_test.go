@@ -137,6 +137,30 @@ func TestAttemptsAtRestingMirrors(t *testing.T) {
 	})
 }
 
+// TestRetryAfterOfMirror checks that a mirror rests for as long as it asks for, if that is longer than other pauses, and
+// at most for a minute.
+func TestRetryAfterOfMirror(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMirrored(t, quick(), quick())
+		first := m.from.Attempts(Once)
+		first.Next(t.Context())
+		time.Sleep(time.Millisecond)
+		for _, tt := range []struct{ after, rest time.Duration }{{0, 1}, {30, 30}, {20, 30}, {0, 30}, {90, 60}} {
+			a := m.from.Attempts(Once) // at the same time as first: it counts once
+			a.Source, a.began = first.Source, first.began
+			a.Done(t.Context(), &RetryAfterError{After: tt.after * time.Second, Err: errdefs.ErrUnavailable})
+			if got := time.Until(m.endpoint.Resting()); got != tt.rest*time.Second {
+				t.Errorf("it asks for %d seconds: a pause of %v, want %d seconds", tt.after, got, tt.rest)
+			}
+		}
+		time.Sleep(time.Second)
+		m.endpoint.leave(time.Now(), failed, nil)
+		if got := time.Until(m.endpoint.Resting()); got != 59*time.Second {
+			t.Errorf("after another failure: a pause of %v, want 59 seconds", got)
+		}
+	})
+}
+
 // TestAttemptsAside checks that requests for documents keep to the order, and do not change it.
 func TestAttemptsAside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

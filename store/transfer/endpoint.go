@@ -123,23 +123,26 @@ const (
 	sample   = 256 << 10        // bytes of the smallest transfer that is measured
 )
 
-// A rest is a pause after failures: 1, 2, 4 … 60 seconds.
+// A rest is a pause after failures: 1, 2, 4 … 60 seconds, or longer if a RetryAfterError says so.
 type rest struct {
 	failures int
 	last     time.Time // of the failures
 	until    time.Time
 }
 
-// failed records the failure of a request that began at a time. Failures of requests that ran at the same
-// time count once. Those up to free have no pause.
-func (r *rest) failed(began time.Time, free int) {
-	if r.failures > 0 && began.Before(r.last) {
-		return
+// failed records the failure of a request that began at a time, with its error. Failures of requests that ran at the
+// same time count once. Those up to free have no pause but that of a RetryAfterError.
+func (r *rest) failed(began time.Time, free int, err error) {
+	now, d := time.Now(), atLeast(0, err)
+	if r.failures == 0 || !began.Before(r.last) {
+		r.failures++
+		r.last = now
+		if n := r.failures - free; n > 0 {
+			d = max(d, time.Second<<min(n-1, 30))
+		}
 	}
-	r.failures++
-	r.last = time.Now()
-	if n := r.failures - free; n > 0 {
-		r.until = r.last.Add(min(time.Second<<min(n-1, 30), maxRest))
+	if until := now.Add(min(d, maxRest)); until.After(r.until) {
+		r.until = until
 	}
 }
 
@@ -220,10 +223,10 @@ func (e *Endpoint) leave(began time.Time, o outcome, err error) {
 		e.rest = rest{} // it answers
 	case failed:
 		e.Counts.leave(Failed, err)
-		e.rest.failed(began, 0)
+		e.rest.failed(began, 0, err)
 	case slow:
 		e.Counts.leave(Slow, err)
-		e.rest.failed(began, 0)
+		e.rest.failed(began, 0, err)
 	}
 }
 

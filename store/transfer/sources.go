@@ -232,7 +232,7 @@ func (s *Sources) asked(src Source, began time.Time, o outcome, err error) {
 		if s.absent[key] == nil {
 			s.absent[key] = &rest{}
 		}
-		s.absent[key].failed(began, free)
+		s.absent[key].failed(began, free, err)
 	}
 }
 

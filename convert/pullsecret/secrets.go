@@ -102,7 +102,7 @@ func (s *Secrets) keep(name string, c remote.Credentials) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.names[name]
-	if e == nil {
+	if e == nil || e.old(time.Now()) {
 		if s.names == nil {
 			s.names = map[string]*entry{}
 		}

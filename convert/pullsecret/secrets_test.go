@@ -121,6 +121,26 @@ func TestForgotten(t *testing.T) {
 	})
 }
 
+// TestGivenAfterExpiry gives a secret for a name whose secret has expired: only the new one is kept, and sealed.
+func TestGivenAfterExpiry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		s, _ := open(t, dir)
+		s.Keep(private, creds("alice"))
+		time.Sleep(keepFor + time.Second)
+		s.Keep(private, creds("bob"))
+		if d := cmp.Diff(s.users(private), []string{"bob"}); d != "" {
+			t.Errorf("secrets (-got +want):\n%s", d)
+		}
+		need(t, s, always, private)
+		again, _ := open(t, dir)
+		need(t, again, always, private)
+		if d := cmp.Diff(again.users(private), []string{"bob"}); d != "" {
+			t.Errorf("sealed (-got +want):\n%s", d)
+		}
+	})
+}
+
 // Tenants share a repository: the last one is asked first, each has an ID of its own. Who has many tokens displaces his
 // own.
 func TestSeveralOfName(t *testing.T) {

@@ -259,8 +259,11 @@ func (h *Handler) serveMember(w http.ResponseWriter, r *http.Request, im store.I
 			return nil
 		}
 		if err == nil && n > 0 { // a body may end early
-			if body, off, err = from.Fetch(r.Context(), b.Digest, b.Size, done, b.Size-done); err == nil && off == done {
-				continue
+			if body, off, err = from.Fetch(r.Context(), b.Digest, b.Size, done, b.Size-done); err == nil {
+				if off == done {
+					continue
+				}
+				body.Close() // a stream, which starts at 0
 			}
 		}
 		h.log().Debug("blob ended early", "digest", b.Digest, "bytes", done, "err", err)

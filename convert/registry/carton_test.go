@@ -2,6 +2,7 @@ package registry_test
 
 import (
 	"bytes"
+	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -332,6 +333,39 @@ func TestCartonSigned(t *testing.T) {
 		t.Error("the log has the signature")
 	}
 	assertNotOnDisk(t, f.h.Store.Dir(), "s3cr3t")
+}
+
+// TestMemberEndsEarly asks for a file of LINKS whose server ends it early without an error. Afterwards the archive has
+// no users.
+func TestMemberEndsEarly(t *testing.T) {
+	t.Parallel()
+	const path = "/weights.bin"
+	s := registrytest.New(t)
+	data := weights(4<<20 + 1) // smaller files are read before they are sent
+	s.Serve(path, data)
+	s.Before(func(w http.ResponseWriter, r *http.Request) bool {
+		short := r.Method == http.MethodGet && r.URL.Path == path
+		if short {
+			w.Write(data[:1000])
+			w.(http.Flusher).Flush() // without a length
+		}
+		return short
+	})
+	linked := converttest.CartonFile{Path: "model/linked.bin", Data: data, URLs: []string{s.URL + path}}
+	s.Serve("/org/model/v1.carton", converttest.GoodCarton(weights(1000)).With(linked).Bytes())
+	f := newCartonFacade(t, s, remote.Options{AllowHosts: []string{s.Host()}})
+	f.ask(t, http.MethodGet, "/v2/org/model/manifests/v1", "carton.example")
+	resp, err := http.Get(f.URL + "/v2/org/model/blobs/" + digest.FromBytes(data).String() + "?ns=carton.example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if n, err := io.Copy(io.Discard, resp.Body); resp.StatusCode != 200 || err == nil {
+		t.Errorf("status %d, %d bytes without an error", resp.StatusCode, n)
+	}
+	if n := f.h.ArchiveUsers(); n != 0 {
+		t.Errorf("%d users of archives, want 0", n)
+	}
 }
 
 // TestMemberOfOthers: a carton says that it has a file with the digest of a private file of another repository. The

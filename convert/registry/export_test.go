@@ -11,3 +11,13 @@ func SetTokenTime(d time.Duration) func() {
 	tokenTime = d
 	return func() { tokenTime = old }
 }
+
+// ArchiveUsers returns how many uses of open archives have not ended.
+func (h *Handler) ArchiveUsers() (n int) {
+	h.archives.mu.Lock()
+	defer h.archives.mu.Unlock()
+	for _, c := range h.archives.m {
+		n += c.users
+	}
+	return n
+}

@@ -438,14 +438,26 @@ func TestModes(t *testing.T) {
 	})
 }
 
-// TestFailedChecks refuses a model that cannot be checked.
+// TestFailedChecks refuses a model that cannot be checked, also one with a signature of another kind.
 func TestFailedChecks(t *testing.T) {
 	t.Parallel()
-	_, public := converttest.Signer(t, t.TempDir())
+	key, public := converttest.Signer(t, t.TempDir())
+	files := converttest.Files(weights(1000))
+	signed := append([]converttest.File{{Path: oms.SignatureFile, Data: sign(t, key, files), Mode: 0o644}}, files...)
+	for _, files := range [][]converttest.File{files, signed} {
+		failedChecks(t, public, files)
+	}
+}
+
+func failedChecks(t *testing.T, public string, files []converttest.File) {
+	t.Helper()
 	u, f := newUpstream(t), newFacade(t, remote.Options{})
-	u.Add("team/m", "v1", converttest.ModelPackRaw(converttest.Files(weights(1000))))
+	u.Add("team/m", "v1", converttest.ModelPackRaw(files))
 	im, err := f.h.Convert(t.Context(), u.ref(t, "team/m", "v1"))
 	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.Sources(im, registry.Names(im)...)}); err != nil {
 		t.Fatal(err)
 	}
 	f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: []signature.SignerOptions{{Type: signature.TypeCosign, Key: public}}})
@@ -496,6 +508,50 @@ func TestSignaturesTogether(t *testing.T) {
 	}
 	if n == 0 || n > 4 {
 		t.Errorf("%d signatures of 8 MiB are asked for, want 4", n)
+	}
+}
+
+// TestLargeReferrer: attestations beside a signature, which are larger than all that is read for a check, do not hide it.
+func TestLargeReferrer(t *testing.T) {
+	t.Parallel()
+	key, public := converttest.Signer(t, t.TempDir())
+	u, f := newUpstream(t), newFacade(t, remote.Options{})
+	f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: []signature.SignerOptions{{Type: signature.TypeCosign, Key: public}}})
+	model := converttest.ModelPackRaw(converttest.Files(weights(1000)))
+	u.Add("team/m", "v1", model)
+	u.attach(t, "api", "team/m", model.Digest(), mediatype.Bundle, mediatype.Bundle, make([]byte, 33<<20))
+	u.legacy(t, key, "team/m", model.Digest())
+	if r := f.team(t, u, "v1"); r.status != http.StatusOK {
+		t.Errorf("status %d: %s", r.status, r.body)
+	}
+}
+
+// TestSignersOfRepositories: a signature by somebody else in the first repository of a model does not end the search in
+// the others.
+func TestSignersOfRepositories(t *testing.T) {
+	t.Parallel()
+	stranger, _ := converttest.Signer(t, t.TempDir())
+	key, public := converttest.Signer(t, t.TempDir())
+	u, f := newUpstream(t), newFacade(t, remote.Options{})
+	model := converttest.ModelPackRaw(converttest.Files(weights(1000)))
+	var im store.Image
+	var names []string
+	for _, by := range []crypto.Signer{stranger, key} {
+		name := fmt.Sprintf("%d/team/m", len(names))
+		u.Add(name, "v1", model)
+		u.legacy(t, by, name, model.Digest())
+		var err error
+		if im, err = f.h.Convert(t.Context(), u.ref(t, name, "v1")); err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, u.Host()+"/"+name)
+	}
+	for range 2 {
+		f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: []signature.SignerOptions{{Type: signature.TypeCosign, Key: public}}})
+		if _, err := f.h.Admit(t.Context(), registry.Candidate{Table: im.Table, Names: names, Complete: true}); err != nil {
+			t.Errorf("%v: %v", names, err)
+		}
+		slices.Reverse(names)
 	}
 }
 

@@ -311,7 +311,7 @@ func (c *Checker) by(ctx context.Context, r *Rule, s Subject, ev *evidence) Resu
 		case v != nil && !s.Again:
 			c.accept(&res, s, *v)
 			return res
-		case wait:
+		case wait && len(r.signers) > 0: // no registry is asked for others
 			sl, err := c.slots.take(ctx, s.host())
 			if err != nil {
 				return fail(err)

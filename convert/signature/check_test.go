@@ -1,6 +1,7 @@
 package signature
 
 import (
+	"context"
 	"crypto"
 	"fmt"
 	"slices"
@@ -130,6 +131,21 @@ func TestLicenceOfConfig(t *testing.T) {
 		if res := c.Check(t.Context(), of(tt.licence)); len(res) != 1 || res[0].State != tt.want {
 			t.Errorf("%s: %+v, want %s", tt.licence, res, tt.want)
 		}
+	}
+	for i := range maxChecks { // no registry is asked, so that none of the running checks is waited for
+		sl, err := c.slots.take(t.Context(), fmt.Sprint(i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer sl.done()
+		c.slots.answered(fmt.Sprint(i), true)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	again := of("mit")
+	again.Again = true
+	if res := c.Check(ctx, again); len(res) != 1 || res[0].State != Accepted {
+		t.Errorf("while others are checked: %+v", res)
 	}
 	for licence, want := range map[string]int{"GPL-3.0": 0, "mit": 1} {
 		if known, err := c.Known(of(licence)); len(known) != want || err != nil {

@@ -170,19 +170,16 @@ func (e *evidence) gather(ctx context.Context, m model) {
 	answered := len(e.s.Repositories) == 0
 	for _, repo := range e.s.Repositories {
 		answered = e.from(ctx, repo) || answered
-		if len(e.bundles)+len(e.payloads) > 0 {
-			break
-		}
 	}
 	found := len(e.bundles)+len(e.payloads) > 0
 	gone := ctx.Err() != nil && errors.Is(context.Cause(ctx), context.Canceled) // the caller is: that says nothing of the registry
 	if len(e.s.Repositories) > 0 && !gone {
-		e.c.slots.answered(e.s.host(), answered || found)
+		e.c.slots.answered(e.s.host(), answered || found && ctx.Err() == nil)
 	}
 	if context.Cause(ctx) == errPatience {
 		e.err = fmt.Errorf("%w: %w", errPatience, errdefs.ErrUnavailable)
 	}
-	if answered || found {
+	if answered {
 		e.err = nil // the same repository answered with other credentials, or without
 	}
 	if e.err == nil {
@@ -315,6 +312,10 @@ func (e *evidence) manifest(ctx context.Context, repo *remote.Repository, object
 		}
 		if i >= maxSignatures {
 			break
+		}
+		if l.Size > limit { // an attestation, for example
+			e.problems = append(e.problems, fmt.Sprintf("signature %s: %d bytes, more than %d", object, l.Size, limit))
+			continue
 		}
 		if e.left -= l.Size; e.left < 0 {
 			return fmt.Errorf("the signatures of %s have more than %d bytes: %w", of, maxBytes, errdefs.ErrInvalidArgument)

@@ -511,10 +511,10 @@ func TestFaults(t *testing.T) {
 		}, "hosts.toml", node.Fail, "tags resolve at https://mirror.example", `capabilities`},
 		{"facade may not resolve", func(t *testing.T, n *machine) {
 			n.edit(t, "certs.d/ghcr.io/hosts.toml", `["pull", "resolve"]`, `["pull"]`)
-		}, "hosts.toml", node.Fail, "no host has the capability", "ballast config hosts ghcr.io > "},
+		}, "hosts.toml", node.Fail, "no host has the capability", "ballast config hosts ghcr.io --write --force --hosts-dir "},
 		{"hosts.toml cannot be read", func(t *testing.T, n *machine) {
 			n.edit(t, "certs.d/ghcr.io/hosts.toml", `"resolve"]`, `"resolve", "fly"]`)
-		}, "hosts.toml", node.Fail, "does not use it for tags", "ballast config hosts ghcr.io > "},
+		}, "hosts.toml", node.Fail, "does not use it for tags", "ballast config hosts ghcr.io --write --force --hosts-dir "},
 		{"host with port fails open", func(t *testing.T, n *machine) {
 			n.write(t, "certs.d/reg.example_5000_/hosts.toml", "[host.\"http://"+n.doctor.Config.Facade.Listen+"\"]\n")
 		}, "hosts.toml", node.Fail, "tags resolve at https://reg.example:5000", `server = "https://reg.example:5000"`},
@@ -527,7 +527,7 @@ func TestFaults(t *testing.T) {
 		}, "hosts.toml", node.Fail, "certs.d/reg.example_5000_, so models of reg.example:5000 arrive unconverted", "/hosts.toml "},
 		{"_default open", func(t *testing.T, n *machine) {
 			n.hosts(t, snippet.Hosts{Registry: snippet.DefaultRegistry, Open: true})
-		}, "hosts.toml", node.Warn, "_default/hosts.toml is open", "ballast config hosts _default > "},
+		}, "hosts.toml", node.Warn, "_default/hosts.toml is open", "ballast config hosts _default --write --force --hosts-dir "},
 		{"no hosts.toml", func(t *testing.T, n *machine) {
 			if err := os.RemoveAll(filepath.Join(n.dir, "certs.d")); err != nil {
 				t.Fatal(err)
@@ -610,6 +610,8 @@ func TestSignaturesOfOpenRegistries(t *testing.T) {
 		{"all but the open one", []config.VerifyRule{off("quay.io/*"), signed("*")}, []snippet.Hosts{{Registry: snippet.DefaultRegistry}}, "quay.io", ""},
 		{"all but a part of the open one", []config.VerifyRule{off("quay.io/free/*"), signed("*")}, []snippet.Hosts{{Registry: snippet.DefaultRegistry}}, "quay.io", "can ask quay.io"},
 		{"a pattern that can be a host", []config.VerifyRule{signed("*team*")}, nil, "", "can ask registries without"},
+		{"hosts with a beginning", []config.VerifyRule{signed("1234.dkr.ecr.*.amazonaws.com/team/*")}, nil, "", "can ask registries such as 1234.dkr.ecr.*.amazonaws.com without"},
+		{"hosts with a beginning, through _default", []config.VerifyRule{signed("registry-*/team/*")}, []snippet.Hosts{{Registry: snippet.DefaultRegistry}}, "", ""},
 		{"by another name", []config.VerifyRule{signed("index.docker.io")}, []snippet.Hosts{{Registry: snippet.DefaultRegistry}}, "docker.io", "can ask docker.io"},
 		{"no signatures", []config.VerifyRule{{Match: "*", Mode: config.VerifyEnforce, DenyCode: true}, {Match: "*", Mode: config.VerifyWarn, Any: signed("*").Any}}, nil, "quay.io", ""},
 	} {

@@ -52,6 +52,9 @@ func (d *Doctor) hosts(ctx context.Context, h *wire.Health) {
 		for _, e := range entries {
 			registry := snippet.RegistryOf(e.Name())
 			sub := filepath.Join(dir, e.Name())
+			if !d.Node.IsDir(sub) {
+				continue
+			}
 			if !d.namesFacade(filepath.Join(sub, "hosts.toml")) {
 				open = append(open, registry)
 				continue
@@ -137,12 +140,17 @@ func (d *Doctor) namesFacade(file string) bool {
 	return snippet.NamesFacade(file, d.Config.Facade.Listen)
 }
 
+// rewriteHosts is the command that writes the hosts.toml in a directory again. It leaves the file as it is if it fails.
+func rewriteHosts(dir string) string {
+	return "ballast config hosts " + snippet.RegistryOf(filepath.Base(dir)) + " --write --force --hosts-dir " + filepath.Dir(dir)
+}
+
 // checkKeys checks that a request to the facade with the keys of a hosts.toml is authenticated and
 // answered.
 func (d *Doctor) checkKeys(ctx context.Context, health *wire.Health, facade docker.RegistryHost, dir string) bool {
 	const check = "hosts.toml"
 	file := filepath.Join(dir, "hosts.toml")
-	rewrite := "ballast config hosts " + snippet.RegistryOf(filepath.Base(dir)) + " --write --force --hosts-dir " + filepath.Dir(dir)
+	rewrite := rewriteHosts(dir)
 	if facade.Scheme == "http" && !d.Config.Facade.InsecurePlainHTTP {
 		d.Fail(check, rewrite, "%s uses plain HTTP to the facade, without keys: it gets no answer, and any process that has the port while ballastd is down could give one", file)
 		return false
@@ -183,7 +191,7 @@ func (d *Doctor) checkHosts(ctx context.Context, health *wire.Health, dir, regis
 		return false, false
 	}
 	if err != nil {
-		d.Fail(check, "ballast config hosts "+registry+" --write --force, after ballastd has started", "%s: %v", file, err)
+		d.Fail(check, rewriteHosts(dir)+", after ballastd has started", "%s: %v", file, err)
 		return false, false
 	}
 	facade, others := -1, []string{}
@@ -199,7 +207,7 @@ func (d *Doctor) checkHosts(ctx context.Context, health *wire.Health, dir, regis
 		}
 	}
 	server := all[len(all)-1] // the registry itself comes last
-	rewrite := fmt.Sprintf("ballast config hosts %s > %s", registry, file)
+	rewrite := rewriteHosts(dir)
 	guarded := facade < 0 || d.checkKeys(ctx, health, all[facade], dir)
 	switch {
 	case facade < 0 && len(others) > 0:
@@ -207,7 +215,7 @@ func (d *Doctor) checkHosts(ctx context.Context, health *wire.Health, dir, regis
 	case facade < 0:
 		d.Fail(check, rewrite, "%s: no host has the capability \"resolve\"", file)
 	case len(others) > 0 && registry == snippet.DefaultRegistry:
-		d.Warn(check, "ballast config hosts _default > "+file+", or a directory for each registry with models",
+		d.Warn(check, rewrite+", or a directory for each registry with models",
 			"%s is open: while the facade does not answer, tags resolve at the registry and models arrive unconverted", file)
 	case len(others) > 0:
 		d.Fail(check, fmt.Sprintf("in %s, above the first table: server = %q and capabilities = [\"pull\", \"push\"]", file, server.Scheme+"://"+server.Host),

@@ -1,7 +1,10 @@
 package doctor
 
 import (
+	"fmt"
+	"maps"
 	"slices"
+	"strings"
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
 	"github.com/ballast-dev/ballast/cmd/internal/installer/snippet"
@@ -26,8 +29,9 @@ func (d *Doctor) keyless() {
 func (d *Doctor) signatures(closed, open []string) {
 	d.keyless()
 	const anyOther = "registry.invalid" // stands for a registry without a hosts.toml of its own
+	wild := d.Config.Verify.Wild()
 	if !slices.Contains(closed, snippet.DefaultRegistry) || slices.Contains(open, snippet.DefaultRegistry) {
-		for _, host := range append(d.Config.Verify.Hosts(), anyOther) {
+		for _, host := range slices.Concat(d.Config.Verify.Hosts(), []string{anyOther}, slices.Sorted(maps.Keys(wild))) {
 			if !slices.Contains(closed, host) {
 				open = append(open, host)
 			}
@@ -38,10 +42,16 @@ func (d *Doctor) signatures(closed, open []string) {
 		if host == snippet.DefaultRegistry || rule == "" {
 			continue
 		}
-		name, fix := host, "ballast setup --registry "+host
-		if host == anyOther {
-			name, fix = "registries without a hosts.toml of their own", "ballast setup --registry "+snippet.DefaultRegistry
+		name, closing := host, host
+		switch pattern := wild[host]; {
+		case host == anyOther:
+			name, closing = "registries without a hosts.toml of their own", snippet.DefaultRegistry
+		case pattern != "" && d.Config.Verify.Requires(anyOther) != "": // said already
+			continue
+		case pattern != "":
+			name, closing = fmt.Sprintf("registries such as %s without a hosts.toml of their own", pattern), snippet.DefaultRegistry
 		}
+		fix := "ballast setup --registry " + strings.Join(distinct(append(slices.Clone(closed), closing)), ",")
 		d.Fail("signatures", fix+", or before the rule one with mode = \"off\" for them",
 			"[[verify.rule]] %q requires signatures, but containerd can ask %s without the facade: what the rule refuses is pulled all the same", rule, name)
 	}

@@ -29,11 +29,11 @@ func (d *Doctor) store(h *wire.Health) {
 	}
 	if n := len(x.SetAside); n > 0 {
 		well = false
-		d.Warn(check, "compare ballast pin with what should be pinned, and pin again; then rm "+strings.Join(x.SetAside, " "),
+		d.Warn(check, "compare ballast pin ls with what should be pinned, and pin again; then rm "+strings.Join(x.SetAside, " "),
 			"the database was damaged and was renamed to %s: pins can be lost; models were found again", x.SetAside[n-1])
 	} else if !x.Rebuilt.IsZero() && time.Since(x.Rebuilt) < rebuiltFor {
 		well = false
-		d.Warn(check, "compare ballast pin with what should be pinned, and pin again",
+		d.Warn(check, "compare ballast pin ls with what should be pinned, and pin again",
 			"the database was lost before %s: earlier pins are lost; models were found again", x.Rebuilt.Local().Format(time.DateTime))
 	}
 	if x.Unrecorded > 0 {

@@ -85,6 +85,17 @@ func (v *Verify) Hosts() (hosts []string) {
 	return hosts
 }
 
+// Wild returns hosts that stand for those that rules name by a pattern, with the pattern.
+func (v *Verify) Wild() map[string]string {
+	all := map[string]string{}
+	for _, r := range v.Rule {
+		if host, _, _ := strings.Cut(r.Match, "/"); strings.Contains(host, "*") {
+			all[strings.ReplaceAll(host, "*", "x")] = host
+		}
+	}
+	return all
+}
+
 // beside makes relative paths of files absolute, in the directory dir.
 func (v *Verify) beside(dir string) {
 	for i := range v.Rule {

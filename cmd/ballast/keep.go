@@ -185,14 +185,14 @@ func (a *app) unpinCommand() *cobra.Command {
 }
 
 // collected prints the result of a garbage collection.
-func (a *app) collected(r wire.GCResult, dryRun bool) {
+func collected(w io.Writer, r wire.GCResult, dryRun bool) {
 	verbs := map[bool][]string{false: {"removed", "stopped"}, true: {"would remove", "would stop"}}[dryRun]
-	fmt.Fprintf(a.stdout, "%s %s (%s), %s, %s\n", verbs[0], plural(r.Objects, "object"), size(r.Bytes), plural(r.Partials, "unfinished download"), plural(r.Images, "image"))
+	fmt.Fprintf(w, "%s %s (%s), %s, %s\n", verbs[0], plural(r.Objects, "object"), size(r.Bytes), plural(r.Partials, "unfinished download"), plural(r.Images, "image"))
 	for _, m := range r.Models {
-		fmt.Fprintf(a.stdout, "  %s\n", printable(m))
+		fmt.Fprintf(w, "  %s\n", printable(m))
 	}
 	if r.Downloads > 0 {
-		fmt.Fprintf(a.stdout, "%s %s that no client waits for\n", verbs[1], plural(r.Downloads, "download"))
+		fmt.Fprintf(w, "%s %s that no client waits for\n", verbs[1], plural(r.Downloads, "download"))
 	}
 }
 
@@ -250,7 +250,7 @@ asks before, if it can; in a script, --yes is needed.`,
 			if err != nil {
 				return err
 			}
-			if a.collected(plan, true); !a.confirmed(cmd.InOrStdin()) {
+			if collected(a.stderr, plan, true); !a.confirmed(cmd.InOrStdin()) {
 				return nil
 			}
 		}
@@ -267,7 +267,7 @@ asks before, if it can; in a script, --yes is needed.`,
 			}
 			return nil
 		}
-		a.collected(r, o.DryRun)
+		collected(a.stdout, r, o.DryRun)
 		if r.Objects == 0 {
 			a.note("models stay that pins, containers, images of containerd, leases of interrupted pulls (\"ctr -n NS leases ls\") or mounts use")
 		}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 	"github.com/ballast-dev/ballast/store/verify"
@@ -231,5 +232,15 @@ func TestDoctorJSON(t *testing.T) {
 func TestCompletion(t *testing.T) {
 	if code, stdout, stderr := ballast(t, "completion", "bash"); code != 0 || !strings.Contains(stdout, "ballast") {
 		t.Errorf("code %d, stderr %q", code, stderr)
+	}
+}
+
+// TestLongTTL: the longest time is not shorter than others.
+func TestLongTTL(t *testing.T) {
+	for _, s := range []string{"15251w", "30501w", "32767w"} {
+		var d ttl
+		if err := d.Set(s); err != nil || time.Duration(d) < 200*365*24*time.Hour {
+			t.Errorf("%s is %v, %v", s, time.Duration(d), err)
+		}
 	}
 }

@@ -195,7 +195,9 @@ func shows(at *mountinfo.Info, m wire.Mount) bool {
 func unmountModel(ctx context.Context, cl *wire.Client, dir string) error {
 	path, err := realPath(dir)
 	if err != nil {
-		path = filepath.Clean(dir) // a mount without a server, or a directory that is gone
+		if path, err = filepath.Abs(dir); err != nil { // a mount without a server, or a directory that is gone
+			return err
+		}
 	}
 	all, err := cl.Mounts(ctx)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -132,8 +133,8 @@ func (t *ttl) Set(s string) error {
 	for unit, length := range map[string]time.Duration{"d": 24 * time.Hour, "w": 7 * 24 * time.Hour} {
 		if n, ok := strings.CutSuffix(s, unit); ok && err != nil {
 			var days int64
-			if days, err = strconv.ParseInt(n, 10, 16); err == nil { // 32767 weeks do not overflow
-				d = time.Duration(days) * length
+			if days, err = strconv.ParseInt(n, 10, 16); err == nil {
+				d = time.Duration(min(days, int64(math.MaxInt64/length))) * length // 292 years
 			}
 		}
 	}

@@ -56,7 +56,7 @@ in that root. Without systemd, --no-service leaves it to you to run ballastd, fo
 	f := c.Flags()
 	f.StringVar(&o.Host, "host", "/", "root of the node's file system")
 	f.StringVar(&o.Distro, "distro", node.Auto, "distribution of the node: "+strings.Join(node.Distros(), ", "))
-	f.StringSliceVar(&o.Registries, "registry", nil, "close a registry: its tags go through ballast. _default: all other registries; \"\": none")
+	f.StringSliceVar(&o.Registries, "registry", nil, "close registries, instead of those of the last run: their tags go through ballast. _default: all others; \"\": none")
 	f.StringVar(&o.RuntimeHandler, "runtime-handler", "", "use ballast only for pods of this runtime handler (default: for all pods)")
 	f.StringSliceVar(&o.Like, "like", nil, likeUsage)
 	f.BoolVar(&o.SnapshotterOnly, "snapshotter-only", false, "configure nothing for Kubernetes")

@@ -25,8 +25,9 @@ import (
 // What a file of a token or of a signing config may have, in bytes.
 const maxSignFile = 1 << 20
 
-// maxFileName limits the file names that messages repeat, in bytes: a private key is longer.
-const maxFileName = 100
+// maxFileName limits the file names that messages repeat, in bytes: the shortest private key, in base64 without its
+// armor, has 64.
+const maxFileName = 60
 
 // webToken is what each token of OpenID Connect has: a header and claims in JSON, in base64, and a signature.
 // https://www.rfc-editor.org/rfc/rfc7519

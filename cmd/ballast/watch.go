@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -110,8 +111,8 @@ func (a *app) repeat(ctx context.Context, times int, show func() error) error {
 		default:
 			b.Reset()
 		}
-		if err := draw(b.String()); err != nil || n == times {
-			return err
+		if derr := draw(b.String()); derr != nil || n == times {
+			return cmp.Or(derr, err)
 		}
 		select {
 		case <-ctx.Done():

@@ -83,7 +83,7 @@ func (h *Handler) fleetPull(ctx context.Context, r wire.FleetPullRequest, out *l
 	case errdefs.IsUnavailable(err), ctx.Err() != nil:
 		return err
 	case err != nil: // ballastd has downloaded it
-		return fmt.Errorf("containerd cannot pull what ballastd can; if %s is not closed on this node, containerd asks it itself: close it (registries of the chart, or \"ballast setup --registry %[1]s\"): %w", ref.Host, err)
+		return fmt.Errorf("containerd cannot pull what ballastd can; if %s is not closed on this node, containerd asks it itself: close it (registries of the chart, or \"ballast setup --registry %[1]s\", with those that are closed already): %w", ref.Host, err)
 	}
 	im, err := h.findOne(modelname.Name{Ref: ref}) // another one if the tag has moved meanwhile
 	if err == nil {

@@ -117,7 +117,7 @@ func (o *Origins) Pull(ctx context.Context, ref, handler string, auth *cri.AuthC
 			}
 		}
 		if kind == registry.Rejected || kind == registry.Bare && o.Off || unfit != "" {
-			return "", fmt.Errorf("no pod can mount %s%s: containerd has pulled it from the registry itself, since %s is not closed on this node; close it (registries of the chart, or \"ballast setup --registry %[3]s\"), or publish the model with \"ballast convert\": %w",
+			return "", fmt.Errorf("no pod can mount %s%s: containerd has pulled it from the registry itself, since %s is not closed on this node; close it (registries of the chart, or \"ballast setup --registry %[3]s\", with those that are closed already), or publish the model with \"ballast convert\": %w",
 				ref, unfit, parsed.Host, errdefs.ErrFailedPrecondition)
 		}
 	}

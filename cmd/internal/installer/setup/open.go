@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/ballast-dev/ballast/cmd/internal/installer/snippet"
 	"github.com/containerd/errdefs"
@@ -56,7 +57,7 @@ func NewOpen(ctx context.Context, o Options, registries []string) (*Plan, error)
 			}
 			delete(b.files, p)
 		}
-		b.note("models of %s arrive unconverted until you close it again: ballast setup --registry %s", name, name)
+		b.note("models of %s arrive unconverted until you close it again: ballast setup --registry %s", name, strings.Join(r.Options.Registries, ","))
 	}
 	left := slices.DeleteFunc(slices.Clone(r.Options.Registries), func(s string) bool { return slices.Contains(registries, s) })
 	b.fixing = true // a list that others have edited stays, too

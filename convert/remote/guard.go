@@ -36,8 +36,9 @@ type guard struct {
 	// sameHost gives reachAny to hosts with the name of a named one, at any port.
 	sameHost bool
 
-	mu    sync.Mutex
-	named map[string]bool // guarded by mu: "host:port" of the reference, hosts.toml and proxies
+	mu      sync.Mutex
+	named   map[string]bool // guarded by mu: "host:port" of the reference and hosts.toml
+	proxies map[string]bool // guarded by mu: "host:port" of proxies, which count only where dial connects to
 }
 
 // name adds a host, with the default port of the scheme if it has none.
@@ -174,8 +175,8 @@ func (g *guard) checkIP(ip netip.Addr, r reach) error {
 
 type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// dial wraps a dialer: hosts with reachAny are dialled directly, for others the resolved address is
-// checked.
+// dial wraps a dialer: proxies and hosts with reachAny are dialled directly, for others the resolved
+// address is checked.
 func (g *guard) dial(next dialFunc) dialFunc {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		host, port, err := net.SplitHostPort(addr)
@@ -183,7 +184,7 @@ func (g *guard) dial(next dialFunc) dialFunc {
 			return nil, err
 		}
 		r := g.reach(host, port)
-		if r == reachAny {
+		if r == reachAny || g.isProxy(addr) {
 			return next(ctx, network, addr)
 		}
 		d := net.Dialer{
@@ -200,7 +201,7 @@ func (g *guard) dial(next dialFunc) dialFunc {
 	}
 }
 
-// proxy wraps the selection of a proxy: the operator configures proxies, so their hosts are named.
+// proxy wraps the selection of a proxy: the operator configures proxies, so they may have any address.
 func (g *guard) proxy(next func(*http.Request) (*url.URL, error)) func(*http.Request) (*url.URL, error) {
 	if next == nil {
 		return nil
@@ -208,10 +209,25 @@ func (g *guard) proxy(next func(*http.Request) (*url.URL, error)) func(*http.Req
 	return func(req *http.Request) (*url.URL, error) {
 		u, err := next(req)
 		if u != nil {
-			g.name(u)
+			name, port := hostname.Split(u.Host)
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			if g.proxies == nil {
+				g.proxies = map[string]bool{}
+			}
+			g.proxies[hostname.Join(name, cmp.Or(port, hostname.DefaultPorts[u.Scheme], socksPort))] = true
 		}
 		return u, err
 	}
+}
+
+// socksPort is the port of a proxy that is neither http nor https and has none.
+const socksPort = "1080"
+
+func (g *guard) isProxy(addr string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.proxies[hostname.Join(hostname.Split(addr))]
 }
 
 // An allowList is what the operator allows: hosts with or without a port, and networks.

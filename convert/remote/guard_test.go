@@ -1,6 +1,9 @@
 package remote
 
 import (
+	"context"
+	"errors"
+	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -121,6 +124,49 @@ func TestDialChecksAddress(t *testing.T) {
 			t.Errorf("%s was dialled", addr)
 		} else if !strings.Contains(err.Error(), "not public") {
 			t.Errorf("%s: %v, want a refusal", addr, err)
+		}
+	}
+}
+
+// TestProxyAloneIsReached: a proxy may have any address, and that says nothing about other ports of its host and other
+// hosts of its domain.
+func TestProxyAloneIsReached(t *testing.T) {
+	t.Parallel()
+	for proxy, address := range map[string]string{
+		"http://10.0.0.1":                       "10.0.0.1:80",
+		"https://10.0.0.1":                      "10.0.0.1:443",
+		"socks5://10.0.0.1":                     "10.0.0.1:1080",
+		"http://127.0.0.1:03128":                "127.0.0.1:3128",
+		"http://[::1]:3128":                     "[::1]:3128",
+		"http://Proxy.corp.internal:3128":       "proxy.corp.internal:3128",
+		"http://user:word@proxy.corp.svc.:3128": "proxy.corp.svc.:3128",
+	} {
+		for _, g := range []*guard{{}, {sameHost: true}} {
+			u, err := url.Parse(proxy)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := g.proxy(http.ProxyURL(u))(&http.Request{}); got != u || err != nil {
+				t.Fatalf("%s: got %v, %v", proxy, got, err)
+			}
+			dialled := ""
+			dial := g.dial(func(_ context.Context, _, address string) (net.Conn, error) {
+				dialled = address
+				return nil, errors.New("no network")
+			})
+			if _, err := dial(t.Context(), "tcp", address); dialled != address {
+				t.Errorf("%s: %s is not dialled: %v", proxy, address, err)
+			}
+			for _, other := range []string{"10.0.0.1:8080", "127.0.0.1:8080", "[::1]:8080"} {
+				if _, err := dial(t.Context(), "tcp", other); dialled == other || err == nil || !strings.Contains(err.Error(), "not public") {
+					t.Errorf("%s: %s: got %v, want a refusal", proxy, other, err)
+				}
+			}
+			for _, other := range []string{"10.0.0.1", "127.0.0.1:8080", "[::1]", "vault.corp.internal", "proxy.corp.internal", "vault.corp.svc"} {
+				if err := g.check(&url.URL{Scheme: "https", Host: other}); err == nil {
+					t.Errorf("%s: a registry may redirect to %s", proxy, other)
+				}
+			}
 		}
 	}
 }

@@ -255,26 +255,33 @@ func TestRedirectWithoutCredentials(t *testing.T) {
 	}
 }
 
+// otherSpelling returns the URL of u with another spelling of its port.
+func (u *upstream) otherSpelling() string {
+	return strings.Replace(u.URL, "127.0.0.1:", "127.0.0.1:0", 1)
+}
+
+// TestRedirectSameOrigin checks that a redirect within the registry keeps the credentials, also if it spells the port in
+// another way.
 func TestRedirectSameOrigin(t *testing.T) {
 	t.Parallel()
-	u := newUpstream(t)
-	content := random(1000)
-	d := u.putBlob(content)
-	u.Before(func(w http.ResponseWriter, r *http.Request) bool {
-		if r.Header.Get("Authorization") == "" {
-			w.Header().Set("WWW-Authenticate", "Basic")
-			w.WriteHeader(401)
-			return true
+	for _, server := range []func(*upstream) string{func(*upstream) string { return "" }, (*upstream).otherSpelling} {
+		u := newUpstream(t)
+		content := random(1000)
+		d := u.putBlob(content)
+		u.Before(func(w http.ResponseWriter, r *http.Request) bool {
+			if basicAuth(w, r) {
+				return true
+			}
+			if r.URL.RawQuery == "" {
+				http.Redirect(w, r, server(u)+r.URL.Path+"?moved=1", http.StatusTemporaryRedirect)
+				return true
+			}
+			return false
+		})
+		r := u.repository(t, remote.Options{}, &remote.Credentials{Username: "alice", Secret: secret})
+		if got, _, err := fetch(t.Context(), r, d, 1000, 0, 1000); err != nil || !bytes.Equal(got, content) {
+			t.Errorf("%q: got %d bytes, %v", server(u), len(got), err)
 		}
-		if r.URL.RawQuery == "" {
-			http.Redirect(w, r, r.URL.Path+"?moved=1", http.StatusTemporaryRedirect)
-			return true
-		}
-		return false
-	})
-	r := u.repository(t, remote.Options{}, &remote.Credentials{Username: "alice", Secret: secret})
-	if got, _, err := fetch(t.Context(), r, d, 1000, 0, 1000); err != nil || !bytes.Equal(got, content) {
-		t.Errorf("got %d bytes, %v", len(got), err)
 	}
 }
 

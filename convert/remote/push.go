@@ -110,6 +110,7 @@ func uploadLocation(e *endpoint, resp *http.Response) (*url.URL, error) {
 	if !sameOrigin(u, resp.Request.URL) {
 		return nil, fmt.Errorf("%s: upload to %.300q refused: %w", e.Host, u.Host, errdefs.ErrPermissionDenied)
 	}
+	u.Host = resp.Request.URL.Host // see Repository.do
 	return u, nil
 }
 

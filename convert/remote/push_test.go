@@ -94,6 +94,29 @@ type errorReader struct{ err error }
 
 func (r errorReader) Read([]byte) (int, error) { return 0, r.err }
 
+// TestUploadAtOtherSpelling checks that an upload keeps the credentials if the registry spells its port in another way.
+func TestUploadAtOtherSpelling(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	u.Before(func(w http.ResponseWriter, r *http.Request) bool {
+		switch {
+		case basicAuth(w, r):
+		case r.Method == http.MethodPost:
+			w.Header().Set("Location", u.otherSpelling()+r.URL.Path+"1")
+			w.WriteHeader(http.StatusAccepted)
+		case r.Method == http.MethodPut:
+			w.WriteHeader(http.StatusCreated)
+		default:
+			return false
+		}
+		return true
+	})
+	r := u.repository(t, remote.Options{}, &remote.Credentials{Username: "alice", Secret: secret})
+	if err := put(t, r, 1, strings.NewReader("x")); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestHasOfRedirect checks that a registry may redirect the question whether it has a blob, as it does requests for the
 // blob itself.
 func TestHasOfRedirect(t *testing.T) {

@@ -105,6 +105,7 @@ func (r *Repository) do(ctx context.Context, e *endpoint, q request) (out *respo
 			if !sameOrigin(next, resp.Request.URL) {
 				return r.outside(own, e, target{next, used.private(e)}, q, hops)
 			}
+			next.Host = u.Host // containerd's authorizer distinguishes spellings of a host
 			u = next
 		case resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusPartialContent:
 			return &response{resp, target{private: used.private(e)}}, nil

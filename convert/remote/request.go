@@ -75,8 +75,8 @@ func (r *Repository) do(ctx context.Context, e *endpoint, q request) (out *respo
 		req := r.newRequest(own, e, u, q)
 		resp, used, err := r.try(e, e.direct, req)
 		if err != nil {
-			// The failed token request may be that of another caller that was cancelled.
-			if tries++; tries < maxTries && ctx.Err() == nil && errors.Is(err, context.Canceled) {
+			// The failed token request may be that of another caller that has ended.
+			if tries++; tries < maxTries && ctx.Err() == nil && (errors.Is(err, context.Canceled) || isDeadline(err)) {
 				challenged = false
 				continue
 			}
@@ -113,6 +113,13 @@ func (r *Repository) do(ctx context.Context, e *endpoint, q request) (out *respo
 			return nil, limitError(resp, e.Host, !used.private(e), e.dialect, statusError(resp, e.Host, secretsOf(req)...))
 		}
 	}
+}
+
+// isDeadline reports whether err is the deadline of a context, and not a timeout of a connection, for which errors.Is
+// says the same.
+func isDeadline(err error) bool {
+	e, ok := errors.AsType[net.Error](err)
+	return ok && error(e) == context.DeadlineExceeded
 }
 
 // try sends one request to e itself over a transport, with the current authorization. It returns the

@@ -2,7 +2,6 @@ package remote
 
 import (
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/textproto"
@@ -112,8 +111,7 @@ func (r *Repository) hasHigherLimit(e *endpoint, used *authorizer, resp *http.Re
 
 // challenge processes a 401 of e, or that of hasHigherLimit, and closes it. The next Authorize gets the token.
 func (r *Repository) challenge(e *endpoint, used *authorizer, resp *http.Response) error {
-	p, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody)) // only for the error message
-	resp.Body.Close()
+	p := drain(resp) // only for the error message
 	for _, c := range auth.ParseAuthHeader(resp.Header) {
 		if c.Scheme != auth.BearerAuth {
 			continue

@@ -94,7 +94,7 @@ type Dialect interface {
 	Remind(repository string, manifest []byte)
 }
 
-// Ways are transports that do not follow redirects.
+// Ways are transports that do not follow redirects. A body that stalls ends with errdefs.ErrUnavailable.
 type Ways struct {
 	Host    http.RoundTripper // to the host, at the address that the operator configured
 	Outside http.RoundTripper // to redirect targets of the host, if a registry may redirect there; without Authorization

@@ -33,8 +33,8 @@
 //
 // Blobs are read over HTTP/1.1, because several connections are faster than one of HTTP/2, and without
 // decompression, because digests cover the stored bytes. The redirect target of a blob is reused until
-// it fails. A response that is too slow for Options.Stall ends. Nothing read here is trusted; the store
-// compares digests.
+// it fails. A response that is too slow for Options.Stall ends; of a redirect or an error, what arrives in ten
+// seconds is read. Nothing read here is trusted; the store compares digests.
 //
 // # Dialects and URLs
 //

@@ -367,7 +367,7 @@ func (c *Client) endpoints(host, dir string) ([]*endpoint, error) {
 				e.guard.name(req.URL) // as the hosts of hosts.toml
 				return direct.RoundTrip(req)
 			})
-			ways := Ways{Host: host, Outside: roundTripper(e.roundTripOutside)}
+			ways := Ways{Host: c.watched(host), Outside: c.watched(e.roundTripOutside)}
 			e.direct = roundTripper(func(req *http.Request) (*http.Response, error) { return d.RoundTrip(req, ways) })
 			e.upload, e.dialect = e.direct, true
 		}

@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/textproto"
@@ -260,10 +259,7 @@ func sameOrigin(a, b *url.URL) bool {
 }
 
 // discard reads the rest of a small body, so that the connection can be reused.
-func discard(resp *http.Response) {
-	io.Copy(io.Discard, io.LimitReader(resp.Body, maxErrorBody)) // errors are ignored
-	resp.Body.Close()
-}
+func discard(resp *http.Response) { drain(resp) }
 
 // transportError adds the host to an error of a transport, and distinguishes a stall from the end
 // of the caller. Errors that a retry does not fix are errdefs.ErrFailedPrecondition: an untrusted

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"sync/atomic"
 	"time"
 
@@ -51,6 +52,20 @@ func newStallBody(ctx context.Context, body io.ReadCloser, limit time.Duration, 
 	})
 	b.timer.Stop()
 	return b
+}
+
+// watched returns t with bodies that end with errdefs.ErrUnavailable if they stall.
+func (c *Client) watched(t roundTripper) roundTripper {
+	return func(req *http.Request) (*http.Response, error) {
+		ctx, cancel := context.WithCancelCause(req.Context())
+		resp, err := t(req.WithContext(ctx))
+		if err != nil {
+			cancel(nil)
+			return nil, err
+		}
+		resp.Body = newStallBody(req.Context(), resp.Body, c.opts.Stall, cancel, false)
+		return resp, nil
+	}
 }
 
 // Read reads from the body.

@@ -4,11 +4,16 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 )
 
 // A drip is a body that returns a piece at regular intervals, until ctx ends.
@@ -93,4 +98,117 @@ func TestPausesOfReader(t *testing.T) {
 		}
 		b.Close()
 	})
+}
+
+// silent returns a body that has no bytes and no end.
+func silent() io.ReadCloser {
+	body, _ := io.Pipe()
+	return body
+}
+
+// TestSilentAnswers checks that redirects and errors without the body that their headers announce are what they would be
+// with it.
+func TestSilentAnswers(t *testing.T) {
+	t.Parallel()
+	const here, elsewhere = "/moved", "https://cdn.example/x"
+	tests := []struct {
+		status  int
+		header  []string
+		outside int // status of the target of a redirect
+		is      func(error) bool
+	}{
+		{status: http.StatusTemporaryRedirect, header: []string{"Location", here}},
+		{status: http.StatusTemporaryRedirect, header: []string{"Location", elsewhere}, outside: http.StatusOK},
+		{status: http.StatusTemporaryRedirect, header: []string{"Location", elsewhere}, outside: http.StatusTemporaryRedirect},
+		{status: http.StatusTemporaryRedirect, header: []string{"Location", elsewhere}, outside: http.StatusNotFound, is: errdefs.IsNotFound},
+		{status: http.StatusUnauthorized, header: []string{"WWW-Authenticate", `Bearer realm="https://registry.example/token",service="s"`}},
+		{status: http.StatusUnauthorized, header: []string{"WWW-Authenticate", "Basic"}, is: errdefs.IsUnauthorized},
+		{status: http.StatusForbidden, is: errdefs.IsPermissionDenied},
+		{status: http.StatusNotFound, is: errdefs.IsNotFound},
+		{status: http.StatusTooManyRequests, is: errdefs.IsUnavailable},
+		{status: http.StatusInternalServerError, is: errdefs.IsUnavailable},
+	}
+	for _, test := range tests {
+		synctest.Test(t, func(t *testing.T) {
+			r, e := fakeRepository(t)
+			answer := func(req *http.Request, status int, header ...string) (*http.Response, error) {
+				if status == http.StatusOK {
+					return fakeResponse(req, status, http.NoBody), nil
+				}
+				return fakeResponse(req, status, silent(), header...), nil
+			}
+			e.direct = roundTripper(func(req *http.Request) (*http.Response, error) {
+				if req.URL.Path == here || req.Header.Get("Authorization") != "" {
+					return answer(req, http.StatusOK)
+				}
+				return answer(req, test.status, test.header...)
+			})
+			e.outside = roundTripper(func(req *http.Request) (*http.Response, error) {
+				if req.URL.Path == here {
+					return answer(req, http.StatusOK)
+				}
+				return answer(req, test.outside, "Location", here)
+			})
+			e.realm = roundTripper(func(req *http.Request) (*http.Response, error) {
+				return fakeResponse(req, http.StatusOK, io.NopCloser(strings.NewReader(`{"token":"x"}`))), nil
+			})
+			start := time.Now()
+			resp, err := r.do(t.Context(), e, request{path: "manifests/latest"})
+			if err == nil {
+				resp.Body.Close()
+			}
+			if test.is == nil && err != nil || test.is != nil && !test.is(err) || time.Since(start) > 2*drainTime {
+				t.Errorf("%d %q %d: got %v after %v", test.status, test.header, test.outside, err, time.Since(start))
+			}
+		})
+	}
+}
+
+// A readsAll is a Dialect that reads what is at a URL.
+type readsAll struct {
+	from func(Ways) http.RoundTripper
+	url  *url.URL
+}
+
+func (d readsAll) RoundTrip(req *http.Request, ways Ways) (*http.Response, error) {
+	resp, err := d.from(ways).RoundTrip((&http.Request{Method: http.MethodGet, URL: d.url, Host: d.url.Host, Header: http.Header{}}).WithContext(req.Context()))
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	_, err = io.ReadAll(resp.Body)
+	return nil, err
+}
+
+func (readsAll) Remind(string, []byte) {}
+
+// TestDialectStall checks that what a Dialect reads ends if it stalls.
+func TestDialectStall(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", "11")
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	}))
+	t.Cleanup(s.Close)
+	u, err := url.Parse(s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, from := range []func(Ways) http.RoundTripper{
+		func(w Ways) http.RoundTripper { return w.Host }, func(w Ways) http.RoundTripper { return w.Outside },
+	} {
+		c, err := New(Options{Stall: time.Second, AllowHosts: []string{u.Host}, Dialects: map[string]Dialect{"hub.example": readsAll{from, u}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(c.Close)
+		r, err := c.Repository(Ref{Host: "hub.example", Repository: "a/b"}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Blob(t.Context(), digest.FromString("x"), ""); !errdefs.IsUnavailable(err) {
+			t.Errorf("got %v, want unavailable", err)
+		}
+	}
 }

@@ -17,8 +17,11 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// maxErrorBody limits the bytes read of an error response.
-const maxErrorBody = 16 << 10
+// Limits of what is read of a response that is an error or a redirect, in bytes and in time.
+const (
+	maxErrorBody = 16 << 10
+	drainTime    = 10 * time.Second
+)
 
 // maxMessage limits the text of a registry in an error, in bytes.
 const maxMessage = 300
@@ -26,12 +29,20 @@ const maxMessage = 300
 // defaultRetryAfter is the wait if a registry asks to retry without a time.
 const defaultRetryAfter = 2 * time.Second
 
+// drain reads and closes the body of a response, and returns at most maxErrorBody bytes that arrive within drainTime.
+// Errors are ignored.
+func drain(resp *http.Response) []byte {
+	defer resp.Body.Close()
+	late := time.AfterFunc(drainTime, func() { resp.Body.Close() })
+	defer late.Stop()
+	p, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
+	return p
+}
+
 // statusError converts an unsuccessful response to an error and closes it. secrets are removed from
 // the text of the registry.
 func statusError(resp *http.Response, host string, secrets ...string) error {
-	defer resp.Body.Close()
-	p, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
-	msg := registryMessage(p)
+	msg := registryMessage(drain(resp))
 	for _, s := range secrets {
 		if s != "" {
 			msg = strings.ReplaceAll(msg, s, "***")

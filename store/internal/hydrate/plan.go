@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/internal/chunkfile"
@@ -66,20 +67,15 @@ func (t *Target) dirs() []string {
 
 // archiveDir returns where an archive is staged. Until it is verified, its bytes belong to the
 // group that fetched them. Fragments of one blob go to different places for different files, so
-// each layout has its own directory.
+// each layout has its own directory. So has each diffID: it decides whether unpacked files are right.
 func (t *Target) archiveDir() string {
-	layout := string(t.Blob.Archive) + string(t.Blob.Codec) + string(t.Blob.Index) + staging.LayoutOf(t.pieces, nil)
-	return staging.BlobDir(t.Blob.Digest, layout, t.group)
+	b := t.Blob
+	layout := fmt.Sprintf("%s %s %s %s %s", b.Archive, b.Codec, b.Index, b.DiffID, staging.LayoutOf(t.pieces, nil))
+	return staging.BlobDir(b.Digest, layout, t.group)
 }
 
-// key identifies a fetch: targets with the same key share one.
-func (t *Target) key() string {
-	key := string(t.Blob.DiffID)
-	for _, d := range t.dirs() {
-		key += " " + d
-	}
-	return key
-}
+// key identifies a fetch: targets with the same key share one. No other fetch is staged in the directory of an archive.
+func (t *Target) key() string { return strings.Join(t.dirs(), " ") }
 
 // Plan returns the targets of a table from a group of sources (transfer.GroupKey), in the order of
 // its blobs.

@@ -41,6 +41,28 @@ func TestPlanDoesNotWrite(t *testing.T) {
 	}
 }
 
+// TestFetchHasItsDirectory: what is unpacked or verified in another way is staged in another directory.
+func TestFetchHasItsDirectory(t *testing.T) {
+	d, other := digest.FromString("blob"), digest.FromString("plain")
+	dirs := map[string]filetable.Blob{}
+	for _, b := range []filetable.Blob{
+		{Archive: filetable.ArchiveTar, Codec: filetable.CodecGzip},
+		{Archive: filetable.ArchiveTar, Codec: filetable.CodecZstd},
+		{Archive: filetable.ArchiveTar, Codec: filetable.CodecGzip, DiffID: other},
+		{Archive: filetable.ArchiveTar, Codec: filetable.CodecGzip, DiffID: d},
+		{Archive: filetable.ArchiveTar},
+		{Archive: filetable.ArchiveTar, DiffID: d},
+		{Archive: filetable.ArchiveTar, Index: d},
+	} {
+		b.Digest, b.Size = d, 100
+		dir := (&Target{Blob: b, group: "group"}).archiveDir()
+		if same, ok := dirs[dir]; ok {
+			t.Errorf("one directory for %+v and %+v", b, same)
+		}
+		dirs[dir] = b
+	}
+}
+
 // Each range of a blob is staged once, in the first file that has it, and copied to the others.
 func TestPlace(t *testing.T) {
 	d := digest.FromString("blob")

@@ -142,6 +142,40 @@ func TestPrivateObject(t *testing.T) {
 	}
 }
 
+// TestPrivateWhenStopped: a file fetched with credentials is private if its pull ends while it is synced.
+func TestPrivateWhenStopped(t *testing.T) {
+	p := storetest.Random(36, 1<<20)
+	d := digest.FromBytes(p)
+	for name, may := range map[string]bool{"good.example/model": true, "no-repository": false} {
+		t.Run(name, func(t *testing.T) {
+			disk := storetest.NewSlowDisk(t)
+			disk.Slow(func(op, path string) bool { return op == "fsync" && strings.Contains(path, d.Encoded()) })
+			s := storetest.Open(t, disk.Dir, store.Options{Linger: 1})
+			defer disk.Release()
+			table := storetest.NewBuilder("owner").Raw("w", p, 0o644).Put(t, s)
+			hold(t, s, table)
+			ctx, cancel := context.WithCancel(t.Context())
+			from := storetest.FromRepository(name, storetest.Private{Fetcher: storetest.NewFetcher(p)})
+			done := later(func() error { return s.Hydrate(ctx, table, store.HydrateOptions{Sources: from}) })
+			<-disk.Syncing
+			cancel()
+			<-done
+			waitFor(t, "the end of the hydration", func() bool { return len(s.Work()) == 0 })
+			disk.Release()
+			waitFor(t, "the object", func() bool { return s.Has(d) })
+			for who, may := range map[string]bool{name: may, "aaa.evil/model": false} {
+				f, err := s.OpenObject(d, []string{who})
+				if err == nil {
+					f.Close()
+				}
+				if may && err != nil || !may && !errdefs.IsNotFound(err) {
+					t.Errorf("%s: %v", who, err)
+				}
+			}
+		})
+	}
+}
+
 // TestPrivateWithoutDatabase: objects fetched with credentials stay private when the database is lost,
 // and when a file that was set aside is found to be right. The owner does not fetch them again.
 func TestPrivateWithoutDatabase(t *testing.T) {

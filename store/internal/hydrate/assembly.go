@@ -228,11 +228,11 @@ func (a *assembly) complete(ctx context.Context, e *Engine, ready func(context.C
 	return f.Sync()
 }
 
-// publish makes the file an object.
-func (a *assembly) publish(ctx context.Context, e *Engine, from *transfer.Sources) (err error) {
+// publish makes the file an object of sources of a group.
+func (a *assembly) publish(ctx context.Context, e *Engine, from *transfer.Sources, group string) (err error) {
 	_, end := span.Start(ctx, span.Publish, span.Digest(a.digest), span.Size(a.file.Size))
 	defer func() { end(err) }()
-	file := meta.File{Staged: filepath.Join(staging.Top, a.staged), Digest: a.digest, Size: a.file.Size, Private: privateTo(from)}
+	file := meta.File{Staged: filepath.Join(staging.Top, a.staged), Digest: a.digest, Size: a.file.Size, Private: privateTo(from, group)}
 	assembled := map[digest.Digest]digest.Digest{a.recipe: a.digest}
 	if err := e.Objects.Publish(meta.Arrival{Files: []meta.File{file}, Assembled: assembled}); err != nil {
 		return err

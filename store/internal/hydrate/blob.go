@@ -1,9 +1,11 @@
 package hydrate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -294,7 +296,7 @@ func (b *blobFetch) publish(chain verify.Chain, files ...*chunkfile.File) (err e
 			continue
 		}
 		list = append(list, meta.File{
-			Staged: f.Staged(), Digest: f.Digest, Size: f.Size, Private: privateTo(&f.Sources), Chunks: f.Layout.Chunks, Layout: f.Layout.ID, States: chain,
+			Staged: f.Staged(), Digest: f.Digest, Size: f.Size, Private: privateTo(&f.Sources, f.Layout.Group), Chunks: f.Layout.Chunks, Layout: f.Layout.ID, States: chain,
 		})
 	}
 	if err := b.e.Objects.Publish(meta.Arrival{Files: list}); err != nil {
@@ -308,9 +310,9 @@ func (b *blobFetch) publish(chain verify.Chain, files ...*chunkfile.File) (err e
 	return nil
 }
 
-// privateTo returns the names of the sources that may have what these sources gave; none if it is
-// public.
-func privateTo(from *transfer.Sources) []string {
+// privateTo returns the names of the sources that may have what these sources of a group gave; none if it is
+// public. If all hydrations have left, they are those of the group.
+func privateTo(from *transfer.Sources, group string) []string {
 	gave := from.Providers()
 	private := len(gave) == 0 // all of it was staged before
 	for _, with := range gave {
@@ -319,7 +321,10 @@ func privateTo(from *transfer.Sources) []string {
 	if !private {
 		return nil
 	}
-	return transfer.Names(from.Order()) // staged bytes came from the same group
+	if names := transfer.Names(from.Order()); len(names) > 0 {
+		return names // staged bytes came from the same group
+	}
+	return strings.Split(cmp.Or(group, meta.Nobody), "\n")
 }
 
 // small fetches neighbouring files with one request, or one by one if the server does not support ranges. A file that a

@@ -262,7 +262,7 @@ func (e *Engine) run(ctx context.Context, h *hydration, t *filetable.Table) (lef
 		if !a.copied {
 			continue
 		}
-		if err := a.publish(ctx, e, &h.from); err != nil {
+		if err := a.publish(ctx, e, &h.from, h.group); err != nil {
 			return nil, err
 		}
 	}

@@ -173,7 +173,7 @@ func (e *Engine) publishContents(b *blobFetch, p *staging.Partial, contents []fi
 			}
 		}
 		names = append(names, name)
-		files = append(files, meta.File{Staged: p.Path(name), Digest: c.Digest, Size: c.Size, Private: privateTo(&b.sources)})
+		files = append(files, meta.File{Staged: p.Path(name), Digest: c.Digest, Size: c.Size, Private: privateTo(&b.sources, b.target.group)})
 	}
 	sync := p.SyncAll
 	if len(names) < syncAll || p.Resumed || !durable.SyncfsTells() {

@@ -40,7 +40,7 @@ func (e *Engine) fetchTargets(ctx context.Context, h *hydration, missing []int, 
 				}
 			})
 			if err == nil && !a.copied { // others may wait for it
-				err = a.publish(ctx, e, &h.from)
+				err = a.publish(ctx, e, &h.from, h.group)
 				e.release(h, a)
 			}
 			return err

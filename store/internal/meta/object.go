@@ -24,6 +24,9 @@ type Object struct {
 	Private []string
 }
 
+// Nobody is the name of no source. What is private to it must be provided again.
+const Nobody = "-"
+
 // objectHead is the length of the begin of a recorded object: its size, and when it was used, in nanoseconds since
 // 1970. The names of its sources follow, one on each line.
 const objectHead = 8 + 8

@@ -5,6 +5,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/ballast-dev/ballast/store/internal/meta"
 	"golang.org/x/sys/unix"
 )
 
@@ -13,11 +14,8 @@ import (
 // attributes of stubs, not of objects.
 const xattrPrivate = "trusted.ballast.private"
 
-// nobody is the name of no source. A file that is private to it must be provided again.
-const nobody = "-"
-
 // markPrivate sets the sources that may have a file. Names that the file system has no room for are
-// replaced by nobody: only the record has them then.
+// replaced by meta.Nobody: only the record has them then.
 func (s *Objects) markPrivate(name string, sources []string) error {
 	if len(sources) == 0 {
 		return nil
@@ -30,12 +28,12 @@ func (s *Objects) markPrivate(name string, sources []string) error {
 	set := func(value string) error { return unix.Fsetxattr(int(f.Fd()), xattrPrivate, []byte(value), 0) }
 	err = set(strings.Join(sources, "\n"))
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ERANGE) {
-		err = set(nobody)
+		err = set(meta.Nobody)
 	}
 	return err
 }
 
-// privateOf returns the sources set by markPrivate; nobody if they cannot be read.
+// privateOf returns the sources set by markPrivate; meta.Nobody if they cannot be read.
 func privateOf(f *os.File) []string {
 	p := make([]byte, maxPrivate)
 	n, err := unix.Fgetxattr(int(f.Fd()), xattrPrivate, p)
@@ -43,7 +41,7 @@ func privateOf(f *os.File) []string {
 	case errors.Is(err, unix.ENODATA):
 		return nil
 	case err != nil || n == 0:
-		return []string{nobody}
+		return []string{meta.Nobody}
 	}
 	return strings.Split(string(p[:n]), "\n")
 }

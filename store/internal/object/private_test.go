@@ -4,6 +4,8 @@ import (
 	"os"
 	"slices"
 	"testing"
+
+	"github.com/ballast-dev/ballast/store/internal/meta"
 )
 
 // TestPrivateOf returns nobody, not everybody, for a file whose attributes cannot be read.
@@ -21,7 +23,7 @@ func TestPrivateOf(t *testing.T) {
 	if got := privateOf(plain); got != nil {
 		t.Errorf("a public file: %q", got)
 	}
-	if got := privateOf(without); !slices.Equal(got, []string{nobody}) {
+	if got := privateOf(without); !slices.Equal(got, []string{meta.Nobody}) {
 		t.Errorf("a file without readable attributes: %q", got)
 	}
 }

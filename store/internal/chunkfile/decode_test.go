@@ -9,8 +9,10 @@ import (
 	"testing"
 
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/klauspost/compress/zstd"
+	"github.com/opencontainers/go-digest"
 )
 
 // streamed compresses p as encoders of streams do: the frame declares a window and not its size.
@@ -42,6 +44,36 @@ func random(n int) []byte {
 	p := make([]byte, n)
 	_, _ = rand.NewChaCha8([32]byte{1}).Read(p) // it returns no error
 	return p
+}
+
+// firstFound is the Finder of a store that has the first of any chunks.
+type firstFound struct{ noObjects }
+
+func (f firstFound) Find(chunks []filetable.Chunk, _ []byte, _ *transfer.Sources, _ func(filetable.Chunk, []byte) error) []filetable.Location {
+	found := make([]filetable.Location, len(chunks))
+	found[0].Object = chunks[0].Digest
+	return found
+}
+
+// TestLongChunkAfterFound: a chunk that is longer in its blob than what is left of its group behind a chunk that is
+// there is fetched.
+func TestLongChunkAfterFound(t *testing.T) {
+	m := &memory{blob: make([]byte, filetable.MaxChunkLen), asked: map[int64]int{}}
+	s := newSet(t, t.TempDir())
+	s.Finder = firstFound{}
+	f := acquire(s, filetable.File{Size: 3 << 20, Digest: digest.FromString("file"), Source: &filetable.Source{Codec: filetable.CodecZstd, Chunks: []filetable.Chunk{
+		{Size: 2 << 20, Digest: digest.FromString("there"), Len: 100},
+		{Offset: 2 << 20, Size: 1 << 20, Digest: digest.FromString("long"), At: 100, Len: filetable.MaxChunkLen - 100},
+	}}}, m)
+	flow := s.Scheduler.NewFlow(transfer.Background)
+	sl, err := s.Scheduler.Buffers.Acquire(t.Context(), flow, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sl.Release()
+	if _, err := f.fetch(sl, 0, sl.Buf[:f.Size], f.Transfer(flow)); err == nil || m.asked[100] == 0 {
+		t.Errorf("zeros, which are not compressed: %v, after %d requests", err, m.asked[100])
+	}
 }
 
 // TestForeignWindows decompresses frames with the windows of other writers: Podman's have one of 32 MiB at its

@@ -34,13 +34,13 @@ func (f *File) fetch(sl *transfer.Slot, g int, buf []byte, from transfer.Fetch) 
 		first = end - 1
 		into := buf[run[0].Offset-chunks[0].Offset:]
 		at, length := span(run)
-		raw, err := into[:length:length], error(nil)
+		raw, err := into, error(nil)
 		if f.Layout.Codec != filetable.CodecNone || !inPlace(run) {
 			if raw, err = sl.Scratch(); err != nil {
 				return nil, err
 			}
-			raw = raw[:length:length]
 		}
+		raw = raw[:length:length]
 		check := func() error {
 			defer sl.Flow().Enter(transfer.Hash)()
 			return f.Layout.decode(into, raw, run)

@@ -127,10 +127,20 @@ func (t *Table) validateBlobs() (map[digest.Digest]Blob, error) {
 func (t *Table) validateFiles(blobs map[digest.Digest]Blob) error {
 	var total int64
 	units := units{}
+	sizes := make(map[digest.Digest]int64, len(blobs)) // what is fetched is told apart by its digest
+	for d, b := range blobs {
+		sizes[d] = b.Size
+	}
 	for i := range t.Files {
 		f := &t.Files[i]
 		if err := f.validate(blobs); err != nil {
 			return err
+		}
+		if f.Digest != "" {
+			if n, ok := sizes[f.Digest]; ok && n != f.Size {
+				return fmt.Errorf("file %q: %s has %d bytes, and elsewhere %d: %w", f.Path, f.Digest, f.Size, n, errdefs.ErrInvalidArgument)
+			}
+			sizes[f.Digest] = f.Size
 		}
 		if err := units.add(f, blobs); err != nil {
 			return err

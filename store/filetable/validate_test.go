@@ -41,6 +41,33 @@ func TestOverlappingChunks(t *testing.T) {
 	}
 }
 
+// TestOneSizeOfADigest: a digest has one size, whether it is that of files or of a blob.
+func TestOneSizeOfADigest(t *testing.T) {
+	blob, d := Blob{Digest: digest.FromString("blob"), Size: 100, Archive: ArchiveChunks}, digest.FromString("file")
+	for name, tt := range map[string]struct {
+		sizes [2]int64
+		raw   int64 // size of a blob with this digest; 0: none
+		good  bool
+	}{
+		"the same":           {[2]int64{10, 10}, 0, true},
+		"the same as a blob": {[2]int64{10, 10}, 10, true},
+		"two files":          {[2]int64{10, 20}, 0, false},
+		"files and a blob":   {[2]int64{10, 10}, 20, false},
+	} {
+		table := Table{Version: Version, Origin: Origin{Format: "modelpack", Digest: digest.FromString("origin"), Mapping: 1}, Blobs: []Blob{blob}}
+		if tt.raw > 0 {
+			table.Blobs = append(table.Blobs, Blob{Digest: d, Size: tt.raw})
+		}
+		for i, n := range tt.sizes {
+			source := &Source{Blob: blob.Digest, Chunks: []Chunk{{Size: n, Digest: digest.FromString(fmt.Sprint("chunk ", n)), Len: n}}}
+			table.Files = append(table.Files, File{Path: fmt.Sprint(i), Type: TypeReg, Mode: 0o644, Size: n, Digest: d, Source: source})
+		}
+		if err := table.Validate(); (err == nil) != tt.good || err != nil && !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // TestDecodeMemory: an encoded table that is none costs no multiple of its size.
 func TestDecodeMemory(t *testing.T) {
 	const n = 5_000_000

@@ -4,17 +4,21 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/ballast-dev/ballast/store/storetest/disktest"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
 )
 
 // fragments returns n blobs, each with a header that is not part of any file.
@@ -35,6 +39,39 @@ func merged(b *storetest.Builder, path, header string, blobs [][]byte) string {
 	}
 	b.Parts(path, 0o644, parts...)
 	return want
+}
+
+// TestAssembledOnTheDisk: a file whose sync has failed is put together anew.
+func TestAssembledOnTheDisk(t *testing.T) {
+	disk := disktest.New(t, "ext4", t.TempDir(), 256<<20)
+	s := storetest.Open(t, filepath.Join(disk.Dir, "store"), store.Options{})
+	defer s.Close()
+	blobs := fragments(2, 300<<10)
+	b := storetest.NewBuilder("x")
+	want := merged(b, "w", "header", blobs)
+	table := b.Put(t, s)
+	unix.Sync()
+	var once sync.Once
+	s.BeforeFetching(func(digest.Digest) { once.Do(func() { disk.FailWrites(2) }) })
+	o := store.HydrateOptions{Sources: storetest.From(storetest.NewFetcher(blobs...))}
+	if err := s.Hydrate(t.Context(), table, o); err == nil {
+		t.Fatal("the disk did not fail")
+	}
+	disk.FailWrites(0)
+	if err := s.Hydrate(t.Context(), table, o); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(filepath.Join(s.ObjectsDir(), store.ObjectName(digest.FromString(want))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(f); err != nil || string(got) != want {
+		t.Errorf("the complete file has other bytes on the disk, %v", err)
+	}
 }
 
 func TestHydrateAssemblesFiles(t *testing.T) {

@@ -186,7 +186,8 @@ func (a *assembly) begin(e *Engine) error {
 }
 
 // complete hashes the file, each part after ready returns, and makes the file durable. ready waits
-// until the blob of a part is verified, and returns an error if it will not be.
+// until the blob of a part is verified, and returns an error if it will not be. If a sync fails, all staged bytes
+// are dropped.
 func (a *assembly) complete(ctx context.Context, e *Engine, ready func(context.Context, digest.Digest) error) error {
 	f, err := e.Root.OpenFile(filepath.Join(staging.Top, a.staged), os.O_RDWR, 0)
 	if err != nil {
@@ -225,7 +226,10 @@ func (a *assembly) complete(ctx context.Context, e *Engine, ready func(context.C
 			return fmt.Errorf("file %q does not match its table; pull the model again: %w", a.file.Path, err)
 		}
 	}
-	return f.Sync()
+	if err := f.Sync(); err != nil {
+		return errors.Join(err, e.Area.Remove(a.dir)) // what is read from it may not be on the disk
+	}
+	return nil
 }
 
 // publish makes the file an object of sources of a group.

@@ -137,14 +137,21 @@ func (f *File) Present() int64 {
 // Staged returns the path of the staged file, below the root of the store.
 func (f *File) Staged() string { return staging.DataPath(f.dir, f.Layout.Grid()) }
 
-// Sync makes the staged bytes durable.
+// Sync makes the staged bytes durable. It returns errdefs.ErrUnavailable if some are missing, because an earlier sync
+// failed.
 func (f *File) Sync() error {
 	st, err := f.open()
 	if err != nil {
 		return err
 	}
 	defer f.done(st)
-	return st.p.Sync("data")
+	if err := st.p.Sync("data"); err != nil {
+		return err
+	}
+	if n := st.p.Present(); n < f.Size {
+		return fmt.Errorf("%d of %d bytes are staged: %w", n, f.Size, errdefs.ErrUnavailable)
+	}
+	return nil
 }
 
 // claim returns the call of group g, and whether the caller must execute it, as a part of flow; nil

@@ -13,8 +13,10 @@ import (
 
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/internal/staging"
+	"github.com/ballast-dev/ballast/store/storetest/disktest"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/ballast-dev/ballast/store/verify"
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -55,6 +57,26 @@ func TestKill(t *testing.T) {
 		if n != 1 {
 			t.Errorf("bytes at %d were asked for %d times", off, n)
 		}
+	}
+}
+
+// TestSyncAfterFailedCheckpoint checks that a file whose checkpoint failed, after it was found to be right, is not
+// taken for synced.
+func TestSyncAfterFailedCheckpoint(t *testing.T) {
+	disk := disktest.New(t, "ext4", t.TempDir(), 128<<20)
+	s := newSet(t, disk.Dir)
+	file, m := newBlob(20, 1000)
+	f := acquire(s, file, m)
+	if _, err := f.Fill(t.Context(), s.Scheduler.NewFlow(transfer.Background), &Patience{}, func() {}); err != nil {
+		t.Fatal(err)
+	}
+	disk.FailWrites(1)
+	if err := f.stage.p.Sync("data"); err == nil { // as the checkpoint does
+		t.Fatal("the disk did not fail")
+	}
+	disk.FailWrites(0)
+	if err := f.Sync(); !errdefs.IsUnavailable(err) {
+		t.Errorf("%d of %d bytes are synced: %v", f.Present(), f.Size, err)
 	}
 }
 

@@ -3,11 +3,13 @@ package store_test
 import (
 	"bytes"
 	"errors"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/storetest"
@@ -49,6 +51,28 @@ func inode(t *testing.T, path string) uint64 {
 
 func objectFile(s *store.Store, p []byte) string {
 	return filepath.Join(s.ObjectsDir(), store.ObjectName(digest.FromBytes(p)))
+}
+
+// TestLinkBesideGC: a collection leaves a hard link that is being hashed, however old the file is.
+func TestLinkBesideGC(t *testing.T) {
+	weights, dir := storetest.Random(1, 8<<20), t.TempDir()
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	old := time.Now().Add(-48 * time.Hour)
+	if err := os.Chtimes(put(t, dir, weights, weights), old, old); err != nil {
+		t.Fatal(err)
+	}
+	table := storetest.NewBuilder("m").Raw("w", weights, 0o644).Put(t, s)
+	hold(t, s, table)
+	collected := 0
+	got, err := s.Link(t.Context(), table, store.LinkOptions{Open: opener(dir), Progress: func([]store.Progress) {
+		collected++
+		if _, err := s.GC(t.Context(), store.GCOptions{Keep: math.MaxInt64}); err != nil {
+			t.Error(err)
+		}
+	}})
+	if want := (store.Linked{Hard: int64(len(weights))}); got != want || err != nil || collected == 0 {
+		t.Errorf("got %+v, want %+v: %v, beside %d collections", got, want, err, collected)
+	}
 }
 
 // TestLinkHard links files of the same file system: only files that nobody but root can write share

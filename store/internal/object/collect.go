@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store/internal/meta"
+	"github.com/ballast-dev/ballast/store/internal/staging"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -167,7 +168,7 @@ func (s *Objects) sweepTemp() error {
 		return err
 	}
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), tempPrefix) {
+		if strings.HasPrefix(e.Name(), staging.TempPrefix) {
 			if err := s.o.Root.Remove(filepath.Join(s.o.Temp, e.Name())); err != nil {
 				return fmt.Errorf("remove left-over %s: %w", e.Name(), err)
 			}

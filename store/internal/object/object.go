@@ -16,6 +16,7 @@ import (
 
 	"github.com/ballast-dev/ballast/store/internal/dirs"
 	"github.com/ballast-dev/ballast/store/internal/meta"
+	"github.com/ballast-dev/ballast/store/internal/staging"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -257,14 +258,11 @@ func (s *Objects) write(name string, p []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// tempPrefix is the prefix of the names of temporary files.
-const tempPrefix = "bytes-"
-
 // temp returns the path of a new temporary file. After a crash sweepTemp removes it.
 func (s *Objects) temp() string {
 	var b [8]byte
 	rand.Read(b[:])
-	return filepath.Join(s.o.Temp, tempPrefix+hex.EncodeToString(b[:]))
+	return filepath.Join(s.o.Temp, staging.TempPrefix+hex.EncodeToString(b[:]))
 }
 
 // Read reads and verifies an object of at most limit bytes.

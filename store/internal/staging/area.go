@@ -22,6 +22,9 @@ const Top = "partial"
 // Keeps reports whether a directory below the root of a store is better kept open, see dirs.Open.
 func Keeps(dir string) bool { return dir == Top }
 
+// TempPrefix is the prefix of the names of temporary files that are no partials: who makes them removes them.
+const TempPrefix = "bytes-"
+
 // TTL is how long abandoned staged files stay.
 const TTL = 24 * time.Hour
 
@@ -259,14 +262,17 @@ func (a *Area) discard(name string, done func(there bool)) error {
 	return errors.Join(err, a.root.RemoveAll(trash))
 }
 
-// Collect removes the directories and files that are not held and were idle for TTL. It returns their number;
-// with dryRun it only counts.
+// Collect removes the directories and files that are not held and were idle for TTL, but no temporary files. It returns
+// their number; with dryRun it only counts.
 func (a *Area) Collect(dryRun bool) (n int, err error) {
 	entries, err := fs.ReadDir(a.root.FS(), Top)
 	if err != nil {
 		return 0, err
 	}
 	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), TempPrefix) { // a hard link is as old as what it was made from
+			continue
+		}
 		left := strings.HasPrefix(e.Name(), gone) // by a crash
 		done := a.claimUnused(e.Name())
 		switch {

@@ -3,6 +3,7 @@ package chunkfile
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"sync"
 
@@ -111,10 +112,13 @@ func (q *Sequence) read(f *File, first, last int) bool {
 	return follows
 }
 
-// present reports whether group g is present.
+// present reports whether group g is present, also in the object that the file has become.
 func (f *File) present(g int) (bool, error) {
 	st, err := f.open()
 	if err != nil {
+		if errors.Is(err, ErrMoved) {
+			return true, nil
+		}
 		return false, err
 	}
 	defer f.done(st)
@@ -125,6 +129,9 @@ func (f *File) present(g int) (bool, error) {
 func (f *File) make(sl *transfer.Slot, g int) error {
 	st, err := f.open()
 	if err != nil {
+		if errors.Is(err, ErrMoved) {
+			return nil
+		}
 		return err
 	}
 	defer f.done(st)

@@ -119,3 +119,26 @@ func TestSequenceFills(t *testing.T) {
 		t.Errorf("groups %v were asked for, want %v", m.order, want)
 	}
 }
+
+// TestSequenceOfMovedFile: a file that has become an object does not end the sequence, before or while a part of it
+// gets its turn.
+func TestSequenceOfMovedFile(t *testing.T) {
+	s, moved, _ := newFile(t, 4, 1000)
+	file, m := newBlob(4, 2000)
+	f := acquire(s, file, m)
+	var parts []Part
+	for _, file := range []*File{moved, f} {
+		for g := range 4 {
+			parts = append(parts, Part{file, g, s.Scheduler.NewFlow(transfer.Background)})
+		}
+	}
+	if err := moved.Move(); err != nil {
+		t.Fatal(err)
+	}
+	if err := NewSequence(parts).Fill(t.Context(), f.Sources.FirstKey); err != nil || f.Present() != f.Size {
+		t.Errorf("%d of %d bytes of the next file are there: %v", f.Present(), f.Size, err)
+	}
+	if err := moved.make(nil, 0); err != nil {
+		t.Errorf("a part of an object: %v", err)
+	}
+}

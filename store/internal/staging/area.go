@@ -367,7 +367,7 @@ func (a *Area) Usage() (total int64, err error) {
 		_, err = a.root.Lstat(filepath.Join(Top, e.name))
 		total += n
 		a.mu.Lock()
-		if e.change == change && e.held == 0 && e.busy == nil {
+		if a.unsized[e] && e.change == change && e.held == 0 && e.busy == nil { // neither forgotten nor sized meanwhile
 			delete(a.unsized, e)
 			e.size, e.there = n, !errors.Is(err, fs.ErrNotExist)
 			a.sized += n

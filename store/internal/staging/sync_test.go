@@ -239,6 +239,46 @@ func TestUsage(t *testing.T) {
 	check(again, 0)
 }
 
+// TestUsageTwice checks that directories that two calls read at the same time count once.
+func TestUsageTwice(t *testing.T) {
+	disk := storetest.NewSlowDisk(t)
+	disk.Slow(func(string, string) bool { return false })
+	root, err := dirs.Open(disk.Dir, staging.Keeps)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	area, err := staging.New(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := area.Open("x", 2*staging.ChunkSize, staging.RawPieces(2*staging.ChunkSize), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(p.Write(0, make([]byte, staging.ChunkSize)), p.Close()); err != nil {
+		t.Fatal(err)
+	}
+	disk.Slow(func(op, _ string) bool { return op == "readdir" })
+	var calls sync.WaitGroup
+	for range 2 {
+		calls.Go(func() {
+			if _, err := area.Usage(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for range 2 {
+		<-disk.Syncing
+	}
+	disk.Release()
+	calls.Wait()
+	want := allocated(t, filepath.Join(disk.Dir, staging.Top))
+	if got, err := area.Usage(); got != want || err != nil {
+		t.Errorf("usage %d, %v; want %d", got, err, want)
+	}
+}
+
 // allocated returns the disk usage of the files below a directory, in bytes.
 func allocated(t *testing.T, dir string) (n int64) {
 	t.Helper()

@@ -262,9 +262,8 @@ func (tx *txn) isUseless(r record, gone map[string]bool) (bool, error) {
 	switch string(r.bucket) {
 	case string(bucketContents):
 		members, err := load[[]filetable.Member](tx, r.bucket, r.key)
-		return err == nil && !slices.ContainsFunc(members, func(m filetable.Member) bool {
-			return m.Type == filetable.TypeReg && tx.index.exists(m.Digest)
-		}), ignoreNotFound(err)
+		regular := slices.DeleteFunc(members, func(m filetable.Member) bool { return m.Type != filetable.TypeReg })
+		return err == nil && len(regular) > 0 && !slices.ContainsFunc(regular, func(m filetable.Member) bool { return tx.index.exists(m.Digest) }), ignoreNotFound(err)
 	case string(bucketAssembled):
 		a, err := load[assembled](tx, r.bucket, r.key)
 		return err == nil && !tx.index.exists(a.Digest), ignoreNotFound(err)

@@ -65,6 +65,28 @@ func TestExpireBesideWrites(t *testing.T) {
 	}
 }
 
+// TestExpireKeepsDirectories checks that what is known of an archive without regular files stays: no object shows that
+// it is needed.
+func TestExpireKeepsDirectories(t *testing.T) {
+	db, err := Open(filepath.Join(t.TempDir(), "store.db"), Options{Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	members := []filetable.Member{{Path: "dir", Type: filetable.TypeDir}, {Path: "link", Type: filetable.TypeSymlink, Target: "dir"}}
+	if err := db.Arrive(Arrival{Contents: map[digest.Digest][]filetable.Member{number(1): members, number(2): nil}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Expire(false); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range map[int]int{1: 2, 2: 0} {
+		if got, err := db.Contents(number(i)); err != nil || len(got) != want {
+			t.Errorf("archive %d: %d members, want %d: %v", i, len(got), want, err)
+		}
+	}
+}
+
 // TestCollectionReadsNoTable checks that searching for what nothing needs looks up neither tables nor their objects
 // in the database, of which each lookup maps a part into memory.
 func TestCollectionReadsNoTable(t *testing.T) {

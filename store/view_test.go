@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -34,6 +35,43 @@ func viewed(t *testing.T, s *store.Store, view string, b *storetest.Builder, o s
 		t.Fatal(err)
 	}
 	return s.Views.View(view), table
+}
+
+// TestPresentReadsOnce: mounts do not read again a complete file that is being compared with what its readers used.
+func TestPresentReadsOnce(t *testing.T) {
+	p := storetest.Random(6, 64<<20)
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	f := storetest.NewFetcher(p)
+	v, _ := viewed(t, s, "snapshot/1", storetest.NewBuilder("m").RawChunks("w", p, 0o644, chunk), store.ExposeOptions{Sources: storetest.FromRepository("own/model", f)})
+	other := storetest.NewBuilder("other").Raw("w", p, 0o644).Put(t, s)
+	if err := s.Hydrate(t.Context(), other, store.HydrateOptions{Sources: storetest.FromRepository("other/model", f)}); err != nil {
+		t.Fatal(err)
+	}
+	before := bytesRead(t)
+	for range 20 {
+		if err := s.Views.Present("snapshot/1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := digest.FromBytes(p)
+	waitFor(t, "the file is compared", func() bool { return inView(t, v, d) != nil })
+	s.Close()
+	if n := bytesRead(t) - before; n > 2*int64(len(p)) {
+		t.Errorf("%d bytes are read of a file of %d", n, len(p))
+	}
+}
+
+// bytesRead returns the number of bytes that this process has read.
+func bytesRead(t *testing.T) (n int64) {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/io")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Fscanf(bytes.NewReader(b), "rchar: %d", &n); err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // inView returns the file of an object in a view, or nil.

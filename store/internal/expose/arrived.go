@@ -20,17 +20,20 @@ func identityOf(d digest.Digest, l *chunkfile.Layout) digest.Digest {
 
 // Arrived handles a new object, fetched with a layout unless that is "": it completes its exposures, informs
 // hydrations and adds the object to views that may contain it. If readers used other chunks than those of the layout
-// with which it was made, it first compares the bytes.
+// with which it was made, it first compares the bytes, unless another call does.
 func (s *Set) Arrived(d, layout digest.Digest) {
 	o, ok := s.Objects.Record(d)
 	var unchecked []*exposure
+	compared := false // by another call, which ends what is waited for
 	for _, x := range s.exposuresOf(d) {
 		switch {
 		case x.view != "" && !(ok && o.MayHave(transfer.Names(x.from.Order()))):
 		case x.file == nil || layout == x.file.Layout.ID:
 			s.finish(x)
-		default:
+		case x.comparing.CompareAndSwap(false, true):
 			unchecked = append(unchecked, x)
+		default:
+			compared = true
 		}
 	}
 	end := func() {
@@ -39,7 +42,9 @@ func (s *Set) Arrived(d, layout digest.Digest) {
 		}
 	}
 	if len(unchecked) == 0 {
-		end()
+		if !compared {
+			end()
+		}
 		return
 	}
 	s.spawn(func() {
@@ -48,10 +53,12 @@ func (s *Set) Arrived(d, layout digest.Digest) {
 				s.Log.Warn("a file was read with chunks that do not match its content; its readers must open it again", "digest", d, "err", err)
 				if err := s.replaceIdentity(x); err != nil {
 					s.Log.Error("complete file is read by chunks until a restart", "digest", d, "err", err)
+					x.comparing.Store(false)
 					continue
 				}
 			}
 			s.finish(x)
+			x.comparing.Store(false)
 		}
 		end()
 	})

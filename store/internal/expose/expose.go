@@ -62,10 +62,11 @@ type exposure struct {
 	recording *recording
 	track     *track // of the file in it
 
-	tables   map[digest.Digest]string // groups of their sources; guarded by Set.mu
-	from     transfer.Sources         // sources of all tables
-	identity atomic.Value             // digest.Digest
-	done     chan struct{}            // closed when it is an object in the view
+	tables    map[digest.Digest]string // groups of their sources; guarded by Set.mu
+	from      transfer.Sources         // sources of all tables
+	identity  atomic.Value             // digest.Digest
+	comparing atomic.Bool              // a call of Arrived compares it with its object
+	done      chan struct{}            // closed when it is an object in the view
 
 	mu      sync.Mutex    // guards the following
 	failed  error         // the error of the last attempt, until the next

@@ -25,15 +25,16 @@ type Builder struct {
 	manifest *Manifest
 	format   mediatype.Format
 
-	layers  []Layer
-	blobs   []filetable.Blob
-	at      map[digest.Digest]int // index in layers and blobs
-	files   []placed
-	tars    []placedTar
-	unpacks []filetable.Unpack
-	inlines []placed
-	config  []byte
-	stacked bool
+	layers   []Layer
+	blobs    []filetable.Blob
+	at       map[digest.Digest]int // index in layers and blobs
+	files    []placed
+	tars     []placedTar
+	unpacks  []filetable.Unpack
+	archives map[filetable.Unpack]bool // those of tars and unpacks
+	inlines  []placed
+	config   []byte
+	stacked  bool
 }
 
 // placedTar is an uncompressed archive whose headers are read later.
@@ -50,7 +51,7 @@ type placed struct {
 
 // NewBuilder returns a Builder for the model of a manifest.
 func NewBuilder(m *Manifest, f mediatype.Format) *Builder {
-	return &Builder{manifest: m, format: f, at: map[digest.Digest]int{}}
+	return &Builder{manifest: m, format: f, at: map[digest.Digest]int{}, archives: map[filetable.Unpack]bool{}}
 }
 
 // A Place describes the content of a layer and where it goes.
@@ -120,20 +121,22 @@ func (b *Builder) add(i int, p Place) error {
 	if err := b.addBlob(i, p); err != nil {
 		return err
 	}
-	switch {
-	case p.Archive == filetable.ArchiveNone:
+	if p.Archive == filetable.ArchiveNone {
 		b.addFile(i, p)
+		return nil
+	}
+	u := filetable.Unpack{Blob: b.manifest.Layers[i].Digest, As: p.Path}
+	if b.stacked {
+		u.Layer = i
+	}
+	switch {
+	case b.archives[u]:
 	case p.Codec == filetable.CodecNone:
 		b.tars = append(b.tars, placedTar{i, p.Path})
 	default:
-		u := filetable.Unpack{Blob: b.manifest.Layers[i].Digest, As: p.Path}
-		if b.stacked {
-			u.Layer = i
-		}
-		if !slices.Contains(b.unpacks, u) {
-			b.unpacks = append(b.unpacks, u)
-		}
+		b.unpacks = append(b.unpacks, u)
 	}
+	b.archives[u] = true
 	return nil
 }
 
@@ -210,6 +213,9 @@ func (b *Builder) readTars(ctx context.Context, a Artifact) error {
 	}
 	for _, t := range b.tars {
 		d := b.manifest.Layers[t.layer].Digest
+		if err := filetable.CheckFiles(len(b.files) + len(members[d])); err != nil {
+			return b.layerError(t.layer, err)
+		}
 		b.addMembers(t, d, members[d])
 	}
 	return nil

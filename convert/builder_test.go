@@ -2,6 +2,7 @@ package convert_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -108,6 +109,37 @@ func TestTarWithRepeatedPath(t *testing.T) {
 	_, err := parsers.Parse(context.Background(), converttest.NewArtifact(b))
 	if err == nil || !strings.Contains(err.Error(), `layer 0: path "x" more than`) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestTarInManyLayers has one tar of 1,000 files in 201 layers: it counts once for each path.
+func TestTarInManyLayers(t *testing.T) {
+	t.Parallel()
+	var files []converttest.File
+	for i := range 1000 {
+		files = append(files, converttest.File{Path: fmt.Sprint(i), Mode: 0o644})
+	}
+	built := converttest.Make(converttest.Spec{ConfigType: "a/c", Config: "{}", Layers: []converttest.Layer{{MediaType: "a/b", Data: string(converttest.Tar(files...))}}})
+	parse := func(path func(layer int) string) (*convert.Model, error) {
+		m, err := convert.ParseManifest(built.Manifest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Layers = slices.Repeat(m.Layers, 201)
+		b := convert.NewBuilder(m, mediatype.FormatModelPack)
+		if err := b.AddLayers(func(i int, _ convert.Descriptor) (convert.Place, error) {
+			return convert.Place{Kind: mediatype.KindDoc, Archive: filetable.ArchiveTar, Path: path(i)}, nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return b.Model(context.Background(), converttest.NewArtifact(built), convert.Config{})
+	}
+	if m, err := parse(func(int) string { return "a.tar" }); err != nil || len(m.Table.Files) != len(files) {
+		t.Errorf("at one path: %v", err)
+	}
+	_, err := parse(func(i int) string { return fmt.Sprint(i) })
+	if limit, ok := errors.AsType[*filetable.LimitError](err); !ok || limit.Limit != filetable.LimitFiles || !strings.Contains(err.Error(), "layer 200 (") {
+		t.Errorf("at 201 paths: %v", err)
 	}
 }
 

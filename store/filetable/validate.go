@@ -50,8 +50,8 @@ func (t *Table) Validate() error {
 	} else if p != t.Origin.Prefix {
 		return fmt.Errorf("file table: prefix %q is not clean: %w", t.Origin.Prefix, errdefs.ErrInvalidArgument)
 	}
-	if n := len(t.Files) + len(t.Blobs) + len(t.Unpacks); n > maxFiles {
-		return &LimitError{LimitFiles, fmt.Errorf("file table has %d entries, more than %d: %w", n, maxFiles, errdefs.ErrInvalidArgument)}
+	if err := CheckFiles(len(t.Files) + len(t.Blobs) + len(t.Unpacks)); err != nil {
+		return err
 	}
 	parts := 0
 	for _, f := range t.Files {
@@ -70,6 +70,14 @@ func (t *Table) Validate() error {
 		return err
 	}
 	return t.validateUnpacks(blobs)
+}
+
+// CheckFiles returns an error if n files, blobs and archives are too many for a model.
+func CheckFiles(n int) error {
+	if n > maxFiles {
+		return &LimitError{LimitFiles, fmt.Errorf("%d files, blobs and archives, more than %d: %w", n, maxFiles, errdefs.ErrInvalidArgument)}
+	}
+	return nil
 }
 
 func (t *Table) validateBlobs() (map[digest.Digest]Blob, error) {

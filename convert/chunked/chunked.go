@@ -30,7 +30,7 @@ const (
 	// chunk takes about 200 bytes of a file table, of store.MaxTableSize.
 	MaxChunks = 250_000
 
-	// MaxMembers limits the files, links and directories of a layer.
+	// MaxMembers limits the files, links and directories of a layer, at all its paths together.
 	MaxMembers = 100_000
 
 	// tocWeight is the memory that a byte of a table of contents takes, in bytes, until its chunks are
@@ -166,6 +166,9 @@ func Files(r io.ReaderAt, room Room, l Layer, as ...string) ([][]filetable.File,
 	}
 	if err := c.add(entries); err != nil {
 		return nil, err
+	}
+	if n := len(c.members) * len(as); n > MaxMembers {
+		return nil, opaque("%d files at all paths, more than %d", n, MaxMembers)
 	}
 	out := make([][]filetable.File, len(as))
 	for i, p := range as {

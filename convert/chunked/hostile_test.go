@@ -390,3 +390,20 @@ func TestManyMembers(t *testing.T) {
 		t.Errorf("got %v, want ErrOpaque", err)
 	}
 }
+
+// TestManyPaths checks that the files of a layer are limited at all its paths together.
+func TestManyPaths(t *testing.T) {
+	var b strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&b, `{"type":"reg","name":"%d"},`, i)
+	}
+	blob, annotations := handmade(table(strings.TrimSuffix(b.String(), ",")))
+	l := layerOf(blob, filetable.CodecZstd, annotations)
+	as := make([]string, chunked.MaxMembers/1000+1)
+	if _, err := chunked.Files(bytes.NewReader(blob), anyRoom, l, as...); !isOpaque(err) {
+		t.Errorf("%d paths: got %v, want ErrOpaque", len(as), err)
+	}
+	if files, err := chunked.Files(bytes.NewReader(blob), anyRoom, l, as[1:]...); err != nil || len(files) != len(as)-1 {
+		t.Errorf("%d paths: %d lists, %v", len(as)-1, len(files), err)
+	}
+}

@@ -13,7 +13,7 @@ import (
 
 // Resolve determines the files of a table, including those of archives: sorted by path, without duplicates. With
 // errdefs.ErrUnavailable, if some are unknown, it returns the known ones. It returns
-// errdefs.ErrInvalidArgument if layers have different content for one path.
+// errdefs.ErrInvalidArgument if layers have different content for one path, or the archives too many files.
 func Resolve(db *meta.DB, t *filetable.Table) ([]filetable.File, error) {
 	r, err := newResolver(db, t)
 	if err != nil {
@@ -175,7 +175,11 @@ func (r *resolver) unpack(u filetable.Unpack) error {
 	} else if err != nil {
 		return err
 	}
-	if b := r.blobs[u.Blob]; b.Files != "" && b.Files != filetable.FilesDigest(contents) {
+	b := r.blobs[u.Blob]
+	if err := filetable.CheckFiles(len(r.files) + len(contents)); err != nil {
+		return fmt.Errorf("layer %d (%s): %w", b.Layer, b.Digest, err)
+	}
+	if b.Files != "" && b.Files != filetable.FilesDigest(contents) {
 		return fmt.Errorf("layer %d (%s): its files are not those that the config of the model lists for it: %w", b.Layer, b.Digest, errdefs.ErrInvalidArgument)
 	}
 	for _, m := range filetable.PlaceTar(contents, u.As) {

@@ -95,8 +95,9 @@ func common(inputs []*Header) map[string]string {
 		return shared
 	}
 	names := tensorNames(inputs[0])
+	limit := longest(names)
 	for k, v := range inputs[0].Metadata {
-		if owner(k, names) != "" {
+		if owner(k, names, limit) != "" {
 			continue
 		}
 		if !slices.ContainsFunc(inputs, func(h *Header) bool {
@@ -115,9 +116,10 @@ func (m *merger) addMetadata(h *Header, shared map[string]string) error {
 		return nil
 	}
 	names := tensorNames(h)
+	limit := longest(names)
 	var main []string // tensors except companions, such as the scale of a tensor
 	for name := range names {
-		if owner(name, names) == "" {
+		if owner(name, names, limit) == "" {
 			main = append(main, name)
 		}
 	}
@@ -125,7 +127,7 @@ func (m *merger) addMetadata(h *Header, shared map[string]string) error {
 		if _, ok := shared[k]; ok {
 			continue
 		}
-		if owner(k, names) != "" {
+		if owner(k, names, limit) != "" {
 			if err := m.set(k, v); err != nil {
 				return err
 			}
@@ -148,9 +150,18 @@ func tensorNames(h *Header) map[string]bool {
 	return names
 }
 
-// owner returns the tensor whose name, followed by a dot, is a prefix of s.
-func owner(s string, names map[string]bool) string {
-	for i := len(s) - 1; i > 0; i-- {
+// longest returns the length of the longest name.
+func longest(names map[string]bool) (n int) {
+	for name := range names {
+		n = max(n, len(name))
+	}
+	return n
+}
+
+// owner returns the tensor whose name, followed by a dot, is a prefix of s. Names have at most limit
+// bytes: looking up a longer prefix at each dot of s would take a time quadratic in its length.
+func owner(s string, names map[string]bool, limit int) string {
+	for i := min(len(s)-1, limit); i > 0; i-- {
 		if s[i] == '.' && names[s[:i]] {
 			return s[:i]
 		}

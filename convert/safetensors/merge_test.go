@@ -164,6 +164,24 @@ func TestMergeMetadata(t *testing.T) {
 	}
 }
 
+// TestMergeKeyOfDots has the longest key of metadata, all dots: looking up each of its prefixes takes many minutes.
+func TestMergeKeyOfDots(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(13, 14))
+	var tensors []converttest.SafeTensor
+	for i := range 100 {
+		tensors = append(tensors, random(r, fmt.Sprint(i), "F32", 1))
+	}
+	_, a := input(t, map[string]string{strings.Repeat(".", maxMetadata-2): "v"}, tensors...)
+	_, b := input(t, nil, random(r, "b", "F32", 1))
+	for _, inputs := range [][]*Header{{a}, {a, b}} { // shared by all, and not
+		_, _, err := Merge(inputs)
+		if want := len(inputs) > 1; want != errdefs.IsInvalidArgument(err) || !want && err != nil {
+			t.Errorf("%d inputs: got %.500v", len(inputs), err)
+		}
+	}
+}
+
 func TestMergeRefuses(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(7, 8))

@@ -469,28 +469,3 @@ func CheckParents(files []File) error {
 	}
 	return nil
 }
-
-// CheckLinks returns an error if a symbolic link goes up after it passed through another link: it
-// stays inside the model by name (File.Target), but can leave it when followed.
-func CheckLinks(files []File) error {
-	links := map[string]bool{}
-	for _, f := range files {
-		if f.Type == TypeSymlink {
-			links[f.Path] = true
-		}
-	}
-	for _, f := range files {
-		if f.Type != TypeSymlink {
-			continue
-		}
-		at, through := path.Dir(f.Path), false
-		for name := range strings.SplitSeq(f.Target, "/") {
-			if name == ".." && through {
-				return fmt.Errorf("symbolic link %q: target %q goes up after another link: %w", f.Path, f.Target, errdefs.ErrInvalidArgument)
-			}
-			at = path.Join(at, name)
-			through = through || links[at]
-		}
-	}
-	return nil
-}

@@ -16,17 +16,16 @@ import (
 // https://github.com/kitops-ml/kitops/blob/v1.6.0/pkg/artifact/kitfile.go
 type kitfile struct {
 	model   string // the path of the model, or the ModelKit that contains it
-	entries []entry
+	entries map[digest.Digest]entry
+	next    map[string][]entry // those without digest that no layer has yet, by the kind in the media type
 	config  convert.Config
 }
 
 // An entry is the entry of a layer in a Kitfile.
 type entry struct {
-	kind   string // as in the media type
 	path   string
 	digest digest.Digest // empty in early kits
 	diffID digest.Digest // may be empty
-	used   bool
 }
 
 // lists are the members with a list of entries, and the kinds of their layers. Prompts have the
@@ -41,15 +40,19 @@ func parseKitfile(p []byte) (*kitfile, error) {
 		return nil, err
 	}
 	model, pkg := o.Object("model"), o.Object("package")
-	k := &kitfile{model: model.String("path")}
+	k := &kitfile{model: model.String("path"), entries: map[digest.Digest]entry{}, next: map[string][]entry{}}
 	licenses := []string{pkg.String("license"), model.String("license")}
 	add := func(kind string, e *convert.Object) error {
 		if e.String("remotePath") != "" {
 			return nil // it is not in a layer
 		}
 		licenses = append(licenses, e.String("license"))
-		parsed, err := parseEntry(kind, e)
-		k.entries = append(k.entries, parsed)
+		parsed, err := parseEntry(e)
+		if parsed.digest == "" {
+			k.next[kind] = append(k.next[kind], parsed)
+		} else if _, ok := k.entries[parsed.digest]; !ok {
+			k.entries[parsed.digest] = parsed
+		}
 		return err
 	}
 	if k.model != "" {
@@ -83,8 +86,8 @@ func parseKitfile(p []byte) (*kitfile, error) {
 	return k, nil
 }
 
-func parseEntry(kind string, o *convert.Object) (entry, error) {
-	e := entry{kind: kind, path: o.String("path")}
+func parseEntry(o *convert.Object) (entry, error) {
+	e := entry{path: o.String("path")}
 	for _, f := range []struct {
 		key string
 		d   *digest.Digest

@@ -3,7 +3,6 @@ package kitops
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/format"
@@ -84,15 +83,13 @@ func (k *kitfile) place(l convert.Descriptor) (mediatype.Type, convert.Place, er
 // entry returns the entry of a layer in the Kitfile: the one with its digest, otherwise the next
 // one of its kind without a digest.
 func (k *kitfile) entry(kind string, l convert.Descriptor) entry {
-	for _, e := range k.entries {
-		if e.digest == l.Digest {
-			return e
-		}
+	if e, ok := k.entries[l.Digest]; ok {
+		return e
 	}
-	i := slices.IndexFunc(k.entries, func(e entry) bool { return e.kind == kind && e.digest == "" && !e.used })
-	if i < 0 {
+	next := k.next[kind]
+	if len(next) == 0 {
 		return entry{}
 	}
-	k.entries[i].used = true
-	return k.entries[i]
+	k.next[kind] = next[1:]
+	return next[0]
 }

@@ -181,16 +181,20 @@ func Missing(paths []string) (problems []Problem) {
 		if sets[s][0] { // a few programs count from zero
 			first = 0
 		}
-		var missing []int
-		for n := first; n < first+count; n++ {
-			if !sets[s][n] {
-				missing = append(missing, n)
+		missing := count
+		for n := range sets[s] {
+			if n >= first && n < first+count {
+				missing--
 			}
 		}
-		if len(missing) > 0 {
-			name := fmt.Sprintf("%s%05d-of-%s%s", s.before, missing[0], s.count, s.after)
-			problems = append(problems, Problem{name, fmt.Sprintf("missing, with %d of %d files of its set", len(missing), count)})
+		if missing == 0 {
+			continue
 		}
+		for sets[s][first] {
+			first++
+		}
+		name := fmt.Sprintf("%s%05d-of-%s%s", s.before, first, s.count, s.after)
+		problems = append(problems, Problem{name, fmt.Sprintf("missing, with %d of %d files of its set", missing, count)})
 	}
 	return problems
 }

@@ -108,6 +108,7 @@ func TestMissing(t *testing.T) {
 		{"model-00000-of-00002.bin model-00001-of-00002.bin", ""}, // from zero
 		{"model-00002-of-00004.bin model-00002-of-00004.pt model-00001-of-00001.bin", `"model-00001-of-00004.bin": missing, with 3 of 4 files of its set; "model-00001-of-00004.pt": missing, with 3 of 4 files of its set`},
 		{"model-1-of-2.bin model-00001-of-00000.bin 00001-of-00002.bin x-00001-of-00002.a/b", ""},
+		{"m-00001-of-00003.bin m-00002-of-00003.bin m-00004-of-00003.bin", `"m-00003-of-00003.bin": missing, with 1 of 3 files of its set`},
 	} {
 		var got []string
 		for _, p := range headers.Missing(strings.Fields(tt.paths)) {
@@ -116,6 +117,20 @@ func TestMissing(t *testing.T) {
 		if s := strings.Join(got, "; "); s != tt.want {
 			t.Errorf("%s: got %s, want %s", tt.paths, s, tt.want)
 		}
+	}
+}
+
+// TestMissingOfLargeSets has 20,000 sets of 99,999 files: to look for each of their files takes minutes.
+func TestMissingOfLargeSets(t *testing.T) {
+	t.Parallel()
+	var paths []string
+	for i := range 20_000 {
+		paths = append(paths, fmt.Sprintf("a%d-00001-of-99999.x", i))
+	}
+	problems := headers.Missing(paths)
+	want := `"a0-00002-of-99999.x": missing, with 99998 of 99999 files of its set`
+	if len(problems) != len(paths) || problems[0].String() != want {
+		t.Errorf("%d problems, the first is %s", len(problems), problems[0])
 	}
 }
 

@@ -406,3 +406,34 @@ func TestMemberOfOthers(t *testing.T) {
 		t.Errorf("the owner's registry gets %d requests for a file that is here", n)
 	}
 }
+
+// otherCarton returns a carton with another file than that of GoodCarton, and an archive of the same size.
+func otherCarton(weights []byte) converttest.Carton {
+	return converttest.GoodCarton(weights).With(converttest.CartonFile{Path: "misc/output.mp3", Data: []byte("bad")})
+}
+
+// TestLyingCarton has a registry that gives another archive than the manifest names: that is nothing for those who pull
+// the same manifest from another one.
+func TestLyingCarton(t *testing.T) {
+	t.Parallel()
+	good, evil := newUpstream(t), newUpstream(t)
+	carton := converttest.GoodCarton(weights(1000))
+	b := converttest.CartonArtifact(carton)
+	for _, u := range []*upstream{good, evil} {
+		u.Add("org/model", "v1", b)
+	}
+	evil.Serve("/v2/org/model/blobs/"+digest.FromBytes(carton.Bytes()).String(), otherCarton(weights(1000)).Bytes())
+	f := newFacade(t, remote.Options{})
+	lie := f.get(t, evil, "org/model", "v1")
+	first := f.get(t, good, "org/model", "v1")
+	if bytes.Equal(first.body, lie.body) {
+		t.Fatal("the archive that another registry gave is used")
+	}
+	im, err := f.h.Store.Catalog.Image(digest.FromBytes(first.body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(files(t, f, im), wanted(carton.Model())); diff != "" {
+		t.Errorf("files (-got +want):\n%s", diff)
+	}
+}

@@ -283,15 +283,16 @@ func (h *Handler) convert(ctx context.Context, o *origin, as caller) (store.Imag
 	return h.used(im, o.source())
 }
 
-// madeFrom returns the images that were converted from an origin: several if a registry lied about the headers of a
-// tar.
+// madeFrom returns the images that were converted from an origin: several if a registry lied about what nothing
+// verifies, such as the headers of a tar.
 func (h *Handler) madeFrom(key filetable.Origin) []store.Image {
 	return slices.DeleteFunc(h.Store.Catalog.ImagesByOrigin(key.Digest), func(im store.Image) bool { return im.Origin != key })
 }
 
 // known returns the image to which a model was converted before, or errdefs.ErrNotFound. Headers of tars that are not
-// verified count only for the name that they were read by: another registry can have lied. So do private images:
-// another repository must have the documents, and not only the manifest.
+// verified, and archives, which are never compared with the digest of their layer, count only for the name that they
+// were read by: another registry can have lied. So do private images: another repository must have the documents, and
+// not only the manifest.
 func (h *Handler) known(o *origin) (store.Image, filetable.Origin, error) {
 	key, err := h.Key(o.Origin)
 	if err != nil {
@@ -302,6 +303,7 @@ func (h *Handler) known(o *origin) (store.Image, filetable.Origin, error) {
 			continue
 		}
 		verified, err := h.Store.HeadersVerified(im.Table)
+		verified = verified && !o.IsArchive()
 		if err == nil && (verified && mayKnow(im, nameOf(o.Ref)) || resolvedFrom(im, nameOf(o.Ref))) {
 			im, err = h.used(im, o.source())
 			return im, key, err

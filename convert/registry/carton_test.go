@@ -3,7 +3,9 @@ package registry_test
 import (
 	"bytes"
 	"io"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -11,10 +13,13 @@ import (
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/format"
+	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/registrytest"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/resolve"
+	"github.com/ballast-dev/ballast/convert/signature"
+	"github.com/ballast-dev/ballast/convert/signature/cosign"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/transfer"
@@ -404,6 +409,61 @@ func TestMemberOfOthers(t *testing.T) {
 	}
 	if n := owner.Count(""); n > 3 {
 		t.Errorf("the owner's registry gets %d requests for a file that is here", n)
+	}
+}
+
+// TestCartonSignatures: a signature of the manifest does not cover what the registry gives for the archive, those of the
+// files and of the converted image do.
+func TestCartonSignatures(t *testing.T) {
+	t.Parallel()
+	key, public := converttest.Signer(t, t.TempDir())
+	carton := converttest.GoodCarton(weights(1000))
+	b := converttest.CartonArtifact(carton)
+	archive := digest.FromBytes(carton.Bytes())
+	bundle := func(of digest.Digest) []byte { return bundleOf(t, key, cosign.Statement(of)) }
+	modelFiles := sign(t, key, slices.Collect(maps.Values(carton.Model())))
+	for _, tt := range []struct {
+		name, kind string
+		put        func(u *upstream, converted digest.Digest)
+		want       string // of the error for the archive that was signed; empty: answered
+		other      string // of the error for another one
+	}{
+		{"cosign, the manifest", signature.TypeCosign, func(u *upstream, _ digest.Digest) {
+			u.attach(t, "api", "team/m", b.Digest(), mediatype.Bundle, mediatype.Bundle, bundle(b.Digest()))
+		}, "does not cover the files in its archive", "does not cover the files in its archive"},
+		{"cosign, the manifest, legacy", signature.TypeCosign, func(u *upstream, _ digest.Digest) {
+			u.legacy(t, key, "team/m", b.Digest())
+		}, "does not cover the files in its archive", "does not cover the files in its archive"},
+		{"cosign, an index", signature.TypeCosign, func(u *upstream, _ digest.Digest) {
+			of := u.Put("team/m", "v1", indexOf(entry(b, mediatype.ModelPackManifest, nil)), mediatype.OCIIndex)
+			u.attach(t, "api", "team/m", of, mediatype.Bundle, mediatype.Bundle, bundle(of))
+		}, "does not cover the files in its archive", "does not cover the files in its archive"},
+		{"cosign, the converted image", signature.TypeCosign, func(u *upstream, converted digest.Digest) {
+			u.attach(t, "api", "team/m", converted, mediatype.Bundle, mediatype.Bundle, bundle(converted))
+		}, "", "no signature was found"},
+		{"oms", signature.TypeOMS, func(u *upstream, _ digest.Digest) {
+			u.attach(t, "api", "team/m", b.Digest(), mediatype.Bundle, mediatype.Bundle, modelFiles)
+		}, "", "differs from the signed one"},
+	} {
+		for served, want := range map[*converttest.Carton]string{&carton: tt.want, new(otherCarton(weights(1000))): tt.other} {
+			t.Run(tt.name, func(t *testing.T) {
+				t.Parallel()
+				u, f := newUpstream(t), newFacade(t, remote.Options{})
+				u.Add("team/m", "v1", b)
+				im, err := f.h.Convert(t.Context(), u.ref(t, "team/m", "v1"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				tt.put(u, im.Manifest)
+				u.Serve("/v2/team/m/blobs/"+archive.String(), served.Bytes())
+				f = newFacade(t, remote.Options{})
+				f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: []signature.SignerOptions{{Type: tt.kind, Key: public}}})
+				r := f.team(t, u, "v1")
+				if want == "" && r.status != http.StatusOK || want != "" && (r.status != http.StatusForbidden || !strings.Contains(string(r.body), want)) {
+					t.Errorf("status %d: %s, want %q", r.status, r.body, want)
+				}
+			})
+		}
 	}
 }
 

@@ -169,7 +169,8 @@ func (i *Import) admit(ctx context.Context, p *importPart) error {
 		return err
 	}
 	s := signature.Subject{
-		Names: []string{i.ref.Name()}, Manifests: slices.Compact([]digest.Digest{p.origin, p.record.Manifest}), Image: p.record,
+		Names: []string{i.ref.Name()}, Manifests: slices.Compact([]digest.Digest{p.origin, p.record.Manifest}),
+		FilesOnly: filesOnly(p.record, p.record), Image: p.record,
 		Repositories: i.h.signers([]remote.Ref{i.ref}, i.h.asNode(p.record)),
 	}
 	_, err := i.h.Signatures.Allow(ctx, s)

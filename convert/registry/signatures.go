@@ -99,6 +99,7 @@ func (h *Handler) subjects(ctx context.Context, ref remote.Ref, im store.Image, 
 	if model.Origin.Digest != im.Origin.Digest {
 		s.Manifests = append(s.Manifests, signable(model)...)
 	}
+	s.FilesOnly = filesOnly(im, model)
 	return model, append(all, s), nil
 }
 
@@ -106,6 +107,15 @@ func (h *Handler) subjects(ctx context.Context, ref remote.Ref, im store.Image, 
 // itself, which follows from the origin.
 func signable(im store.Image) []digest.Digest {
 	return slices.Compact([]digest.Digest{im.Origin.Digest, im.Manifest})
+}
+
+// filesOnly returns the manifests that name the archive of a model, or an index of it, by a digest that nothing is
+// compared with: their signatures do not cover its files.
+func filesOnly(im, model store.Image) []digest.Digest {
+	if !hasMembers(model) {
+		return nil
+	}
+	return []digest.Digest{im.Origin.Digest, model.Origin.Digest}
 }
 
 // onlyModels reports whether an image has nothing but its model, or an index nothing for Linux but
@@ -213,7 +223,7 @@ func (c *Candidate) far(im store.Image) int {
 
 // admitImage is Admit for one of the images that a candidate can be of.
 func (h *Handler) admitImage(ctx context.Context, c Candidate, im store.Image) (pending bool, err error) {
-	s := signature.Subject{Names: c.Names, Image: im, Complete: c.Complete}
+	s := signature.Subject{Names: c.Names, FilesOnly: filesOnly(im, im), Image: im, Complete: c.Complete}
 	if im.Manifest != "" {
 		s.Manifests = signable(im)
 	}

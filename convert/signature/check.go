@@ -50,6 +50,10 @@ type Subject struct {
 	// index that contains it.
 	Manifests []digest.Digest
 
+	// FilesOnly are those of Manifests that do not cover the files of the model: of their signatures only those of
+	// the files count.
+	FilesOnly []digest.Digest
+
 	// Image is the model. Without a table it is not a model, but another artifact with a manifest.
 	Image store.Image
 

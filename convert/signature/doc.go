@@ -12,9 +12,11 @@
 //	oms     the files of the model: compared with the file table, for any manifest
 //	cosign  the digest of the origin manifest, or of an image converted before it was pushed
 //
-// A signature of the origin also covers the image converted from it here, because conversion depends on the
-// origin alone. It does not cover a table that only claims that origin: an image converted elsewhere needs
-// its own signature.
+// A signature of the origin also covers the image converted from it here, because all bytes that conversion depends
+// on are compared with digests in the origin, before the model is shown. An archive that is a layer (a carton) is read
+// in parts and is not: a signature of its origin does not count (Subject.FilesOnly), one of the converted image, whose
+// table has the digests of the files, does. A signature of the origin does not cover a table that only claims that
+// origin either: an image converted elsewhere needs its own signature.
 //
 // A signature of a manifest covers the digests of chunks in the file table, oms does not: whoever serves
 // a table can put other chunks below a signed file. Such a model is pending until it is complete and its

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/ballast-dev/ballast/convert"
@@ -127,16 +128,30 @@ func (e *evidence) by(s signer, m model) (who string, err error) {
 				continue
 			}
 			if who, err = cosign.Verify(b.Bundle, s.trust, b.of); err == nil {
+				err = e.counts(b.of)
+			}
+			if err == nil {
 				return who, nil
 			}
 		}
 		for _, p := range e.payloads {
 			if who, err = cosign.VerifyPayload(p.layer, p.blob, s.trust, p.of); err == nil {
+				err = e.counts(p.of)
+			}
+			if err == nil {
 				return who, nil
 			}
 		}
 	}
 	return "", err
+}
+
+// counts returns an error if a signature of a manifest does not cover the files of the model.
+func (e *evidence) counts(of digest.Digest) error {
+	if !slices.Contains(e.s.FilesOnly, of) {
+		return nil
+	}
+	return fmt.Errorf("signed, but a signature of manifest %s does not cover the files in its archive: sign them (oms), or the converted image: %w", of, errdefs.ErrFailedPrecondition)
 }
 
 // covers returns the signer of a model. errdefs.ErrUnavailable means that a trusted signer signed

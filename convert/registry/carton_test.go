@@ -412,6 +412,40 @@ func TestMemberOfOthers(t *testing.T) {
 	}
 }
 
+// TestMirroredCarton has a mirror give another archive: the files are those of the registry, and their bytes may come from
+// a mirror.
+func TestMirroredCarton(t *testing.T) {
+	t.Parallel()
+	u, mirror := newUpstream(t), newUpstream(t)
+	carton := converttest.GoodCarton(weights(1000))
+	u.Add("org/model", "v1", converttest.CartonArtifact(carton))
+	path := "/v2/org/model/blobs/" + digest.FromBytes(carton.Bytes()).String()
+	mirror.Serve(path, otherCarton(weights(1000)).Bytes())
+	f := newFacade(t, remote.Options{HostsDir: mirrored(t, u, mirror)})
+	r := f.ask(t, http.MethodGet, "/v2/org/model/manifests/v1", "registry.example")
+	im, err := f.h.Store.Catalog.Image(digest.FromBytes(r.body))
+	if err != nil {
+		t.Fatalf("status %d: %s: %v", r.status, r.body, err)
+	}
+	table, err := f.h.Store.Table(im.Table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]digest.Digest{}
+	for _, file := range table.Files {
+		if got[file.Path] = file.Digest; file.Source.Inline != nil {
+			got[file.Path] = digest.FromBytes(file.Source.Inline)
+		}
+	}
+	if diff := cmp.Diff(got, wanted(carton.Model())); diff != "" {
+		t.Errorf("files (-got +want):\n%s", diff)
+	}
+	mirror.Serve(path, carton.Bytes())
+	if diff := cmp.Diff(files(t, f, im), wanted(carton.Model())); diff != "" || mirror.Count(path) == 0 {
+		t.Errorf("%d requests of the mirror; files (-got +want):\n%s", mirror.Count(path), diff)
+	}
+}
+
 // TestCartonSignatures: a signature of the manifest does not cover what the registry gives for the archive, those of the
 // files and of the converted image do.
 func TestCartonSignatures(t *testing.T) {

@@ -69,13 +69,26 @@ func (a at) Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (bod
 }
 
 // Fetch returns a range of a blob from the first host that gives it; see transfer.Fetcher. The body is a transfer.Body.
-func (r *Repository) Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (body io.ReadCloser, start int64, err error) {
-	t := r.forBlobs(transfer.Once)
+func (r *Repository) Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (io.ReadCloser, int64, error) {
+	return fetch(ctx, r.forBlobs(transfer.Once), d, size, off, n)
+}
+
+func fetch(ctx context.Context, t *transfer.Attempts, d digest.Digest, size, off, n int64) (body io.ReadCloser, start int64, err error) {
 	for t.Next(ctx) {
 		body, start, err = t.Fetch(ctx, d, size, off, n)
 		t.Done(ctx, err)
 	}
 	return body, start, t.Err()
+}
+
+// Unverified returns a Fetcher for bytes that nothing verifies, which come from where those of Artifact.BlobAt do.
+func (r *Repository) Unverified() transfer.Fetcher { return unverified{r} }
+
+type unverified struct{ r *Repository }
+
+// Fetch returns a range of a blob; see transfer.Fetcher. The body is a transfer.Body.
+func (u unverified) Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (io.ReadCloser, int64, error) {
+	return fetch(ctx, u.r.forUnverified(), d, size, off, n)
 }
 
 // checkRange checks that a response matches the request, and returns its body and the offset at

@@ -255,11 +255,20 @@ func (r *Resolver) openLayer(ctx context.Context, s *Source, o *Origin, f transf
 	return err
 }
 
-// Layer opens the archive that is a layer of o, whose blobs f reads. The caller closes it.
+// Layer opens the archive that is a layer of o, whose blobs f reads. The files that it lists are not verified, unlike
+// their content, so the list comes from the registry and not from its mirrors. The caller closes the archive.
 func (r *Resolver) Layer(ctx context.Context, o *Origin, f transfer.Fetcher) (format.Archive, error) {
-	a, err := formats.All().Get(string(o.Format)).Archives.Layer(ctx, r.Settings, o.Manifest, f)
+	from := &layerBlobs{f}
+	if o.Repo != nil {
+		from.Fetcher = o.Repo.Unverified()
+	}
+	a, err := formats.All().Get(string(o.Format)).Archives.Layer(ctx, r.Settings, o.Manifest, from)
+	from.Fetcher = f
 	return a, o.wrong(err)
 }
+
+// layerBlobs reads an archive, from elsewhere while it is being opened.
+type layerBlobs struct{ transfer.Fetcher }
 
 // LayerModel is Model for a caller that has opened the archive that is a layer of o.
 func (r *Resolver) LayerModel(ctx context.Context, o *Origin, a format.Archive) (*convert.Model, error) {

@@ -10,9 +10,9 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// HeadersVerified reports whether the headers of the uncompressed tars of a table (filetable.Blob.Index) are known to
-// be right: true without such tars, false until all of them have been here. It returns errdefs.ErrInvalidArgument if
-// they are wrong.
+// HeadersVerified reports whether the headers of the uncompressed tars of a table (filetable.Blob.Index), and those in
+// its files with parts and a digest, are known to be right: true without such tars and files, false until all of them
+// have been here. It returns errdefs.ErrInvalidArgument if they are wrong.
 func (s *Store) HeadersVerified(table digest.Digest) (bool, error) {
 	t, err := s.Table(table)
 	if err != nil {

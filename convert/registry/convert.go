@@ -289,10 +289,10 @@ func (h *Handler) madeFrom(key filetable.Origin) []store.Image {
 	return slices.DeleteFunc(h.Store.Catalog.ImagesByOrigin(key.Digest), func(im store.Image) bool { return im.Origin != key })
 }
 
-// known returns the image to which a model was converted before, or errdefs.ErrNotFound. Headers of tars that are not
-// verified, and archives, which are never compared with the digest of their layer, count only for the name that they
-// were read by: another registry can have lied. So do private images: another repository must have the documents, and
-// not only the manifest.
+// known returns the image to which a model was converted before, or errdefs.ErrNotFound. Headers of tars and
+// tensors that are not verified, and archives, which are never compared with the digest of their layer, count only for
+// the name that they were read by: another registry can have lied. So do private images: another repository must have
+// the documents, and not only the manifest.
 func (h *Handler) known(o *origin) (store.Image, filetable.Origin, error) {
 	key, err := h.Key(o.Origin)
 	if err != nil {

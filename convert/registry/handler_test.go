@@ -519,6 +519,35 @@ func TestLyingHeaders(t *testing.T) {
 	}
 }
 
+// TestLyingTensors is TestLyingHeaders for tensors of Ollama.
+func TestLyingTensors(t *testing.T) {
+	t.Parallel()
+	good, evil := newUpstream(t), newUpstream(t)
+	b := converttest.OllamaTensors(converttest.TensorData, converttest.Tensors(10, 64))
+	for _, u := range []*upstream{good, evil} {
+		u.Add("org/model", "v1", b.Built)
+	}
+	for d, p := range b.Blobs {
+		if lie := bytes.Replace(p, []byte(`"BF16"`), []byte(`"I16" `), 1); !bytes.Equal(lie, p) {
+			evil.Serve("/v2/org/model/blobs/"+d.String(), lie)
+		}
+	}
+	f := newFacade(t, remote.Options{})
+	lie := f.get(t, evil, "org/model", "v1")
+	first := f.get(t, good, "org/model", "v1")
+	if bytes.Equal(first.body, lie.body) {
+		t.Fatal("the headers that another registry gave are used")
+	}
+	im, err := f.h.Store.Catalog.Image(digest.FromBytes(first.body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files(t, f, im)
+	if got := f.get(t, evil, "org/model", "v1"); !bytes.Equal(got.body, first.body) {
+		t.Error("once the tensors are here, their own headers are not used")
+	}
+}
+
 // TestDamaged has an image whose manifest object was moved out of the way: it is made again.
 func TestDamaged(t *testing.T) {
 	t.Parallel()

@@ -64,8 +64,8 @@ func missingBlob(d digest.Digest) error {
 	return fmt.Errorf("blob %s is not on the node: %w", d, errdefs.ErrUnavailable)
 }
 
-// Headers reports whether the headers of the uncompressed tars of a table are known to be those of the verified
-// blobs. It returns errdefs.ErrInvalidArgument if they are others.
+// Headers reports whether the headers of the uncompressed tars of a table, and the bytes of its files with parts and a
+// digest, are known to be those of the verified blobs. It returns errdefs.ErrInvalidArgument if they are others.
 func Headers(db *meta.DB, t *filetable.Table) (known bool, err error) {
 	known = true
 	for _, b := range t.Blobs {
@@ -77,6 +77,19 @@ func Headers(db *meta.DB, t *filetable.Table) (known bool, err error) {
 			known = false
 		case err != nil:
 			return false, err
+		}
+	}
+	for _, f := range t.Files {
+		if f.Digest == "" || f.Source == nil || len(f.Source.Parts) == 0 {
+			continue
+		}
+		switch d, err := db.Assembled(RecipeOf(f.Source)); {
+		case errdefs.IsNotFound(err):
+			known = false
+		case err != nil:
+			return false, err
+		case d != f.Digest:
+			return false, fmt.Errorf("file %q has another digest than in its table: %w", f.Path, errdefs.ErrInvalidArgument)
 		}
 	}
 	return known, nil

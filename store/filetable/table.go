@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/ballast-dev/ballast/store/verify"
@@ -251,11 +252,21 @@ func Decode(p []byte) (*Table, error) {
 // enough for that many with digests.
 const maxNested = 1 << 20
 
+// maxLevels limits the objects and lists of an encoded table in each other. Chunks of parts have eight.
+const maxLevels = 64
+
 // checkCounts returns an error for an encoded table with more objects than one can have, before memory is allocated
-// for each: those that are empty take fifty times their size.
+// for each: those that are empty take fifty times their size. So does anything else in a list of objects, which no
+// table has.
 func checkCounts(p []byte) error {
+	alien := fmt.Errorf("file table: it is not in the form that ballast writes: %w", errdefs.ErrInvalidArgument)
 	var depth, entries, nested int // of objects: the table has depth 1, its files and blobs 2, sources 3, chunks and parts 4
+	var levels int                 // of objects and lists
+	var lists uint64               // a bit for each level, the innermost last: 1 for a list
 	for i := 0; i < len(p); i++ {
+		if levels > maxLevels || lists&1 == 1 && !strings.ContainsRune("{,] \t\r\n", rune(p[i])) {
+			return alien
+		}
 		switch p[i] {
 		case '"':
 			for i++; i < len(p) && p[i] != '"'; i++ {
@@ -263,16 +274,22 @@ func checkCounts(p []byte) error {
 					i++
 				}
 			}
+		case '[':
+			levels, lists = levels+1, lists<<1|1
+		case ']':
+			levels, lists = levels-1, lists>>1
 		case '{':
+			levels, lists = levels+1, lists<<1
 			if depth++; depth == 2 {
 				entries++
 			} else if depth > 3 {
 				nested++
 			}
 		case '}':
+			levels, lists = levels-1, lists>>1
 			depth--
 		case 'n': // null
-			return fmt.Errorf("file table: it is not in the form that ballast writes: %w", errdefs.ErrInvalidArgument)
+			return alien
 		}
 	}
 	if entries > maxFiles+1 || nested > maxNested { // with the origin

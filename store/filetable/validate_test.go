@@ -81,6 +81,11 @@ func TestDecodeMemory(t *testing.T) {
 		"chunks":  `{"files":[` + fmt.Sprintf(file, `"chunks":[`+repeat("{}", n)+`]`) + `]}`,
 		"parts":   `{"files":[` + fmt.Sprintf(file, `"parts":[`+repeat("{}", n)+`]`) + `]}`,
 		"sources": `{"files":[` + repeat(`{"source":{"parts":[{},{},{},{},{},{}]}}`, 300_000) + `]}`,
+		"numbers": `{"files":[` + repeat("0", 200_000) + `]}`,
+		"strings": `{"blobs":[{},` + repeat(`""`, 200_000) + `]}`,
+		"lists":   `{"unpacks":[ ` + repeat("[]", 200_000) + `]}`,
+		"truths":  `{"files":[` + fmt.Sprintf(file, `"parts":[{"chunks":[`+repeat("true", 200_000)+`]}]`) + `]}`,
+		"depth":   `{"a":` + strings.Repeat("[{\"a\":", 200_000),
 		"escapes": `{"files":[{"path":"\\\""},` + repeat("{}", n) + `]}`,
 	} {
 		p := []byte(text)

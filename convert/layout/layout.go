@@ -168,10 +168,29 @@ func (l *Layout) index() (ocispec.Index, error) {
 	if len(p) > maxIndex {
 		return idx, fmt.Errorf("%s: more than %d bytes: %w", ocispec.ImageIndexFile, maxIndex, errdefs.ErrInvalidArgument)
 	}
-	if err := json.Unmarshal(p, &idx); err != nil {
+	all := struct {
+		*ocispec.Index
+		Manifests []listed `json:"manifests"`
+	}{Index: &idx}
+	if err := json.Unmarshal(p, &all); err != nil {
 		return idx, fmt.Errorf("%s: %w: %w", ocispec.ImageIndexFile, err, errdefs.ErrInvalidArgument)
 	}
+	for _, d := range all.Manifests {
+		idx.Manifests = append(idx.Manifests, ocispec.Descriptor(d))
+	}
 	return idx, nil
+}
+
+// listed is one of the manifests of an index.
+type listed ocispec.Descriptor
+
+// UnmarshalJSON refuses what is too short for a digest, at the first one: millions of these take a hundred times their
+// size.
+func (d *listed) UnmarshalJSON(p []byte) error {
+	if len(p) < digest.Canonical.Size()*2 {
+		return fmt.Errorf("%q is no descriptor of a manifest", p)
+	}
+	return json.Unmarshal(p, (*ocispec.Descriptor)(d))
 }
 
 // find reads the manifest with the tag of the layout.

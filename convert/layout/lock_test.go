@@ -5,12 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/containerd/errdefs"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 )
 
@@ -67,6 +71,29 @@ func TestLocked(t *testing.T) {
 	other.Close()
 	if err := l.PutManifest(t.Context(), mediatype.OCIManifest, []byte("{}")); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestIndexMemory: an index that is none costs no multiple of its size.
+func TestIndexMemory(t *testing.T) {
+	dir := t.TempDir()
+	put := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(ocispec.ImageLayoutFile, "{}")
+	for _, element := range []string{"0", "{}", "null", `""`, "[]"} {
+		put(ocispec.ImageIndexFile, `{"manifests":[`+strings.Repeat(element+",", 300_000)+element+`]}`)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		if _, _, err := OpenAll(dir); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("manifests %s: %v", element, err)
+		}
+		runtime.ReadMemStats(&after)
+		if n := (after.TotalAlloc - before.TotalAlloc) >> 20; n > 16 {
+			t.Errorf("manifests %s: %d MiB are allocated", element, n)
+		}
 	}
 }
 

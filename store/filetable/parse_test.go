@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -129,6 +130,36 @@ func TestTarIndexKeepsOwners(t *testing.T) {
 	want := map[string][2]uint32{"f": {1000, 1<<32 - 2}, "hard": {1000, 1<<32 - 2}, "d": {1, 0}, "l": {0, 2}, "none": {}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("owners (-want +got):\n%s", diff)
+	}
+}
+
+// TestTarNamesMemory: of a header only the names are kept.
+func TestTarNamesMemory(t *testing.T) {
+	const n, size = 64, 512 << 10
+	comment := map[string]string{"comment": strings.Repeat("x", size)}
+	for name, h := range map[string]tar.Header{
+		"path":   {Name: "é", Typeflag: tar.TypeDir},
+		"target": {Name: "link", Linkname: "é", Typeflag: tar.TypeSymlink},
+	} {
+		h.PAXRecords = comment
+		one := storetest.Tar(t, []tar.Header{h}, [][]byte{nil})
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		var all [n][]filetable.Member
+		for i := range all {
+			var err error
+			if all[i], err = filetable.TarIndex(bytes.NewReader(one), int64(len(one))); err != nil || len(all[i]) != 1 {
+				t.Fatalf("%s: %v, %v", name, all[i], err)
+			}
+		}
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		if kept := int64(after.HeapAlloc) - int64(before.HeapAlloc); kept > n*size/4 {
+			t.Errorf("%s: %d members keep %d MiB", name, n, kept>>20)
+		}
+		runtime.KeepAlive(all)
+		runtime.KeepAlive(one)
 	}
 }
 

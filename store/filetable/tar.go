@@ -169,6 +169,7 @@ func (w *tarWalk) member(hdr *tar.Header, off int64) (m Member, ok bool, err err
 	if err != nil {
 		return Member{}, false, fmt.Errorf("tar member: %w", err)
 	}
+	p = strings.Clone(p) // not part of a header of up to 1 MiB, which is kept otherwise
 	m = Member{Path: p, Mode: uint32(hdr.Mode) & 0o777, ModTime: cleanTime(hdr.ModTime)}
 	if m.UID, m.GID, err = Owner(int64(hdr.Uid), int64(hdr.Gid)); err != nil {
 		return Member{}, false, fmt.Errorf("tar member %q: %w", p, err)
@@ -184,7 +185,7 @@ func (w *tarWalk) member(hdr *tar.Header, off int64) (m Member, ok bool, err err
 	case tar.TypeDir:
 		m.Type = TypeDir
 	case tar.TypeSymlink:
-		m.Type, m.Target = TypeSymlink, hdr.Linkname
+		m.Type, m.Target = TypeSymlink, strings.Clone(hdr.Linkname)
 		if err := checkTarget(p, m.Target); err != nil {
 			return Member{}, false, fmt.Errorf("tar member: %w", err)
 		}

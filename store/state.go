@@ -11,7 +11,7 @@ import (
 
 // A State is how much of a table is on the node, and what is being done about the rest.
 type State struct {
-	// Files are the files as Views.Files returns them if the table is complete. The other fields are about an
+	// Files are the files as Views.Files or Given returns them if the table is complete. The other fields are about an
 	// incomplete one.
 	Files []filetable.File
 
@@ -32,10 +32,16 @@ type State struct {
 // Incomplete reports whether files are missing.
 func (s *State) Incomplete() bool { return s.Files == nil }
 
-// State returns the state of a table. It returns errdefs.ErrNotFound for an unknown table, and the error of
-// Views.Files for one that cannot be shown.
-func (s *Store) State(ctx context.Context, table digest.Digest) (st State, err error) {
-	if st.Files, err = s.Views.Files(table); err == nil || !errdefs.IsUnavailable(err) {
+// State returns the state of a table. With names of sources (transfer.Source), what they have not given, and others
+// have, is missing (Views.Given). It returns errdefs.ErrNotFound for an unknown table, and the error of Views.Files for
+// one that cannot be shown.
+func (s *Store) State(ctx context.Context, table digest.Digest, names ...string) (st State, err error) {
+	if len(names) > 0 {
+		st.Files, err = s.Views.Given(table, names)
+	} else {
+		st.Files, err = s.Views.Files(table)
+	}
+	if err == nil || !errdefs.IsUnavailable(err) {
 		return st, err
 	}
 	t, err := s.windowed(table)

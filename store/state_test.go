@@ -117,3 +117,42 @@ func TestChunkUse(t *testing.T) {
 	}
 	check("both are there", one, 5*mib)
 }
+
+// TestStateOfNames: a model is complete for those who have given all of its files, also those that a later layer hides.
+func TestStateOfNames(t *testing.T) {
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	secret, own := storetest.Random(50, 1<<20), storetest.Random(51, 1<<20)
+	model := storetest.NewBuilder("owner").Raw("w", secret, 0o644).Inline("LICENSE", []byte("secret"), 0o644).Raw("empty", nil, 0o644).Put(t, s)
+	claim := storetest.NewBuilder("claim").Raw("w", secret, 0o644).Put(t, s)
+	mine := storetest.NewBuilder("mine").Raw("w", own, 0o644).Put(t, s)
+	hides := storetest.NewBuilder("hides").Raw("w", secret, 0o644).Raw("w", own, 0o644)
+	hides.Table().Version, hides.Table().Stacked = filetable.StackedVersion, true
+	hidden := hides.Put(t, s)
+	for _, table := range []digest.Digest{model, mine} {
+		hold(t, s, table)
+		from := map[digest.Digest]string{model: "good.example/model", mine: "evil.example/m"}[table]
+		f := storetest.Private{Fetcher: storetest.NewFetcher(secret, own, nil)}
+		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.FromRepository(from, f)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct {
+		table    digest.Digest
+		names    []string
+		complete bool
+	}{
+		{model, []string{"good.example/model"}, true},
+		{model, []string{"evil.example/m", "good.example/model"}, true},
+		{model, []string{"evil.example/m"}, false},
+		{model, nil, true},
+		{claim, []string{"evil.example/m"}, false},
+		{mine, []string{"evil.example/m"}, true},
+		{hidden, []string{"evil.example/m"}, false},
+		{hidden, nil, true},
+	} {
+		st, err := s.State(t.Context(), tt.table, tt.names...)
+		if err != nil || st.Incomplete() == tt.complete {
+			t.Errorf("%s for %q: got %+v, %v, want complete %t", tt.table, tt.names, st, err, tt.complete)
+		}
+	}
+}

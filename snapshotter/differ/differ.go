@@ -194,9 +194,11 @@ func (d *Differ) Show(ctx context.Context, id string, table digest.Digest, from 
 }
 
 // ShowReady is Show for a model that may be shown, or may be shown if it is complete, without waiting
-// for downloads. It returns errdefs.ErrFailedPrecondition if the model is neither complete nor readable.
+// for downloads. It returns errdefs.ErrFailedPrecondition if the model is neither complete nor readable: what is private
+// to other sources is not complete.
 func (d *Differ) ShowReady(ctx context.Context, id string, table digest.Digest, from []Repository, upstream []transfer.Source, complete bool) error {
-	return d.show(ctx, id, table, names(upstream, from), func() (bool, error) {
+	names := names(upstream, from)
+	return d.show(ctx, id, table, names, func() (bool, error) {
 		if !complete {
 			early, err := d.expose(ctx, snapshotter.ViewName(id), table, from, upstream)
 			if errdefs.IsUnavailable(err) {
@@ -206,7 +208,7 @@ func (d *Differ) ShowReady(ctx context.Context, id string, table digest.Digest, 
 				return early, err
 			}
 		}
-		if _, err := d.o.Store.Views.Files(table); errdefs.IsUnavailable(err) {
+		if _, err := d.o.Store.Views.Given(table, names); errdefs.IsUnavailable(err) {
 			return false, fmt.Errorf("%s is not complete, and cannot be read before that: %w", nameOf(table, from), errdefs.ErrFailedPrecondition)
 		} else if err != nil {
 			return false, err

@@ -107,6 +107,30 @@ func (v Views) Files(table digest.Digest) ([]filetable.File, error) {
 	})
 }
 
+// Given is Files for sources with these names (transfer.Source): what is private to others is not complete, be it a
+// file or a raw blob that another layer hides.
+func (v Views) Given(table digest.Digest, names []string) ([]filetable.File, error) {
+	t, err := v.set.Table(table)
+	if err != nil {
+		return nil, err
+	}
+	others := func(d digest.Digest) bool { return v.set.Objects.Has(d) && !v.set.Objects.MayHave(d, names) }
+	for _, b := range t.Blobs {
+		if b.Archive == filetable.ArchiveNone && b.Codec == filetable.CodecNone && others(b.Digest) {
+			return nil, fmt.Errorf("blob %s is private, and not from %q: %w", b.Digest, names, errdefs.ErrUnavailable)
+		}
+	}
+	return v.set.filesOf(table, func(f filetable.File) error {
+		switch inline := f.Source != nil && len(f.Source.Inline) > 0; {
+		case !v.set.Objects.Has(f.Digest):
+			return fmt.Errorf("file %q (%s) is not on the node: %w", f.Path, f.Digest, errdefs.ErrUnavailable)
+		case f.Size > 0 && !inline && others(f.Digest):
+			return fmt.Errorf("file %q (%s) is private, and not from %q: %w", f.Path, f.Digest, names, errdefs.ErrUnavailable)
+		}
+		return nil
+	})
+}
+
 // Listing is Files without checking that the files are present. It returns errdefs.ErrNotFound for
 // an unknown table, and errdefs.ErrUnavailable if some files are unknown because an archive was
 // never unpacked.

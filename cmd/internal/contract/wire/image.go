@@ -124,7 +124,7 @@ type ImageState string
 
 // The states of an Image.
 const (
-	StateComplete ImageState = "complete" // every file is present and verified
+	StateComplete ImageState = "complete" // every file is present and verified; in a Detail by a reference, its repository has given them
 	StatePartial  ImageState = "partial"  // something is missing and is not being downloaded
 	StateAbsent   ImageState = "absent"   // none of its bytes are present, and it is not being downloaded
 	StatePulling  ImageState = "pulling"  // it is being downloaded

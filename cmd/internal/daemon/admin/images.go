@@ -79,9 +79,9 @@ func addWork(images []wire.Image, work []wire.Job) {
 	}
 }
 
-// state returns im with its state, and its files if it is complete. An image that cannot be shown
-// does not hide the others: its state is StateInvalid.
-func (h *Handler) state(ctx context.Context, im store.Image, refs []store.Ref) (wire.Image, []filetable.File) {
+// state returns im with its state, and its files if it is complete, for sources with names if there are any. An image
+// that cannot be shown does not hide the others: its state is StateInvalid.
+func (h *Handler) state(ctx context.Context, im store.Image, refs []store.Ref, names ...string) (wire.Image, []filetable.File) {
 	if im.Refs == nil {
 		im.Refs = []string{} // [] in JSON
 	}
@@ -103,7 +103,7 @@ func (h *Handler) state(ctx context.Context, im store.Image, refs []store.Ref) (
 			v.Snapshots++
 		}
 	}
-	st, err := h.Store.State(ctx, im.Table)
+	st, err := h.Store.State(ctx, im.Table, names...)
 	if err != nil {
 		invalid(&v, err)
 	} else if st.Incomplete() {
@@ -157,8 +157,12 @@ func (h *Handler) image(ctx context.Context, name modelname.Name) (*wire.Detail,
 		}
 		return d, nil
 	}
+	var names []string // what they have not given is not complete
+	if name.IsRef() {
+		names = []string{name.Ref.Name()}
+	}
 	var files []filetable.File
-	d.Image, files = h.state(ctx, im, refs)
+	d.Image, files = h.state(ctx, im, refs, names...)
 	if d.Signatures, err = h.signers(im); err != nil {
 		return nil, err
 	}

@@ -482,3 +482,21 @@ func TestRemoveNowInUse(t *testing.T) {
 		t.Errorf("after the removal: %+v, %v", u, err)
 	}
 }
+
+// TestStateByName: a model is not complete, and not given to CRI-O, by a name whose repository has given nothing.
+func TestStateByName(t *testing.T) {
+	r := newRig(t)
+	own := r.put(t, "good.example/team/secret:v1", storetest.NewBuilder("own").Raw("w", r.weights, 0o644).Put(t, r.store))
+	claim := r.put(t, "evil.example/m:v1", storetest.NewBuilder("claim").Raw("w", r.weights, 0o644).Put(t, r.store))
+	from := storetest.FromRepository("good.example/team/secret", storetest.Private{Fetcher: r.fetcher})
+	if err := r.store.Hydrate(t.Context(), own.Table, store.HydrateOptions{Sources: from}); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]wire.ImageState{
+		own.Refs[0]: wire.StateComplete, claim.Refs[0]: wire.StatePartial,
+	} {
+		if d, err := r.client.Image(t.Context(), name); err != nil || d.State != want {
+			t.Errorf("%s: state %q, %v, want %q", name, d.State, err, want)
+		}
+	}
+}

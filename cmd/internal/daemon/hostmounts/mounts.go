@@ -77,8 +77,12 @@ func (h *Mounts) Prepare(ctx context.Context, im store.Image, ref remote.Ref, r 
 	if err != nil {
 		return wire.Mount{}, err
 	}
+	var given []string // names of those who can have given the files
+	for _, s := range sources {
+		given = append(given, s.Name)
+	}
 	m, made, err := h.Snapshotter.PrepareHost(ctx, snapshotter.HostMount{Dir: r.Dir, Name: r.Name, Table: im.Table}, func(ctx context.Context, id string) error {
-		return h.advise(im, ref, h.Differ.ShowReady(ctx, id, im.Table, jobs.Repositories(names), sources, pending))
+		return h.advise(im, ref, given, h.Differ.ShowReady(ctx, id, im.Table, jobs.Repositories(names), sources, pending))
 	})
 	if err != nil {
 		return wire.Mount{}, err
@@ -90,12 +94,12 @@ func (h *Mounts) Prepare(ctx context.Context, im store.Image, ref remote.Ref, r 
 	return out, nil
 }
 
-// advise adds to the refusal of a model that is not complete how to download it.
-func (h *Mounts) advise(im store.Image, ref remote.Ref, err error) error {
+// advise adds to the refusal of a model that is not complete for its sources how to download it.
+func (h *Mounts) advise(im store.Image, ref remote.Ref, given []string, err error) error {
 	if !errdefs.IsFailedPrecondition(err) {
 		return err
 	}
-	if _, ferr := h.Store.Views.Files(im.Table); !errdefs.IsUnavailable(ferr) {
+	if _, ferr := h.Store.Views.Given(im.Table, given); !errdefs.IsUnavailable(ferr) {
 		return err
 	}
 	return fmt.Errorf("%s; download it first: ballast prefetch %s: %w", wire.Text(err), modelname.Label(im, ref), errdefs.ErrFailedPrecondition)

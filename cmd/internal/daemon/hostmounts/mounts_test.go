@@ -173,3 +173,30 @@ func TestMountsSources(t *testing.T) {
 		t.Errorf("sources (-got +want):\n%s", diff)
 	}
 }
+
+// TestMountPrivate mounts a private file by the name of its repository only, whatever other repositories say they have.
+func TestMountPrivate(t *testing.T) {
+	h, _ := newRig(t)
+	p := storetest.Random(41, 1<<20)
+	for i, name := range []string{"good.example/team/secret", "evil.example/m"} {
+		table := storetest.NewBuilder(name).Raw("model.bin", p, 0o644).Put(t, h.Store)
+		im := store.Image{Manifest: digest.FromString(name), Config: digest.FromString("config"), Table: table, Refs: []string{name + ":1"}}
+		if err := h.Store.PutImage(im); err != nil {
+			t.Fatal(err)
+		}
+		from := storetest.FromRepository(name, storetest.Private{Fetcher: storetest.NewFetcher([][]byte{p}[i:]...)})
+		if err := h.Store.Hydrate(t.Context(), table, store.HydrateOptions{Sources: from}); errdefs.IsNotFound(err) != (i > 0) {
+			t.Fatalf("%s: download: %v", name, err)
+		}
+		_, err := h.prepare(t, im, im.Refs[0], "")
+		if i == 0 && err != nil {
+			t.Errorf("by its own name: %v", err)
+		}
+		if i > 0 && (!errdefs.IsFailedPrecondition(err) || !strings.HasSuffix(wire.Text(err), "; download it first: ballast prefetch evil.example/m:1")) {
+			t.Errorf("by the name of a stranger: got %v, want failed precondition, and what to do", err)
+		}
+	}
+	if all, err := h.List(t.Context()); err != nil || len(all) != 1 {
+		t.Errorf("mounts: %v, %v", all, err)
+	}
+}

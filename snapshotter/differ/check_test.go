@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
@@ -63,5 +64,45 @@ func TestCheck(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestShowIsBrief: a snapshot that waits for a source that hangs is refused in time, with what there is, and the download
+// goes on for the next one.
+func TestShowIsBrief(t *testing.T) {
+	n := newNode(t)
+	weights := storetest.Random(9, 1<<20)
+	f, gate := storetest.NewFetcher(weights), make(chan struct{})
+	f.Delay = func(ctx context.Context) {
+		select {
+		case <-gate:
+		case <-ctx.Done():
+		}
+	}
+	table, err := n.store.PutTable(encode(t, []string{"w"}, weights))
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := n.snap.Locate(n.ctx, n.prepare(t, "a", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	show := func(patience time.Duration) error {
+		n.differ.patience = patience
+		return n.differ.Show(n.ctx, id, table, nil, storetest.FromRepository("registry.example/team/m", f))
+	}
+	if err := show(time.Millisecond); !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "0 of 1048576 bytes are here") {
+		t.Errorf("while the source hangs: %v", err)
+	}
+	work := n.store.Work()
+	if len(work) != 1 || work[0].Table != table {
+		t.Errorf("what is downloaded after that: %+v", work)
+	}
+	close(gate)
+	if err := show(time.Hour); err != nil {
+		t.Error(err)
+	}
+	if d := digest.FromBytes(weights); f.Calls(d) != 1 {
+		t.Errorf("the file was asked for %d times", f.Calls(d))
 	}
 }

@@ -78,10 +78,15 @@ const (
 	Auto     Mode = "auto"     // as Lazy if the large files have chunk digests, otherwise as Complete
 )
 
+// brief is how long Show waits for a download. containerd holds a lock of its snapshotter meanwhile, behind which all
+// other requests wait once a snapshot is removed.
+const brief = 2 * time.Second
+
 // Differ implements diff.Applier and diff.Comparer.
 type Differ struct {
-	o     Options
-	again string // value of annotationAgain, a secret of this process
+	o        Options
+	patience time.Duration // of Show
+	again    string        // value of annotationAgain, a secret of this process
 }
 
 var (
@@ -97,7 +102,7 @@ func New(o Options) *Differ {
 	if o.Check == nil {
 		o.Check = func(context.Context, digest.Digest, []Repository, bool) (bool, error) { return false, nil }
 	}
-	return &Differ{o: o, again: rand.Text()}
+	return &Differ{o: o, patience: brief, again: rand.Text()}
 }
 
 // Compare returns errdefs.ErrNotImplemented: containerd's own differ does it.
@@ -175,7 +180,7 @@ func (d *Differ) applyTable(ctx context.Context, desc ocispec.Descriptor, mounts
 	ns, _ := namespaces.Namespace(ctx)
 	first, upstream := d.contentSources(ns, table, from), d.o.Upstream(table, from)
 	err = d.show(ctx, id, table, names(upstream, from), func() (bool, error) {
-		return d.ensure(ctx, snapshotter.ViewName(id), table, from, append(first, upstream...))
+		return d.ensure(ctx, snapshotter.ViewName(id), table, from, append(first, upstream...), 0)
 	})
 	if err != nil {
 		return "", err
@@ -187,9 +192,12 @@ func (d *Differ) applyTable(ctx context.Context, desc ocispec.Descriptor, mounts
 // of its table layer does. from are the repositories that the model was pulled from, and upstream
 // the sources of its blobs. containerd's content store is not used: there, an image that only names
 // a blob is enough to record its repository.
+//
+// Show waits two seconds for a download, and then returns errdefs.ErrUnavailable. The download goes on, as that of any
+// caller that is gone (store.Options.Linger), and another Show finds it.
 func (d *Differ) Show(ctx context.Context, id string, table digest.Digest, from []Repository, upstream []transfer.Source) error {
 	return d.show(ctx, id, table, names(upstream, from), func() (bool, error) {
-		return d.ensure(ctx, snapshotter.ViewName(id), table, from, upstream)
+		return d.ensure(ctx, snapshotter.ViewName(id), table, from, upstream, d.patience)
 	})
 }
 
@@ -200,7 +208,7 @@ func (d *Differ) ShowReady(ctx context.Context, id string, table digest.Digest, 
 	names := names(upstream, from)
 	return d.show(ctx, id, table, names, func() (bool, error) {
 		if !complete {
-			early, err := d.expose(ctx, snapshotter.ViewName(id), table, from, upstream)
+			early, err := d.expose(ctx, snapshotter.ViewName(id), table, from, upstream, 0)
 			if errdefs.IsUnavailable(err) {
 				err = fmt.Errorf("%s is not complete, and the rest of it cannot be downloaded now: %w", nameOf(table, from), err)
 			}
@@ -241,17 +249,19 @@ func (d *Differ) show(ctx context.Context, id string, table digest.Digest, names
 }
 
 // ensure makes a model complete, or readable in a view, which it reports as early. It calls Check
-// before and, if the answer was pending, after.
-func (d *Differ) ensure(ctx context.Context, view string, table digest.Digest, from []Repository, sources []transfer.Source) (early bool, err error) {
+// before and, if the answer was pending, after. patience is that of await.
+func (d *Differ) ensure(ctx context.Context, view string, table digest.Digest, from []Repository, sources []transfer.Source, patience time.Duration) (early bool, err error) {
 	pending, err := d.o.Check(ctx, table, from, false)
 	if err != nil {
 		return false, fmt.Errorf("model of table %s: %w", table, err)
 	}
 	if !pending {
-		early, err = d.expose(ctx, view, table, from, sources)
+		early, err = d.expose(ctx, view, table, from, sources, patience)
 	}
 	if err == nil && !early {
-		err = d.o.Store.Hydrate(ctx, table, store.HydrateOptions{Sources: sources})
+		err = d.await(ctx, table, patience, func(ctx context.Context) error {
+			return d.o.Store.Hydrate(ctx, table, store.HydrateOptions{Sources: sources})
+		})
 	}
 	if err != nil {
 		return false, advise(fmt.Errorf("fetch %s: %w", nameOf(table, from), err))
@@ -262,6 +272,25 @@ func (d *Differ) ensure(ctx context.Context, view string, table digest.Digest, f
 		}
 	}
 	return early, nil
+}
+
+// await calls wait, which waits for the download of a table. After patience, if it is not zero, wait is cancelled, and
+// the error is errdefs.ErrUnavailable, with how much there is.
+func (d *Differ) await(ctx context.Context, table digest.Digest, patience time.Duration, wait func(context.Context) error) error {
+	if patience == 0 {
+		return wait(ctx)
+	}
+	waiting, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	err := wait(waiting)
+	if !errors.Is(err, context.DeadlineExceeded) || waiting.Err() == nil || ctx.Err() != nil {
+		return err
+	}
+	st, err := d.o.Store.State(ctx, table)
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("it is being downloaded, %d of %d bytes are here; try again: %w", st.Done, st.Total, errdefs.ErrUnavailable)
 }
 
 // nameOf returns the name of a model for messages.
@@ -323,8 +352,8 @@ func reason(err error) string {
 }
 
 // expose makes a model readable in a view, depending on the mode, and reports whether it is
-// incomplete.
-func (d *Differ) expose(ctx context.Context, view string, table digest.Digest, from []Repository, sources []transfer.Source) (bool, error) {
+// incomplete. patience is that of await.
+func (d *Differ) expose(ctx context.Context, view string, table digest.Digest, from []Repository, sources []transfer.Source, patience time.Duration) (bool, error) {
 	mode := Complete
 	if d.o.Mode != nil && d.o.Snapshotter.Lazy() {
 		mode = d.o.Mode(from)
@@ -348,7 +377,7 @@ func (d *Differ) expose(ctx context.Context, view string, table digest.Digest, f
 	}
 	d.o.Background(view, table, sources)
 	if mode == Auto {
-		return true, d.o.Store.Views.AwaitSmall(ctx, view, table)
+		return true, d.await(ctx, table, patience, func(ctx context.Context) error { return d.o.Store.Views.AwaitSmall(ctx, view, table) })
 	}
 	return true, nil
 }

@@ -26,7 +26,7 @@
 // "At once" is after one byte of the largest file was fetched, which reports a registry that does not
 // have the file, refuses access or does not support ranges while the caller still waits. A model that
 // cannot be read early is shown when it is complete, and the log has the reason. Options.Background
-// downloads the rest.
+// downloads the rest. Show, for image volumes, waits for two seconds: its caller tries again.
 //
 // Options.Check decides, before the first byte is fetched, whether the model may be shown, for example
 // by its signatures. A decision that needs the files is repeated when the model is complete, in every

@@ -68,12 +68,16 @@ type Options struct {
 	Show func(ctx context.Context, id string, im store.Image, names []string, private bool) error
 
 	// Fetch returns when a name's repository has given all files of a model, with the credentials that
-	// callers gave for it.
+	// callers gave for it. If ctx ends first, the download goes on.
 	Fetch func(ctx context.Context, im store.Image, name string) error
 }
 
 // longestPull is the time from the request for a manifest to containerd's record of the image.
 const longestPull = 24 * time.Hour
+
+// brief is how long a volume waits for the other names of a private model. containerd holds a lock of its snapshotter
+// meanwhile, behind which all other requests wait once a snapshot is removed.
+const brief = 2 * time.Second
 
 // New returns the origins of a node.
 func New(o Options) *Origins { return &Origins{Options: o} }
@@ -193,7 +197,7 @@ func (o *Origins) Volume(ctx context.Context, d digest.Digest, id string) error 
 		return refuse(err.Error())
 	}
 	if err := o.Show(ctx, id, model, public, false); err != nil {
-		if len(public) < len(names) {
+		if len(public) < len(names) && !errdefs.IsUnavailable(err) {
 			return refuse(fmt.Sprintf("containerd has it by several names, of which only %s is public: %v", strings.Join(public, ", "), err))
 		}
 		return fmt.Errorf("model %s: %w", pinned(names[0], d), err)
@@ -231,8 +235,14 @@ func (o *Origins) showPrivate(ctx context.Context, id string, d digest.Digest, m
 	if err != nil {
 		return o.refuse(d, names, made, err.Error())
 	}
+	waiting, cancel := context.WithTimeout(ctx, brief)
+	defer cancel()
 	for _, n := range names[1:] {
-		if err := o.Fetch(ctx, model, n); err != nil {
+		err := o.Fetch(waiting, model, n)
+		if errors.Is(err, context.DeadlineExceeded) && waiting.Err() != nil && ctx.Err() == nil {
+			return fmt.Errorf("model %s: %s, which must give it too, is still giving it; try again: %w", pinned(names[0], d), n, errdefs.ErrUnavailable)
+		}
+		if err != nil {
 			return o.refuse(d, names, made, fmt.Sprintf("containerd has it also by the name %s, which must give it too: %v", n, err))
 		}
 	}
@@ -240,7 +250,7 @@ func (o *Origins) showPrivate(ctx context.Context, id string, d digest.Digest, m
 	switch {
 	case err == nil:
 		return o.keep(d, model, names[:1])
-	case len(names) > 1:
+	case len(names) > 1 && !errdefs.IsUnavailable(err):
 		return o.refuse(d, names[1:], made, fmt.Sprintf("containerd has it also by the name %s, which must give it too: %v", names[0], err))
 	}
 	return fmt.Errorf("model %s: %w", pinned(names[0], d), err)

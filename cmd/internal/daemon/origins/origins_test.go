@@ -377,6 +377,28 @@ func TestVolumeOfPrivateModel(t *testing.T) {
 	}
 }
 
+// TestVolumeIsBrief: a volume does not wait for a repository that hangs, and another one can have the model later.
+func TestVolumeIsBrief(t *testing.T) {
+	r, b := newRig(t), model()
+	names := []string{r.registry + "/a", r.registry + "/b"}
+	im := r.convert(t, names[0], b, true)
+	im.Refs, im.PrivateNames, im.Read = nil, names, map[string]time.Time{}
+	for _, n := range names {
+		im.Refs, im.Read[n] = append(im.Refs, pinned(n, b.Digest())), time.Now()
+		r.containerd.pull(t, n, b)
+	}
+	ok(t, r.Store.PutImage(im))
+	r.Fetch = func(ctx context.Context, _ store.Image, _ string) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	if err := r.Volume(asked(t.Context()), b.Digest(), "7"); !errdefs.IsUnavailable(err) || r.shown != nil {
+		t.Errorf("while a repository hangs: %v, shown %q", err, r.shown)
+	}
+	r.Fetch = func(context.Context, store.Image, string) error { return nil }
+	ok(t, r.Volume(asked(t.Context()), b.Digest(), "8"))
+}
+
 // TestVolumeRefused returns the digest to use instead, and the reason, for models that must not be shown.
 func TestVolumeRefused(t *testing.T) {
 	for _, tt := range []struct {

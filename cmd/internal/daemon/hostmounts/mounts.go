@@ -178,6 +178,11 @@ func (h *Mounts) Release(ctx context.Context, dir string) error {
 	if err := h.begin(ctx, dir); err != nil {
 		return err
 	}
+	return h.release(ctx, dir)
+}
+
+// release is Release for a directory that is reserved, and ends that.
+func (h *Mounts) release(ctx context.Context, dir string) error {
 	defer h.end(dir)
 	if err := h.Snapshotter.RemoveHost(ctx, dir); err != nil {
 		return err
@@ -196,8 +201,8 @@ func (h *Mounts) Release(ctx context.Context, dir string) error {
 func (h *Mounts) ReleaseUnneeded(ctx context.Context) error {
 	all, err := h.Snapshotter.HostMounts(ctx)
 	for _, m := range all {
-		if !m.Mounted && h.overdue(m) {
-			if rerr := h.Release(ctx, m.Dir); !errdefs.IsNotFound(rerr) {
+		if !m.Mounted && h.beginOverdue(m) {
+			if rerr := h.release(ctx, m.Dir); !errdefs.IsNotFound(rerr) {
 				err = errors.Join(err, rerr)
 			}
 		}
@@ -205,13 +210,18 @@ func (h *Mounts) ReleaseUnneeded(ctx context.Context) error {
 	return err
 }
 
-// overdue reports whether the time to make the mount m has passed.
-func (h *Mounts) overdue(m snapshotter.HostMount) bool {
+// beginOverdue reserves the directory of the mount m if the time to make it has passed, and it is not being prepared
+// again. It reports whether it did.
+func (h *Mounts) beginOverdue(m snapshotter.HostMount) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	at := m.Created // prepared by an earlier daemon
 	if given, ok := h.given[m.Dir]; ok {
 		at = given
 	}
-	return h.busy[m.Dir] == nil && time.Since(at) > mountGrace
+	if h.busy[m.Dir] != nil || time.Since(at) <= mountGrace {
+		return false
+	}
+	h.busy[m.Dir] = make(chan struct{})
+	return true
 }

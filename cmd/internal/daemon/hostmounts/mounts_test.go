@@ -1,6 +1,8 @@
 package hostmounts
 
 import (
+	"context"
+	"errors"
 	"log/slog"
 	"strings"
 	"testing"
@@ -124,6 +126,38 @@ func TestMountsSettle(t *testing.T) {
 	}
 	if err := h.Release(t.Context(), dirs["gone"]); !errdefs.IsNotFound(err) {
 		t.Errorf("release what is gone: %v", err)
+	}
+}
+
+// TestMountsOverdue: what is about to be released is not given to a client, and what was just given is not released.
+func TestMountsOverdue(t *testing.T) {
+	h, im := newRig(t)
+	dir := t.TempDir()
+	if _, err := h.prepare(t, im, mountRef, dir); err != nil {
+		t.Fatal(err)
+	}
+	all, err := h.List(t.Context())
+	if err != nil || len(all) != 1 {
+		t.Fatalf("mounts: %v, %v", all, err)
+	}
+	m := snapshotter.HostMount{Dir: dir, Created: all[0].Created}
+	if h.beginOverdue(m) {
+		t.Fatal("a mount that was just given is overdue")
+	}
+	h.hand(dir, time.Now().Add(-2*mountGrace))
+	if !h.beginOverdue(m) {
+		t.Fatal("a mount that nobody made is not overdue")
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := h.begin(gone, dir); !errors.Is(err, context.Canceled) {
+		t.Errorf("prepared during the release: %v", err)
+	}
+	if err := h.release(t.Context(), dir); err != nil {
+		t.Error(err)
+	}
+	if _, err := h.prepare(t, im, mountRef, dir); err != nil {
+		t.Errorf("after the release: %v", err)
 	}
 }
 

@@ -34,7 +34,7 @@ const referredEvery = 5 * time.Second
 // fields are set before the first call.
 //
 //	Start → fetching ──complete──▶ end
-//	           │ ▲ └──no reference──▶ end
+//	           │ ▲ └──not needed──▶ end
 //	           ▼ │
 //	        waiting, twice as long each time
 type Background struct {
@@ -157,12 +157,12 @@ func (b *Background) remove(t task, f *fetching) bool {
 	return true
 }
 
-// fetch downloads until the table is complete or no longer referenced.
+// fetch downloads until the table is complete or no longer needed.
 func (b *Background) fetch(ctx context.Context, t Shown, sources []transfer.Source, f *fetching) {
 	table := t.table
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	b.work.Go(func() { b.watch(ctx, table, cancel) })
+	b.work.Go(func() { b.watch(ctx, t, cancel) })
 	start := time.Now()
 	if !b.Store.Views.Early(table)[t.view].Whole && !b.awaitReader(ctx, table, sources, readerTime) {
 		return
@@ -213,8 +213,18 @@ func (b *Background) awaitReader(ctx context.Context, table digest.Digest, sourc
 	return ctx.Err() == nil
 }
 
-// watch calls cancel when a table is no longer referenced.
-func (b *Background) watch(ctx context.Context, table digest.Digest, cancel func()) {
+// needed reports whether a table is needed where it is shown: a view for as long as its own snapshot is, whatever else
+// refers to the table.
+func (b *Background) needed(t Shown) bool {
+	if t.view == "" {
+		return len(b.Store.Catalog.RefsOf(t.table)) > 0
+	}
+	_, err := b.Store.Catalog.Ref(t.view)
+	return !errdefs.IsNotFound(err)
+}
+
+// watch calls cancel when a table is no longer needed.
+func (b *Background) watch(ctx context.Context, t Shown, cancel func()) {
 	tick := time.NewTicker(referredEvery)
 	defer tick.Stop()
 	for {
@@ -223,8 +233,8 @@ func (b *Background) watch(ctx context.Context, table digest.Digest, cancel func
 			return
 		case <-tick.C:
 		}
-		if len(b.Store.Catalog.RefsOf(table)) == 0 {
-			b.Log.Info("nothing needs the model any more, the rest is not fetched", "table", table)
+		if !b.needed(t) {
+			b.Log.Info("nothing needs the model any more, the rest is not fetched", "table", t.table, "view", t.view)
 			cancel()
 			return
 		}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ballast-dev/ballast/store"
@@ -262,4 +263,29 @@ func TestRestWaitsForTheFirstRead(t *testing.T) {
 			t.Errorf("order known: %t: the rest is not fetched after the first read", known)
 		}
 	}
+}
+
+// TestViewEnds: the rest of a model is not downloaded for a snapshot that is gone, although another one shows the model.
+func TestViewEnds(t *testing.T) {
+	r := newRestart(t)
+	table := r.add(t, "snapshot/1", filetable.MaxChunk, false)
+	for _, kept := range []string{"snapshot/2", "pin/x"} {
+		if err := r.Store.AddRef(kept, table, time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.Store.RemoveRef("snapshot/1"); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		for view, goes := range map[string]bool{"snapshot/1": false, "snapshot/2": true, "": true} {
+			ctx, cancel := context.WithCancel(t.Context())
+			go r.watch(ctx, Shown{view, table}, cancel)
+			time.Sleep(2 * referredEvery)
+			if (ctx.Err() == nil) != goes {
+				t.Errorf("in view %q: %v, want to go on %v", view, ctx.Err(), goes)
+			}
+			cancel()
+		}
+	})
 }

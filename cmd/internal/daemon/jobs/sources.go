@@ -209,12 +209,14 @@ func (s *Sources) had(r store.Ref) bool {
 
 // Shown returns the sources of a table that is shown in a view: only those of its snapshot. If
 // these are unknown, they are those of all references to the table; if the snapshot does not show
-// it yet, there are none.
+// it yet, or is gone, there are none.
 func (s *Sources) Shown(ctx context.Context, view string, table digest.Digest) ([]transfer.Source, error) {
 	r, err := s.Store.Catalog.Ref(view)
 	switch {
-	case errdefs.IsNotFound(err) || err == nil && len(r.Sources) == 0:
+	case view == "" || err == nil && len(r.Sources) == 0:
 		return s.recorded(ctx, table, false)
+	case errdefs.IsNotFound(err):
+		return nil, nil
 	case err != nil || !s.Snapshotter.Shows(r):
 		return nil, err
 	}

@@ -332,6 +332,9 @@ func TestSourcesOfStrangers(t *testing.T) {
 		}
 		sameNames(t, "for a view", l, name)
 	}
+	if l, err := d.Shown(t.Context(), snapshotter.ViewName("gone"), table); err != nil || len(l) > 0 {
+		t.Errorf("for a snapshot that is gone: %v, %v", l, err)
+	}
 	check("nobody had all of it", "aaa.evil/x")
 	err = d.Store.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.FromRepository("good.example/m", privately{storetest.NewFetcher(p)})})
 	if err != nil {

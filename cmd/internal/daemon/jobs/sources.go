@@ -28,7 +28,7 @@ import (
 // table is not used: anyone can run a registry that serves what others have, or only claims to.
 //
 // The credentials depend on the client. Pulls of containerd use those of its callers; pins, mounts
-// on the host and requests on the admin socket use those of the node.
+// on the host, requests on the admin socket and repairs of damage use those of the node.
 type Sources struct {
 	Store       *store.Store
 	Facade      *registry.Handler

@@ -91,6 +91,9 @@
 // that is complete by then is read without the daemon for as long as the mount lives; any other is
 // read through the lazy mount.
 //
+// A repair keeps the view. A snapshot whose marker is lost has its own view afterwards, which is enough for what its
+// sources gave. Stubs of a view become links, which show objects, when the view has all of them.
+//
 // Hard links, the other backend, need nothing more, but have the mode and mtime of their object. The
 // marker names the backend of a snapshot, so snapshots of both can be mounted at any time. Probe
 // tries which backends work.

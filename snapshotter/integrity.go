@@ -324,12 +324,16 @@ func (f *examined) checkMarker() {
 		f.report("", "it is not completely shown")
 	}
 	f.unfit = len(f.problems) > 0
+	f.marker.View = f.marker.View || f.marker.shows() != shows // if it is unknown: the view has no files of others
 }
 
-// checkStubs marks a complete model that this kernel cannot mount, to be shown as links.
+// checkStubs marks a complete model that this kernel cannot mount, to be shown as links. A view must have all of it,
+// since links show objects whatever the view has.
 func (s *Snapshotter) checkStubs(f *examined, table digest.Digest) {
-	if _, err := s.store.Views.Files(table); err == nil {
-		f.stale, f.marker.Show = true, tree.Links
+	m := f.marker
+	m.Show = tree.Links
+	if _, err := s.filesOf(f.id, m, table); err == nil {
+		f.stale, f.marker = true, m
 	}
 }
 
@@ -373,7 +377,7 @@ func (s *Snapshotter) repair(ctx context.Context, p examined) error {
 		return fmt.Errorf("snapshot %s: the table that it shows is unknown: %w", p.id, errdefs.ErrDataLoss)
 	}
 	if p.unfit || p.stale {
-		if err := writeMarker(dir, marker{Table: table, Show: cmp.Or(p.marker.Show, s.backend)}); err != nil {
+		if err := writeMarker(dir, marker{Table: table, Show: cmp.Or(p.marker.Show, s.backend), View: p.marker.View}); err != nil {
 			return err
 		}
 	}

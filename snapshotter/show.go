@@ -40,17 +40,7 @@ func (s *Snapshotter) show(ctx context.Context, id string, table digest.Digest) 
 		m = marker{Table: table, Show: s.backend}
 		_, m.View = s.store.Views.Early(table)[ViewName(id)]
 	}
-	view := s.store.Views.View(m.view(id))
-	filesOf := s.store.Views.Files
-	if s.Lazy() && m.Show == tree.Stubs {
-		filesOf = view.Readable
-	}
-	if m.View {
-		if err := s.store.Views.Present(ViewName(id)); err != nil {
-			return err
-		}
-	}
-	files, err := s.placed(table, filesOf)
+	files, err := s.placed(table, func(table digest.Digest) ([]filetable.File, error) { return s.filesOf(id, m, table) })
 	if err != nil {
 		return err
 	}
@@ -63,7 +53,7 @@ func (s *Snapshotter) show(ctx context.Context, id string, table digest.Digest) 
 		return fmt.Errorf("show table %s: snapshot %s belongs to another layer: %w", table, id, errdefs.ErrFailedPrecondition)
 	}
 	o := s.objects
-	o.Size = view.Size
+	o.Size = s.store.Views.View(m.view(id)).Size
 	u, err := tree.Show(ctx, s.upperDir(id), o, m.Show, files)
 	if err != nil {
 		return fmt.Errorf("snapshot %s: %w", id, err)
@@ -73,6 +63,24 @@ func (s *Snapshotter) show(ctx context.Context, id string, table digest.Digest) 
 		return nil
 	}
 	return writeMarker(dir, shown)
+}
+
+// filesOf returns the files of a table that snapshot id may show with the marker m. Links and stubs without a lazy
+// mount need complete files. It returns errdefs.ErrUnavailable if a file is missing, also if only its view lacks it.
+func (s *Snapshotter) filesOf(id string, m marker, table digest.Digest) ([]filetable.File, error) {
+	early := s.Lazy() && m.Show == tree.Stubs
+	if m.View {
+		if err := s.store.Views.Present(ViewName(id)); err != nil {
+			return nil, err
+		}
+		if _, is := s.store.Views.Early(table)[ViewName(id)]; is && !early {
+			return nil, fmt.Errorf("model %s is not complete: %w", table, errdefs.ErrUnavailable)
+		}
+	}
+	if m.View || early {
+		return s.store.Views.View(m.view(id)).Readable(table)
+	}
+	return s.store.Views.Files(table)
 }
 
 // placed returns the files of a table at their paths in a mount.

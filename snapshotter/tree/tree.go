@@ -464,9 +464,9 @@ func attrOf(f filetable.File) attr { return attr{permOf(f), f.UID, f.GID, mtimeO
 func permOf(f filetable.File) fs.FileMode { return fs.FileMode(f.Mode) & fs.ModePerm }
 
 // mtimeOf returns the mtime of f. A missing time, or one that does not fit into 64 bits of
-// nanoseconds, is the epoch.
+// nanoseconds, is the epoch, as is one before 1902: file systems have none before December 1901.
 func mtimeOf(f filetable.File) time.Time {
-	if f.ModTime.IsZero() || f.ModTime.Year() < 1901 || f.ModTime.Year() > 2261 {
+	if f.ModTime.IsZero() || f.ModTime.Year() < 1902 || f.ModTime.Year() > 2261 {
 		return time.Unix(0, 0)
 	}
 	return f.ModTime

@@ -77,6 +77,7 @@ func TestModTime(t *testing.T) {
 		got, want time.Time
 	}{
 		{"none", time.Time{}, epoch},
+		{"in 1901", time.Date(1901, 6, 1, 0, 0, 0, 0, time.UTC), epoch},
 		{"before 1901", time.Date(1492, 1, 1, 0, 0, 0, 0, time.UTC), epoch},
 		{"after 2261", time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC), epoch},
 		{"before the epoch", time.Unix(-5, 0), time.Unix(-5, 0)},

@@ -95,7 +95,8 @@
 //     reference (View), or as a document of an image (OpenDocument); never by its digest alone, which anybody
 //     can write into a table.
 //   - A table shown when complete uses the directory of all objects, since its sources provided all of it. A
-//     table shown earlier may name digests that it must not read, so it uses a view of its own.
+//     table shown earlier may name digests that it must not read, so it uses a view of its own. The view is removed
+//     with its reference: another with its name begins without files.
 //   - Chains come from outside, are signed by a key that the node trusts, and are never those of a download here:
 //     nobody learns from them what others have downloaded. They verify bytes and give none: each reader gets them from
 //     its own sources.

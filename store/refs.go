@@ -18,9 +18,18 @@ type Ref = meta.Ref
 // If the table is unknown, because the database was lost, it is read from its object. If that is
 // missing, AddRef adds the reference and returns errdefs.ErrNotFound: garbage collection stops
 // until the table is stored again or the reference is removed.
+//
+// The view of a reference that is new, or was to another table, is empty if sources are given. Without them, the
+// reference may be one that was lost, whose view stays.
 func (s *Store) AddRef(name string, table digest.Digest, expires time.Time, sources ...string) error {
-	if old, err := s.db.Ref(name); err == nil && old.Table != table {
+	old, err := s.db.Ref(name)
+	if err == nil && old.Table != table {
 		defer s.exposed.Withdraw(old.Table)
+	}
+	if old.Table != table && len(sources) > 0 {
+		if err := s.objects.RemoveViews(name); err != nil {
+			return err
+		}
 	}
 	needs, err := s.db.AddRef(name, table, expires, sources...)
 	if errdefs.IsNotFound(err) {
@@ -33,7 +42,7 @@ func (s *Store) AddRef(name string, table digest.Digest, expires time.Time, sour
 	return nil
 }
 
-// RemoveRef removes references, all or none. Names without a reference are ignored.
+// RemoveRef removes references, all or none, with their views. Names without a reference are ignored.
 func (s *Store) RemoveRef(names ...string) error {
 	var tables []digest.Digest
 	for _, name := range names {
@@ -49,5 +58,5 @@ func (s *Store) RemoveRef(names ...string) error {
 	}
 	s.exposed.Forget(names...)
 	s.exposed.Withdraw(tables...)
-	return nil
+	return s.objects.RemoveViews(names...)
 }

@@ -207,6 +207,55 @@ func TestViewsAreRemoved(t *testing.T) {
 	}
 }
 
+// TestViewOfRemovedReference: a reference with the name of a removed one, as that of a snapshot whose id is used again,
+// does not get its view, also if a crash has left that.
+func TestViewOfRemovedReference(t *testing.T) {
+	for _, left := range []bool{false, true} {
+		t.Run(fmt.Sprintf("view left %t", left), func(t *testing.T) {
+			p := storetest.Random(48, 3<<20)
+			d := digest.FromBytes(p)
+			s, dir := (*store.Store)(nil), t.TempDir()
+			open := func() (err error) {
+				s, err = store.Open(dir, store.Options{Reserve: 1})
+				return err
+			}
+			if err := open(); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { s.Close() }()
+			owner := good(storetest.Private{Fetcher: storetest.NewFetcher(p)})
+			v, table := viewed(t, s, "snapshot/2", storetest.NewBuilder("owner").RawChunks("w", p, 0o644, 1<<20), store.ExposeOptions{Sources: owner})
+			if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: owner}); err != nil {
+				t.Fatal(err)
+			}
+			if inView(t, v, d) == nil {
+				t.Fatal("the owner does not have the file")
+			}
+			if err := errors.Join(s.Close(), os.Remove(filepath.Join(dir, "store.db")), open()); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.AddRef("snapshot/2", table, time.Time{}); err != nil || inView(t, v, d) == nil {
+				t.Errorf("a lost reference: its view is gone, or %v", err)
+			}
+			if err := s.RemoveRef("snapshot/2"); err != nil {
+				t.Fatal(err)
+			}
+			if inView(t, v, d) != nil {
+				t.Error("the view is left")
+			}
+			if left {
+				path := filepath.Join(v.Dir(), store.ObjectName(d))
+				if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.Link(filepath.Join(s.ObjectsDir(), store.ObjectName(d)), path)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			thief := storetest.NewBuilder("thief").RawChunks("x", p, 0o644, 1<<20)
+			stolen, _ := viewed(t, s, "snapshot/2", thief, store.ExposeOptions{Sources: evil(hung(p))})
+			withheld(t, "the name is used again", s, stolen, d)
+		})
+	}
+}
+
 // TestDamageLeavesViews: a damaged object is removed from all views; when it is repaired, it is in the
 // same views again.
 func TestDamageLeavesViews(t *testing.T) {

@@ -5,6 +5,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/opencontainers/go-digest"
@@ -108,12 +110,22 @@ func (s *Objects) sweepViews() error {
 	for _, r := range s.o.DB.Refs("") {
 		referred[r.Name] = true
 	}
+	return s.RemoveViews(slices.DeleteFunc(views, func(view string) bool { return referred[view] })...)
+}
+
+// RemoveViews removes views, with all that is in them. It ignores names that no view has, such as those of pins.
+func (s *Objects) RemoveViews(views ...string) error {
 	for _, view := range views {
-		if !referred[view] {
-			err := s.o.Root.RemoveAll(filepath.Join(ViewsDir, view))
-			if s.removals.Add(1); err != nil {
-				return err
-			}
+		if !fs.ValidPath(view) || strings.Count(view, "/") != 1 {
+			continue
+		}
+		dir := filepath.Join(ViewsDir, view)
+		if _, err := s.o.Root.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		err := s.o.Root.RemoveAll(dir)
+		if s.removals.Add(1); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -110,3 +110,25 @@ func TestDamagedObjectLeavesViews(t *testing.T) {
 		t.Error("the removal from views is not counted")
 	}
 }
+
+// A view is removed by its own name only: the name of a reference can contain anything.
+func TestRemoveViews(t *testing.T) {
+	s, db, root := empty(t)
+	addViews(t, db, s, 2)
+	there := func(name string) bool {
+		_, err := root.Lstat(name)
+		return err == nil
+	}
+	if err := s.RemoveViews("snapshot", "snapshot/0/sha256", "snapshot/../../objects", "../objects", "pin/../../objects", "snapshot/", "snapshot/9", ""); err != nil {
+		t.Error(err)
+	}
+	for _, name := range []string{"objects/sha256", "views/snapshot/0/sha256", "views/snapshot/1/sha256"} {
+		if !there(name) {
+			t.Errorf("%s is gone", name)
+		}
+	}
+	before := s.Removals()
+	if err := s.RemoveViews("snapshot/0"); err != nil || there("views/snapshot/0") || !there("views/snapshot/1") || s.Removals() == before {
+		t.Errorf("%v; of two views: %t, %t; removals %d", err, there("views/snapshot/0"), there("views/snapshot/1"), s.Removals()-before)
+	}
+}

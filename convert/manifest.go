@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -20,10 +21,6 @@ const (
 
 	// MaxConfigSize is the largest accepted config, in bytes.
 	MaxConfigSize = 4 << 20 // 4 MiB
-
-	// MaxSize is the largest accepted blob, and total size of the blobs of a manifest, in bytes.
-	// The largest models have a few terabytes.
-	MaxSize = 1 << 50 // 1 PiB
 
 	maxLayers   = 100_000
 	maxChildren = 1000
@@ -169,8 +166,8 @@ func parseDescriptor(o *Object) (Descriptor, error) {
 	if !ok || size < 0 {
 		return Descriptor{}, fmt.Errorf("%s: no size, or a negative one: %w", d, errdefs.ErrInvalidArgument)
 	}
-	if size > MaxSize {
-		return Descriptor{}, fmt.Errorf("%s: size %d is more than %d: %w", d, size, int64(MaxSize), errdefs.ErrInvalidArgument)
+	if size > filetable.MaxModel {
+		return Descriptor{}, fmt.Errorf("%s: size %d is more than %d: %w", d, size, int64(filetable.MaxModel), errdefs.ErrInvalidArgument)
 	}
 	desc := Descriptor{
 		Descriptor: ocispec.Descriptor{
@@ -208,7 +205,7 @@ func parsePlatform(o *Object) *ocispec.Platform {
 	}
 }
 
-// checkSizes checks that a digest has one size, and that the total size is at most MaxSize.
+// checkSizes checks that a digest has one size, and that the total size is at most filetable.MaxModel.
 func (m *Manifest) checkSizes() error {
 	sizes := map[digest.Digest]int64{m.Config.Digest: m.Config.Size}
 	sum := m.Config.Size
@@ -217,8 +214,8 @@ func (m *Manifest) checkSizes() error {
 			return fmt.Errorf("layer %d: %s has sizes %d and %d: %w", i, l.Digest, size, l.Size, errdefs.ErrInvalidArgument)
 		}
 		sizes[l.Digest] = l.Size
-		if l.Size > MaxSize-sum {
-			return fmt.Errorf("layer %d: %s: sizes add up to more than %d bytes: %w", i, l.Digest, int64(MaxSize), errdefs.ErrInvalidArgument)
+		if l.Size > filetable.MaxModel-sum {
+			return fmt.Errorf("layer %d: %s: sizes add up to more than %d bytes: %w", i, l.Digest, int64(filetable.MaxModel), errdefs.ErrInvalidArgument)
 		}
 		sum += l.Size
 	}

@@ -14,13 +14,6 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// emptyDigest is the digest of no bytes.
-var emptyDigest = digest.FromBytes(nil)
-
-// maxChunkLen limits the bytes of a chunk in its blob. Incompressible data grows a little, and with
-// stargz the frame of a chunk includes the headers that follow.
-const maxChunkLen = filetable.MaxChunk + 64<<10
-
 // contents are the members of a layer, as in a tar. The Offset of a Member is the index of its
 // source.
 type contents struct {
@@ -144,7 +137,7 @@ func (c *contents) source(e []entry) (source, error) {
 		return src, opaque("file %.100q: %s", first.Name, fmt.Sprintf(format, args...))
 	}
 	if first.Size <= 0 {
-		if src.digest = emptyDigest; first.Size < 0 || len(e) > 1 {
+		if src.digest = verify.Empty; first.Size < 0 || len(e) > 1 {
 			return bad("%d bytes in %d chunks", first.Size, len(e))
 		}
 		return src, nil
@@ -198,7 +191,7 @@ func (c *contents) chunk(list []filetable.Chunk, e []entry, i int, k filetable.C
 	}
 	k.At = e[i].Offset
 	end := c.endOf(e, i)
-	if k.Size > filetable.MaxChunk || k.At < 0 || end <= k.At || end > c.end || end-k.At > maxChunkLen {
+	if k.Size > filetable.MaxChunk || k.At < 0 || end <= k.At || end > c.end || end-k.At > filetable.MaxChunkLen {
 		return nil, opaque("%d bytes at %d to %d", k.Size, k.At, end)
 	}
 	k.Len = end - k.At
@@ -241,14 +234,5 @@ func modTime(s string) (time.Time, error) {
 		return time.Unix(0, 0).UTC(), nil
 	}
 	t, err := time.Parse(time.RFC3339, s)
-	return cleanTime(t), err
-}
-
-// cleanTime returns t in UTC, or the zero time if JSON cannot represent it, as for a member of a
-// tar.
-func cleanTime(t time.Time) time.Time {
-	if y := t.UTC().Year(); y < 1970 || y > 9999 {
-		return time.Time{}
-	}
-	return t.UTC()
+	return filetable.CleanTime(t), err
 }

@@ -82,7 +82,7 @@ func IndexDigest(members []Member) digest.Digest {
 	}
 	p, err := json.Marshal(index)
 	if err != nil {
-		panic("filetable: internal error: " + err.Error()) // strings, numbers and times that cleanTime returned
+		panic("filetable: internal error: " + err.Error()) // strings, numbers and times that CleanTime returned
 	}
 	return digest.FromBytes(p)
 }
@@ -170,7 +170,7 @@ func (w *tarWalk) member(hdr *tar.Header, off int64) (m Member, ok bool, err err
 		return Member{}, false, fmt.Errorf("tar member: %w", err)
 	}
 	p = strings.Clone(p) // not part of a header of up to 1 MiB, which is kept otherwise
-	m = Member{Path: p, Mode: uint32(hdr.Mode) & 0o777, ModTime: cleanTime(hdr.ModTime)}
+	m = Member{Path: p, Mode: uint32(hdr.Mode) & 0o777, ModTime: CleanTime(hdr.ModTime)}
 	if m.UID, m.GID, err = Owner(int64(hdr.Uid), int64(hdr.Gid)); err != nil {
 		return Member{}, false, fmt.Errorf("tar member %q: %w", p, err)
 	}
@@ -218,8 +218,8 @@ func Owner(uid, gid int64) (u, g uint32, err error) {
 	return uint32(uid), uint32(gid), nil
 }
 
-// cleanTime returns t in UTC, or the zero time if JSON cannot encode it.
-func cleanTime(t time.Time) time.Time {
+// CleanTime returns t in UTC, or the zero time if JSON cannot encode it.
+func CleanTime(t time.Time) time.Time {
 	if y := t.UTC().Year(); y < 1970 || y > 9999 {
 		return time.Time{}
 	}

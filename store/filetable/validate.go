@@ -339,7 +339,8 @@ func (f *File) validateSource(blobs map[digest.Digest]Blob) error {
 	return f.validateChunks(b)
 }
 
-// MaxChunkLen is the largest size of a chunk in its blob: incompressible data grows a little.
+// MaxChunkLen is the largest size of a chunk in its blob, in bytes: incompressible data grows a little, and with stargz
+// the frame of a chunk includes the headers that follow.
 const MaxChunkLen = MaxChunk + 64<<10
 
 // validateChunks checks the chunks of a file in blob b.

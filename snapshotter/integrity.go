@@ -160,7 +160,9 @@ func (s *Snapshotter) Inspect(ctx context.Context) error {
 	}
 	for _, f := range found {
 		if f.stale {
-			err = errors.Join(err, s.repair(ctx, f))
+			if err := s.repair(ctx, f); err != nil {
+				s.log.ErrorContext(ctx, "model cannot be shown as links, and this kernel mounts nothing else; "+advice, "snapshot", f.id, "table", f.shows(), "err", err)
+			}
 			continue
 		}
 		if len(f.problems) == 0 {
@@ -215,9 +217,7 @@ func (s *Snapshotter) AwaitWrites(ctx context.Context) error {
 func (s *Snapshotter) Refresh(ctx context.Context, table digest.Digest) error {
 	found, err := s.examine(ctx, table, tree.Compare)
 	for _, f := range found {
-		if err == nil {
-			err = s.repair(ctx, f)
-		}
+		err = errors.Join(err, s.repair(ctx, f))
 	}
 	return err
 }

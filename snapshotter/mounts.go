@@ -2,6 +2,7 @@ package snapshotter
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -89,13 +90,10 @@ func (c chain) lowers() (ids []string, stubs bool, err error) {
 // linked shows the models of a chain as links, and returns the chain as it is then. It returns
 // errdefs.ErrUnavailable for a model that is not complete.
 func (s *Snapshotter) linked(ctx context.Context, key string, c chain) (chain, error) {
+	var failed error // also of other snapshots of the same tables
 	for _, m := range c.parents {
 		if m.Show == tree.Stubs {
-			if err := s.Refresh(ctx, m.Table); errdefs.IsUnavailable(err) {
-				return chain{}, s.incomplete(m)
-			} else if err != nil {
-				return chain{}, err
-			}
+			failed = errors.Join(failed, s.Refresh(ctx, m.Table))
 		}
 	}
 	c, err := s.chain(ctx, key)
@@ -103,8 +101,12 @@ func (s *Snapshotter) linked(ctx context.Context, key string, c chain) (chain, e
 		return chain{}, err
 	}
 	for _, m := range c.parents {
-		if m.Show == tree.Stubs || m.Table != "" && !m.Shown {
+		switch {
+		case m.Show != tree.Stubs && (m.Table == "" || m.Shown):
+		case failed == nil || errdefs.IsUnavailable(failed):
 			return chain{}, s.incomplete(m)
+		default:
+			return chain{}, failed
 		}
 	}
 	return c, nil

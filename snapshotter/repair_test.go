@@ -3,6 +3,7 @@ package snapshotter
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -14,6 +15,7 @@ import (
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 )
 
 // copyTree copies a directory, with or without extended attributes.
@@ -182,6 +184,34 @@ func TestVerify(t *testing.T) {
 			}
 			if diff := m.differences(t, b, n.view(t, "model")); diff != "" {
 				t.Errorf("(-got +want):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestOneDoesNotBecomeLinks: a snapshot that cannot become links, because its directory is gone, stops neither a start
+// nor the mounts of another of the same model.
+func TestOneDoesNotBecomeLinks(t *testing.T) {
+	for _, start := range []bool{true, false} {
+		t.Run(fmt.Sprintf("at a start %t", start), func(t *testing.T) {
+			n, content, _ := newModelNode(t, tree.Stubs)
+			first := n.id(t, "model")
+			n.commit(t, "again", "", newModel().file("w", 0o644, content).inline("empty", 0o600, ""))
+			if err := os.RemoveAll(n.upperDir(first)); err != nil {
+				t.Fatal(err)
+			}
+			n.open(t, tree.Links)
+			n.noStubs = unix.EINVAL
+			if start {
+				if err := n.Inspect(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+			if got := read(t, filepath.Join(n.view(t, "again"), "w")); got != string(content) {
+				t.Error("the mount shows other bytes")
+			}
+			if err := n.mountModel(t, content); err == nil {
+				t.Error("what could not become links is mounted")
 			}
 		})
 	}

@@ -1,8 +1,10 @@
 package snapshotter
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -24,7 +26,7 @@ func (s *Snapshotter) mounted(ids []string, host bool) (map[string]bool, error) 
 	if err != nil {
 		return nil, err
 	}
-	finder := &mountFinder{dir: filepath.Join(s.root, snapshotsName), host: host, ids: map[string]bool{}, found: map[string]bool{}}
+	finder := &mountFinder{dir: filepath.Join(s.root, snapshotsName), host: host, ids: map[string]bool{}, found: map[string]bool{}, seen: map[string]bool{}}
 	for _, id := range ids {
 		finder.ids[id] = true
 	}
@@ -33,18 +35,9 @@ func (s *Snapshotter) mounted(ids []string, host bool) (map[string]bool, error) 
 	if err != nil {
 		return nil, err
 	}
-	seen := map[string]bool{}
 	for _, table := range tables {
-		// Without permission to read the name of the namespace, its mount table is still read.
-		namespace, _ := os.Readlink(filepath.Join(filepath.Dir(table), "ns", "mnt"))
-		if seen[namespace] {
-			continue
-		}
 		err := finder.read(table)
-		switch {
-		case err == nil:
-			seen[namespace] = namespace != ""
-		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH) && !errors.Is(err, unix.EINVAL): // the process ended
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH) && !errors.Is(err, unix.EINVAL) { // the process ended
 			return nil, fmt.Errorf("look for mounts of snapshots: %w", err)
 		}
 	}
@@ -57,8 +50,9 @@ type mountFinder struct {
 	host         bool   // see mounted
 	ids          map[string]bool
 	found        map[string]bool
-	major, minor int    // of the file system of dir
-	inside       string // the path of dir on that file system
+	seen         map[string]bool // first lines of mount tables
+	major, minor int             // of the file system of dir
+	inside       string          // the path of dir on that file system
 }
 
 // locate finds the device and path that a bind mount of a snapshot would have as its source.
@@ -73,13 +67,22 @@ func (f *mountFinder) locate(self []*mountinfo.Info) {
 	}
 }
 
+// read searches a mount table, unless one with the same first line was searched: it has the id of a mount, which is
+// in one namespace, and its path from the root of the process, which sees only mounts below that.
 func (f *mountFinder) read(table string) error {
 	file, err := os.Open(table)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
-	_, err = mountinfo.GetMountsFromReader(file, func(m *mountinfo.Info) (skip, stop bool) {
+	lines := bufio.NewReader(file)
+	first, err := lines.ReadString('\n')
+	if err == io.EOF || f.seen[first] { // a process may see no mounts
+		return nil
+	} else if err != nil {
+		return err
+	}
+	_, err = mountinfo.GetMountsFromReader(io.MultiReader(strings.NewReader(first), lines), func(m *mountinfo.Info) (skip, stop bool) {
 		if m.FSType == "overlay" {
 			f.overlay(m.Source, m.VFSOptions)
 		} else if rel, err := filepath.Rel(f.inside, m.Root); err == nil && m.Major == f.major && m.Minor == f.minor {
@@ -87,6 +90,7 @@ func (f *mountFinder) read(table string) error {
 		}
 		return true, false
 	})
+	f.seen[first] = err == nil
 	return err
 }
 

@@ -162,6 +162,41 @@ func TestArchivesShareQuota(t *testing.T) {
 	}
 }
 
+// TestUnpackedCountsOnce unpacks an archive for which the quota is just large enough: what it has unpacked is staged, and
+// is no longer reserved.
+func TestUnpackedCountsOnce(t *testing.T) {
+	if testing.Short() {
+		t.Skip("unpacks a quarter of a GiB")
+	}
+	const weights, size = 32, 264 // MiB: without the rest, which compresses, and with it
+	var b bytes.Buffer
+	zw, err := zstd.NewWriter(&b, zstd.WithEncoderLevel(zstd.SpeedFastest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := tar.NewWriter(zw)
+	if err := w.WriteHeader(&tar.Header{Name: "w", Mode: 0o644, Size: size << 20}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range size {
+		part := bytes.Repeat([]byte("x"), 1<<20)
+		if i < weights {
+			part = storetest.Random(uint64(i), 1<<20)
+		}
+		if _, err := w.Write(part); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(w.Close(), zw.Close()); err != nil {
+		t.Fatal(err)
+	}
+	s := storetest.Open(t, t.TempDir(), store.Options{Evict: store.EvictOptions{Quota: int64(b.Len()) + (size+8)<<20}})
+	table := storetest.NewBuilder("x").Unpack(b.Bytes(), filetable.CodecZstd, "").Put(t, s)
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(storetest.NewFetcher(b.Bytes()))}); err != nil {
+		t.Error(err)
+	}
+}
+
 // used returns the bytes that a tmpfs at dir, which it mounts the first time, has allocated.
 func used(t *testing.T, dir string) int64 {
 	t.Helper()

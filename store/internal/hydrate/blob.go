@@ -52,8 +52,9 @@ type blobFetch struct {
 
 	large bool // an archive needs a window above smallWindow; used by main only
 
-	bytes atomic.Int64 // bytes of an archive, present or fetched
-	state atomic.Value // string
+	bytes    atomic.Int64 // bytes of an archive, present or fetched
+	unpacked atomic.Int64 // bytes that its unpackSink has unpacked
+	state    atomic.Value // string
 }
 
 // fetchTarget waits for the fetch of t, which is target i or its archive, starting it if needed. A hydration that

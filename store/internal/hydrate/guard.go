@@ -40,11 +40,11 @@ type bombGuard struct {
 	r       io.Reader
 	objects Objects
 	size    int64         // of the archive, in bytes
+	all     *atomic.Int64 // bytes that were read
 	sum     *atomic.Int64 // of what was read of all archives
 	aborted *atomic.Bool  // ends it: a few bytes of zstd can be gigabytes of zeros
 
-	all   int64 // bytes that were read
-	holes int64 // of these, bytes that take no disk space
+	holes int64 // of all, bytes that take no disk space
 }
 
 func (b *bombGuard) Read(p []byte) (int, error) {
@@ -52,16 +52,15 @@ func (b *bombGuard) Read(p []byte) (int, error) {
 		return 0, context.Canceled
 	}
 	n, err := b.r.Read(p)
-	before, sum := b.all, b.sum.Add(int64(n))
-	b.all += int64(n)
+	all, sum := b.all.Add(int64(n)), b.sum.Add(int64(n))
 	switch {
-	case b.all-b.holes > unpackBase+unpackRatio*b.size:
+	case all-b.holes > unpackBase+unpackRatio*b.size:
 		return n, bombError(unpackBase, unpackRatio, ", without zeros")
-	case b.all > zerosBase+zerosRatio*b.size:
+	case all > zerosBase+zerosRatio*b.size:
 		return n, bombError(zerosBase, zerosRatio, "")
 	}
 	var full error
-	if before/roomEvery != b.all/roomEvery {
+	if (all-int64(n))/roomEvery != all/roomEvery {
 		full = b.objects.Room(b.holes)
 	}
 	if full == nil && (sum-int64(n))/fitsEvery != sum/fitsEvery {

@@ -116,7 +116,7 @@ func TestBombGuard(t *testing.T) {
 		"zeros on small disk": {disk{room: 2 << 30, quota: 1 << 50}, true, 2<<30 + 64*mib, errdefs.ErrResourceExhausted, "does not fit"},
 		"zeros above quota":   {disk{room: 1 << 50, quota: 2 << 30}, true, 2<<30 + 256*mib, errdefs.ErrResourceExhausted, "does not fit"},
 	} {
-		g := &bombGuard{r: endless{}, objects: tt.disk, size: mib, sum: new(atomic.Int64), aborted: new(atomic.Bool)}
+		g := &bombGuard{r: endless{}, objects: tt.disk, size: mib, all: new(atomic.Int64), sum: new(atomic.Int64), aborted: new(atomic.Bool)}
 		var err error
 		for err == nil {
 			var n int
@@ -127,11 +127,11 @@ func TestBombGuard(t *testing.T) {
 		if !errors.Is(err, tt.err) || !strings.Contains(err.Error(), tt.text) {
 			t.Errorf("%s: got %v", name, err)
 		}
-		if g.all < tt.want-256*mib || g.all > tt.want+2*mib {
-			t.Errorf("%s: ended after %d MiB, want %d", name, g.all/mib, tt.want/mib)
+		if all := g.all.Load(); all < tt.want-256*mib || all > tt.want+2*mib {
+			t.Errorf("%s: ended after %d MiB, want %d", name, all/mib, tt.want/mib)
 		}
 	}
-	g := &bombGuard{r: endless{}, sum: new(atomic.Int64), aborted: new(atomic.Bool)}
+	g := &bombGuard{r: endless{}, all: new(atomic.Int64), sum: new(atomic.Int64), aborted: new(atomic.Bool)}
 	g.aborted.Store(true)
 	if n, err := g.Read(buf); n > 0 || !errors.Is(err, context.Canceled) {
 		t.Errorf("aborted: %d bytes, %v", n, err)

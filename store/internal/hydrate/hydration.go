@@ -94,13 +94,20 @@ func (h *hydration) progress() []Progress {
 	return out
 }
 
-// left returns the number of bytes that the missing targets still need. The unpacked size of a
-// target counts until all of it is complete.
+// left returns the minimum number of bytes that the missing targets still need: what is neither fetched nor unpacked.
 func (h *hydration) left() (n int64) {
-	for i, p := range h.progress() {
-		if p.State != StatePresent && p.State != StateComplete {
-			n += p.Total - p.Done + h.targets[i].unpacked()
+	all := h.progress()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i, p := range all {
+		if p.State == StatePresent || p.State == StateComplete {
+			continue
 		}
+		unpacked := h.targets[i].unpacked()
+		if b := h.fetches[i]; b != nil {
+			unpacked -= b.unpacked.Load()
+		}
+		n += p.Total - p.Done + max(0, unpacked)
 	}
 	return n
 }

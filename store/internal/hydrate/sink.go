@@ -249,6 +249,7 @@ func (u *unpackSink) drop() {
 		// It is overwritten by the next attempt; until then it only takes space.
 		_ = u.b.e.Root.Remove(u.p.Path(name))
 	}
+	u.b.unpacked.Store(0)
 }
 
 func (u *unpackSink) finish() error {
@@ -293,7 +294,7 @@ func (u *unpackSink) unpack(compressed io.Reader) error {
 		return fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 	}
 	defer plain.Close()
-	u.plain = &bombGuard{r: plain, objects: u.b.e.Objects, size: u.blob.Size, sum: &u.b.e.unpacked, aborted: &u.aborted}
+	u.plain = &bombGuard{r: plain, objects: u.b.e.Objects, size: u.blob.Size, all: &u.b.unpacked, sum: &u.b.e.unpacked, aborted: &u.aborted}
 	var (
 		in   io.Reader = u.plain
 		hash           = verify.NewHash()

@@ -241,7 +241,7 @@ func TestFragmentsWhoseFileIsGone(t *testing.T) {
 		t.Fatal("complete without the third blob")
 	}
 	s.Close()
-	data, _ := filepath.Glob(filepath.Join(dir, "partial", "assembly-*", "data"))
+	data, _ := filepath.Glob(filepath.Join(dir, "partial", "*", "data"))
 	if len(data) != 1 {
 		t.Fatalf("staged: %v", data)
 	}

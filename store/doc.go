@@ -77,9 +77,9 @@
 //	<dir>/objects/sha256/<2>/<64 hex>     objects; a data-only lower layer of overlayfs
 //	<dir>/views/<reference>/sha256/…      links to the objects of a view
 //	<dir>/damaged/<64 hex>                damaged objects
-//	<dir>/partial/<64 hex>-<32 hex>/      marks and staged files of a blob from a group; for a
-//	                                      file of one chunk, the file itself
-//	<dir>/partial/assembly-<64 hex>/      data of an assembly
+//	<dir>/partial/<64 hex>-<32 hex>/      marks and staged files of a blob, or of a file with chunks, from a
+//	                                      group; for a file of one chunk, the file itself; data of an
+//	                                      assembly, by its recipe
 //
 // # Isolation of tenants
 //

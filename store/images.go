@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/internal/hydrate"
 	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -88,35 +89,35 @@ func (s *Store) RemoveImages(images []Image) (objects int, bytes int64, err erro
 	return len(gone), bytes, err
 }
 
-// stagedOf returns the names of the directories with staged bytes of blobs that only these images have.
+// stagedOf returns the names of the directories with staged bytes of content that only these images have.
 func (s *Store) stagedOf(images []Image) (names []string) {
-	blobs := map[digest.Digest][]string{}
+	staged := map[digest.Digest][]string{}
 	for _, im := range images {
-		for _, d := range s.blobsOf(im) {
+		for _, d := range s.contentOf(im) {
 			if dirs := s.area.Dirs(d); len(dirs) > 0 {
-				blobs[d] = dirs
+				staged[d] = dirs
 			}
 		}
 	}
-	if len(blobs) == 0 {
+	if len(staged) == 0 {
 		return nil
 	}
 	for _, other := range s.Catalog.Images() {
 		if slices.ContainsFunc(images, func(im Image) bool { return im.Manifest == other.Manifest }) {
 			continue
 		}
-		for _, d := range s.blobsOf(other) {
-			delete(blobs, d)
+		for _, d := range s.contentOf(other) {
+			delete(staged, d)
 		}
 	}
-	for _, dirs := range blobs {
+	for _, dirs := range staged {
 		names = append(names, dirs...)
 	}
 	return names
 }
 
-// blobsOf returns the blobs of an image; none if its table cannot be read.
-func (s *Store) blobsOf(im Image) (blobs []digest.Digest) {
+// contentOf returns what an image can have staged, as stagedAs; nothing if its table cannot be read.
+func (s *Store) contentOf(im Image) []digest.Digest {
 	if im.Table == "" {
 		return nil
 	}
@@ -124,10 +125,25 @@ func (s *Store) blobsOf(im Image) (blobs []digest.Digest) {
 	if err != nil {
 		return nil
 	}
+	return stagedAs(t)
+}
+
+// stagedAs returns the digests by which content of a table is staged (staging.Area.Dirs): those of blobs, of files with
+// chunks, and of the recipes of files with parts.
+func stagedAs(t *filetable.Table) (all []digest.Digest) {
 	for _, b := range t.Blobs {
-		blobs = append(blobs, b.Digest)
+		all = append(all, b.Digest)
 	}
-	return blobs
+	for _, f := range t.Files {
+		if f.Digest != "" {
+			all = append(all, f.Digest)
+		}
+		if f.Source != nil && len(f.Source.Parts) > 0 {
+			all = append(all, hydrate.RecipeOf(f.Source))
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // TrimImages makes room for the documents of another image resolved from a registry: it removes

@@ -133,7 +133,9 @@ func (s *Store) Holdings(t *filetable.Table, documents ...digest.Digest) (p Hold
 		for _, m := range members {
 			p.objects = append(p.objects, m.Digest)
 		}
-		p.staged = append(p.staged, s.area.Dirs(b.Digest)...)
+	}
+	for _, d := range stagedAs(t) {
+		p.staged = append(p.staged, s.area.Dirs(d)...)
 	}
 	p.objects = slices.DeleteFunc(p.objects, func(d digest.Digest) bool { return d == "" || !s.has(d) })
 	return p

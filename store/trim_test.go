@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -116,5 +117,82 @@ func TestRemoveImages(t *testing.T) {
 	}
 	if _, bytes, err = s.RemoveImages([]store.Image{two}); err != nil || has(common) || has(other) || !has(held) {
 		t.Errorf("the last image: %d bytes, %v", bytes, err)
+	}
+}
+
+// TestRemoveStaged removes what is staged of a download that was interrupted: with the last image that has it, and
+// after an import that failed.
+func TestRemoveStaged(t *testing.T) {
+	weights, parts := storetest.Random(1, 12<<20), fragments(3, 5<<20)
+	chunks := &storetest.Compressed{Codec: filetable.CodecZstd, Size: 1 << 20}
+	storetest.NewBuilder("chunks").Compressed(t, chunks.Add("w", weights))
+	for name, tt := range map[string]struct {
+		add   func(*testing.T, *storetest.Builder)
+		blobs [][]byte
+	}{
+		"blob":      {func(_ *testing.T, b *storetest.Builder) { b.Raw("w", weights, 0o644) }, [][]byte{weights}},
+		"chunks":    {func(t *testing.T, b *storetest.Builder) { b.Compressed(t, chunks) }, [][]byte{chunks.Blob}},
+		"fragments": {func(_ *testing.T, b *storetest.Builder) { merged(b, "w", "header", parts) }, parts},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			s := storetest.Open(t, dir, store.Options{})
+			staged := func() int64 {
+				t.Helper()
+				u, err := s.Usage()
+				if err != nil {
+					t.Fatal(err)
+				}
+				return u.Partial
+			}
+			image := func(name string) store.Image {
+				t.Helper()
+				manifest, err := s.PutBytes([]byte(name))
+				if err != nil {
+					t.Fatal(err)
+				}
+				b := storetest.NewBuilder(name)
+				tt.add(t, b)
+				im := store.Image{Manifest: manifest, Config: manifest, Table: b.Put(t, s), Refs: []string{"r.example/" + name + ":1"}}
+				if err := s.PutImage(im); err != nil {
+					t.Fatal(err)
+				}
+				return im
+			}
+			interrupt := func(im store.Image) {
+				t.Helper()
+				f := storetest.NewFetcher(tt.blobs...)
+				f.Allow = func(off, _ int64) bool { return off < 4<<20 }
+				done := later(func() error {
+					return s.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: storetest.From(f)})
+				})
+				waitFor(t, "staged bytes", func() bool { return staged() >= 1<<20 })
+				if err := s.Close(); err != nil {
+					t.Fatal(err)
+				}
+				if <-done == nil {
+					t.Fatal("complete without its end")
+				}
+				s = storetest.Open(t, dir, store.Options{})
+			}
+			one, two := image("one"), image("two")
+			interrupt(one)
+			if _, _, err := s.RemoveImages([]store.Image{one}); err != nil || staged() < 1<<20 {
+				t.Errorf("while another image has them: %d bytes are staged, %v", staged(), err)
+			}
+			if _, _, err := s.RemoveImages([]store.Image{two}); err != nil || staged() > 0 {
+				t.Errorf("without images: %d bytes are staged, %v", staged(), err)
+			}
+			three := image("three")
+			table, err := s.Table(three.Table)
+			if err != nil {
+				t.Fatal(err)
+			}
+			had := s.Holdings(table)
+			interrupt(three)
+			if err := s.Discard(table, had); err != nil || staged() > 0 {
+				t.Errorf("after an import: %d bytes are staged, %v", staged(), err)
+			}
+		})
 	}
 }

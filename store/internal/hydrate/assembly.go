@@ -21,9 +21,6 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// assemblyPrefix is the prefix of the names of assembly directories.
-const assemblyPrefix = "assembly-"
-
 // An assembly is a file made of parts.
 type assembly struct {
 	file   filetable.File
@@ -56,7 +53,7 @@ func RecipeOf(src *filetable.Source) digest.Digest {
 // of one group of sources only.
 func newAssembly(f filetable.File, group string) *assembly {
 	a := &assembly{file: f, recipe: RecipeOf(f.Source)}
-	a.dir = assemblyPrefix + digest.FromString(a.recipe.String()+"\n"+group).Encoded()
+	a.dir = staging.BlobDir(a.recipe, "assembly", group)
 	a.staged = a.dir + "/data"
 	return a
 }

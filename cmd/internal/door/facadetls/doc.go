@@ -28,7 +28,8 @@
 //
 // A daemon does so when it starts, then once a minute, and when it is asked for its health ("ballast
 // doctor"): the effect of a wrong clock at boot, or of a removed file, ends after a minute. Check
-// tells other programs whether there is such an effect. A key that users other than its owner could read counts
+// tells other programs whether there is such an effect. A CA that cannot be read, as without a free descriptor,
+// is not replaced: what is valid stays so until the next check. A key that users other than its owner could read counts
 // as lost, together with the CA. After a new CA, no other file has to be written; a pull that began
 // before and connects after it fails once. All certificates begin in 1970, because some clocks do
 // at boot; only their end matters.

@@ -90,6 +90,11 @@ func readPair(path string) (*pair, error) {
 	return p, nil
 }
 
+// isUnreadable reports whether an error of readPair says nothing about the file, as without a free descriptor.
+func isUnreadable(err error) bool {
+	return errors.As(err, new(*fs.PathError)) && !errors.Is(err, fs.ErrNotExist)
+}
+
 // writePair writes a certificate with its key.
 func writePair(path string, p *pair) error {
 	b, err := p.pem()

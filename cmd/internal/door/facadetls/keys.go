@@ -166,11 +166,14 @@ func (k *Keys) renew(rotate bool) (err error) {
 	return nil
 }
 
-// authority returns the CA from the files, or a new one.
+// authority returns the CA from the files, or a new one if it is missing, damaged or exposed.
 func (k *Keys) authority(rotate bool, s *Status) (*pair, error) {
 	path := authorityFile(k.root)
 	first := k.current.Load() == nil && !exists(path) && !exists(CAFile(k.root)) && !exists(ClientFile(k.root))
 	ca, bad := readPair(path)
+	if isUnreadable(bad) && !rotate {
+		return nil, bad
+	}
 	if bad == nil {
 		bad = checkAuthority(ca, k.now())
 	}

@@ -12,7 +12,7 @@
 //	expose     : hydrate chunkfile object meta staging transfer filetable verify
 //	hydrate    : chunkfile meta staging dirs durable span transfer filetable verify
 //	chunkfile  : staging transfer filetable verify
-//	object     : meta dirs filetable verify
+//	object     : meta staging dirs filetable verify
 //	meta       : filetable boltfile durable verify
 //	staging    : dirs filetable
 //	transfer   : offheap

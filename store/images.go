@@ -29,16 +29,16 @@ func (s *Store) PutImage(im Image, documents ...[]byte) error {
 	if len(documents) == 0 {
 		return s.db.PutImage(im)
 	}
-	a := meta.Arrival{Images: []Image{im}, Tables: map[digest.Digest]meta.Table{}}
+	a, given := meta.Arrival{Images: []Image{im}}, map[digest.Digest][]byte{}
 	for _, p := range documents {
-		if im.Table == "" || digest.FromBytes(p) != im.Table {
-			continue
-		}
+		given[digest.FromBytes(p)] = p
+	}
+	if p, ok := given[im.Table]; ok {
 		rec, err := s.recordOf(im.Table, p)
 		if err != nil {
 			return err
 		}
-		a.Tables[im.Table] = rec
+		a.Tables = map[digest.Digest]meta.Table{im.Table: rec}
 	}
 	return s.putDocuments(a, documents...)
 }

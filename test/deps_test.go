@@ -32,7 +32,7 @@ store/filetable           : store/verify
 store/transfer            : store/offheap
 store/internal/staging    : store/filetable store/internal/dirs
 store/internal/meta       : store/boltfile store/durable store/filetable store/verify
-store/internal/object     : store/filetable store/internal/dirs store/internal/meta store/verify
+store/internal/object     : store/filetable store/internal/dirs store/internal/meta store/internal/staging store/verify
 store/internal/chunkfile  : store/filetable store/internal/staging store/transfer store/verify
 store/internal/hydrate    : store/durable store/filetable store/internal/chunkfile store/internal/dirs store/internal/meta store/internal/staging store/span store/transfer store/verify
 store/internal/expose     : store/filetable store/internal/chunkfile store/internal/hydrate store/internal/meta store/internal/object store/internal/staging store/transfer store/verify

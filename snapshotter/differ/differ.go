@@ -202,8 +202,8 @@ func (d *Differ) Show(ctx context.Context, id string, table digest.Digest, from 
 }
 
 // ShowReady is Show for a model that may be shown, or may be shown if it is complete, without waiting
-// for downloads. It returns errdefs.ErrFailedPrecondition if the model is neither complete nor readable: what is private
-// to other sources is not complete.
+// for downloads. It returns errdefs.ErrFailedPrecondition if the model is neither complete nor readable: what is
+// private to other sources is not complete.
 func (d *Differ) ShowReady(ctx context.Context, id string, table digest.Digest, from []Repository, upstream []transfer.Source, complete bool) error {
 	names := names(upstream, from)
 	return d.show(ctx, id, table, names, func() (bool, error) {

@@ -21,11 +21,11 @@
 // (chunkfile.Sequence). Targets that readers wait for come before all of it. What the order, or a head, has wrong costs
 // time only.
 //
-// If nodes share pieces of the blobs (transfer.Sources.Piece), each engine has an order of its own for what a recorded
-// one does not have of large files, after the heads: of all their pieces, and then of the files that are fetched whole.
-// Whoever asks for a piece first sends it to all others, so one link would serve all nodes that ask in one order. Pieces
-// come in any order of files with hash states, and, up to a quarter of the memory, of raw ones and those with chunks
-// (hashedLater), which are hashed from the page cache when all of them are there.
+// If nodes share pieces of the blobs (transfer.Sources.Piece), each engine has an order of its own for what a
+// recorded one does not have of large files, after the heads: of all their pieces, and then of the files that are
+// fetched whole. Whoever asks for a piece first sends it to all others, so one link would serve all nodes that ask
+// in one order. Pieces come in any order of files with hash states, and, up to a quarter of the memory, of raw ones
+// and those with chunks (hashedLater), which are hashed from the page cache when all of them are there.
 //
 // A file is assembled by one hydration at a time; they are locked in a fixed order. One that waits for another gives
 // it its priority, and looks for the file again when the other one has assembled it. An archive is unpacked while it

@@ -117,13 +117,13 @@ var access = []Mutant{
 	}
 }
 
-// try sends`, `		default:
+// isDeadline`, `		default:
 			return nil, statusError(resp, e.Host)
 		}
 	}
 }
 
-// try sends`,
+// isDeadline`,
 		"convert/remote", "TestEchoedSecrets"},
 	{13, "headers of hosts.toml are no secrets", "convert/remote/request.go",
 		`if harmless(k) {

@@ -60,14 +60,14 @@ func (s *Store) State(ctx context.Context, table digest.Digest, names ...string)
 	return st, err
 }
 
-// begun reports whether an object that a table names is on the node, or the first bytes of a blob are in flight.
+// begun reports whether an object that a table names is on the node, or the first bytes of one are in flight.
 func (s *Store) begun(t *filetable.Table) bool {
 	for _, f := range t.Files {
 		if f.Digest != "" && f.Source != nil && len(f.Source.Inline) == 0 && s.has(f.Digest) {
 			return true
 		}
 	}
-	return slices.ContainsFunc(t.Blobs, func(b filetable.Blob) bool { return len(s.area.Dirs(b.Digest)) > 0 })
+	return slices.ContainsFunc(stagedAs(t), func(d digest.Digest) bool { return len(s.area.Dirs(d)) > 0 })
 }
 
 // ChunkUse reports how many chunks of a table are shared.

@@ -115,6 +115,9 @@ func filesOnly(im, model store.Image) []digest.Digest {
 	if !hasMembers(model) {
 		return nil
 	}
+	if im.Ahead { // an index that was pushed names tables
+		return []digest.Digest{model.Origin.Digest}
+	}
 	return []digest.Digest{im.Origin.Digest, model.Origin.Digest}
 }
 

@@ -185,6 +185,9 @@ func (e *evidence) gather(ctx context.Context, m model) {
 	answered := len(e.s.Repositories) == 0
 	for _, repo := range e.s.Repositories {
 		answered = e.from(ctx, repo) || answered
+		if e.enough(m) {
+			break
+		}
 	}
 	found := len(e.bundles)+len(e.payloads) > 0
 	gone := ctx.Err() != nil && errors.Is(context.Cause(ctx), context.Canceled) // the caller is: that says nothing of the registry
@@ -200,6 +203,16 @@ func (e *evidence) gather(ctx context.Context, m model) {
 	if e.err == nil {
 		e.err = e.unproven
 	}
+}
+
+// enough reports whether no other repository has to be asked.
+func (e *evidence) enough(m model) bool {
+	if e.anyone {
+		return len(e.bundles)+len(e.payloads) > 0
+	}
+	return !slices.ContainsFunc(e.rules, func(r *Rule) bool {
+		return len(r.signers) > 0 && !slices.ContainsFunc(r.signers, func(s signer) bool { _, err := e.by(s, m); return err == nil })
+	})
 }
 
 // from reads the signatures in a repository and reports whether it answered all requests.

@@ -32,7 +32,7 @@ const (
 const maxFile = 1 << 20
 
 // checkVersion changes when a Check becomes stricter, so that stored verdicts are not used.
-const checkVersion = 2
+const checkVersion = 3
 
 // RuleOptions describe a Rule.
 type RuleOptions struct {

@@ -361,10 +361,18 @@ func (d *Differ) expose(ctx context.Context, view string, table digest.Digest, f
 	if mode == Complete {
 		return false, nil
 	}
-	if d.o.Prepare != nil {
-		d.o.Prepare(ctx, table, sources)
+	asking, cancel := ctx, context.CancelFunc(func() {})
+	if patience > 0 {
+		asking, cancel = context.WithTimeout(ctx, patience)
 	}
-	err := d.o.Store.Views.Expose(ctx, table, store.ExposeOptions{View: view, Sources: sources, Wait: mode == Lazy, Probe: true})
+	defer cancel()
+	if d.o.Prepare != nil {
+		d.o.Prepare(asking, table, sources)
+	}
+	err := d.o.Store.Views.Expose(asking, table, store.ExposeOptions{View: view, Sources: sources, Wait: mode == Lazy, Probe: true})
+	if err != nil && asking.Err() != nil && ctx.Err() == nil {
+		err = fmt.Errorf("its registry is slow: %w", errdefs.ErrFailedPrecondition)
+	}
 	if errdefs.IsFailedPrecondition(err) {
 		d.o.Log.InfoContext(ctx, "model is shown when it is complete", "table", table, "mode", mode, "reason", reason(err))
 		return false, nil
@@ -377,7 +385,13 @@ func (d *Differ) expose(ctx context.Context, view string, table digest.Digest, f
 	}
 	d.o.Background(view, table, sources)
 	if mode == Auto {
-		return true, d.await(ctx, table, patience, func(ctx context.Context) error { return d.o.Store.Views.AwaitSmall(ctx, view, table) })
+		return true, d.await(ctx, table, patience, func(ctx context.Context) error {
+			err := d.o.Store.Views.AwaitSmall(ctx, view, table)
+			if ctx.Err() != nil { // the download goes on, although the view ends
+				_ = d.o.Store.Hydrate(ctx, table, store.HydrateOptions{Sources: sources})
+			}
+			return err
+		})
 	}
 	return true, nil
 }

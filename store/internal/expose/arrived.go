@@ -37,7 +37,7 @@ func (s *Set) Arrived(d, layout digest.Digest) {
 		}
 	}
 	end := func() {
-		if ok {
+		if o, ok := s.Objects.Record(d); ok { // others may have given it since
 			s.Engine.Arrived(d, func(from *transfer.Sources) bool { return o.MayHave(transfer.Names(from.Order())) })
 		}
 	}

@@ -178,7 +178,8 @@ type Expired struct {
 }
 
 // Expire removes expired references and, unless a reference is unresolved, images that were unused
-// for a week, and records of tables, archives and chains without objects. A dry run only counts.
+// for a week, and records of tables, archives and chains without objects, but for archives of a few directories and
+// links. A dry run only counts.
 //
 // All records of archives and tables are read before the write transaction, which looks at the useless ones
 // again: they can be many, and other writes wait for it.
@@ -256,6 +257,10 @@ func (tx *txn) useless(gone map[string]bool) (drop []record, err error) {
 	return drop, err
 }
 
+// maxEmpty is the number of directories and links up to which what is known of an archive without regular files stays:
+// a model that has it would be incomplete without. Nothing tells which tables have it, so more would fill the database.
+const maxEmpty = 64
+
 // isUseless reports whether a record is useless without the images that are gone.
 func (tx *txn) isUseless(r record, gone map[string]bool) (bool, error) {
 	known := func(d digest.Digest) bool { return tx.index.inUse(d, gone) }
@@ -263,7 +268,7 @@ func (tx *txn) isUseless(r record, gone map[string]bool) (bool, error) {
 	case string(bucketContents):
 		members, err := load[[]filetable.Member](tx, r.bucket, r.key)
 		regular := slices.DeleteFunc(members, func(m filetable.Member) bool { return m.Type != filetable.TypeReg })
-		return err == nil && len(regular) > 0 && !slices.ContainsFunc(regular, func(m filetable.Member) bool { return tx.index.exists(m.Digest) }), ignoreNotFound(err)
+		return err == nil && (len(regular) > 0 || len(members) > maxEmpty) && !slices.ContainsFunc(regular, func(m filetable.Member) bool { return tx.index.exists(m.Digest) }), ignoreNotFound(err)
 	case string(bucketAssembled):
 		a, err := load[assembled](tx, r.bucket, r.key)
 		return err == nil && !tx.index.exists(a.Digest), ignoreNotFound(err)

@@ -171,7 +171,7 @@ func (k *Keys) authority(rotate bool, s *Status) (*pair, error) {
 	path := authorityFile(k.root)
 	first := k.current.Load() == nil && !exists(path) && !exists(CAFile(k.root)) && !exists(ClientFile(k.root))
 	ca, bad := readPair(path)
-	if isUnreadable(bad) && !rotate {
+	if isUnreadable(bad) && !rotate && k.current.Load() != nil {
 		return nil, bad
 	}
 	if bad == nil {

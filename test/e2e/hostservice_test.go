@@ -34,7 +34,7 @@ func TestHostService(t *testing.T) {
 	g.ballast("prefetch", ref)
 	g.must("mkdir", "-p", dir)
 	output := fmt.Sprintf("[Service]\nStandardOutput=append:%s\nStandardError=inherit\n", g.log)
-	here := strings.NewReplacer("docker.io/ai/smollm2", ref, "/srv/models/smollm2", dir, "=/usr/local/bin/ballast", "="+node.Binary(t, "ballast"))
+	here := strings.NewReplacer("docker.io/ai/smollm2", ref, "/srv/models/smollm2", dir, "=ballast ", "="+node.Binary(t, "ballast")+" ")
 	g.write("units/"+mount, here.Replace(string(found[0][1]))+output)
 	g.write("units/"+unit+".d/model.conf", string(found[1][1]))
 	g.write("units/"+unit, output+fmt.Sprintf("User=daemon\nProtectSystem=strict\nPrivateMounts=yes\n"+

@@ -1,6 +1,7 @@
 package signature
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -127,18 +128,14 @@ func (e *evidence) by(s signer, m model) (who string, err error) {
 			if b.of == "" || b.PredicateType() != cosign.PredicateType {
 				continue
 			}
-			if who, err = cosign.Verify(b.Bundle, s.trust, b.of); err == nil {
-				err = e.counts(b.of)
-			}
-			if err == nil {
+			who, err = cosign.Verify(b.Bundle, s.trust, b.of)
+			if err = cmp.Or(err, e.counts(b.of)); err == nil {
 				return who, nil
 			}
 		}
 		for _, p := range e.payloads {
-			if who, err = cosign.VerifyPayload(p.layer, p.blob, s.trust, p.of); err == nil {
-				err = e.counts(p.of)
-			}
-			if err == nil {
+			who, err = cosign.VerifyPayload(p.layer, p.blob, s.trust, p.of)
+			if err = cmp.Or(err, e.counts(p.of)); err == nil {
 				return who, nil
 			}
 		}
@@ -183,11 +180,11 @@ func (e *evidence) gather(ctx context.Context, m model) {
 		e.unread = true
 	}
 	answered := len(e.s.Repositories) == 0
-	for _, repo := range e.s.Repositories {
-		answered = e.from(ctx, repo) || answered
-		if e.enough(m) {
+	for i, repo := range e.s.Repositories {
+		if i > 0 && e.enough(m) {
 			break
 		}
+		answered = e.from(ctx, repo) || answered
 	}
 	found := len(e.bundles)+len(e.payloads) > 0
 	gone := ctx.Err() != nil && errors.Is(context.Cause(ctx), context.Canceled) // the caller is: that says nothing of the registry

@@ -82,6 +82,9 @@ const (
 // other requests wait once a snapshot is removed.
 const brief = 2 * time.Second
 
+// ErrIncomplete is errdefs.ErrFailedPrecondition for a model that has to be downloaded first.
+var ErrIncomplete = fmt.Errorf("%w", errdefs.ErrFailedPrecondition)
+
 // Differ implements diff.Applier and diff.Comparer.
 type Differ struct {
 	o        Options
@@ -202,8 +205,8 @@ func (d *Differ) Show(ctx context.Context, id string, table digest.Digest, from 
 }
 
 // ShowReady is Show for a model that may be shown, or may be shown if it is complete, without waiting
-// for downloads. It returns errdefs.ErrFailedPrecondition if the model is neither complete nor readable: what is
-// private to other sources is not complete.
+// for downloads. It returns ErrIncomplete if the model is neither complete nor readable: what is private to other
+// sources is not complete.
 func (d *Differ) ShowReady(ctx context.Context, id string, table digest.Digest, from []Repository, upstream []transfer.Source, complete bool) error {
 	names := names(upstream, from)
 	return d.show(ctx, id, table, names, func() (bool, error) {
@@ -217,7 +220,7 @@ func (d *Differ) ShowReady(ctx context.Context, id string, table digest.Digest, 
 			}
 		}
 		if _, err := d.o.Store.Views.Given(table, names); errdefs.IsUnavailable(err) {
-			return false, fmt.Errorf("%s is not complete, and cannot be read before that: %w", nameOf(table, from), errdefs.ErrFailedPrecondition)
+			return false, fmt.Errorf("%s is not complete, and cannot be read before that: %w", nameOf(table, from), ErrIncomplete)
 		} else if err != nil {
 			return false, err
 		}
@@ -277,10 +280,7 @@ func (d *Differ) ensure(ctx context.Context, view string, table digest.Digest, f
 // await calls wait, which waits for the download of a table. After patience, if it is not zero, wait is cancelled, and
 // the error is errdefs.ErrUnavailable, with how much there is.
 func (d *Differ) await(ctx context.Context, table digest.Digest, patience time.Duration, wait func(context.Context) error) error {
-	if patience == 0 {
-		return wait(ctx)
-	}
-	waiting, cancel := context.WithTimeout(ctx, patience)
+	waiting, cancel := within(ctx, patience)
 	defer cancel()
 	err := wait(waiting)
 	if !errors.Is(err, context.DeadlineExceeded) || waiting.Err() == nil || ctx.Err() != nil {
@@ -291,6 +291,14 @@ func (d *Differ) await(ctx context.Context, table digest.Digest, patience time.D
 		return err
 	}
 	return fmt.Errorf("it is being downloaded, %d of %d bytes are here; try again: %w", st.Done, st.Total, errdefs.ErrUnavailable)
+}
+
+// within returns ctx with a deadline after patience, unless that is zero.
+func within(ctx context.Context, patience time.Duration) (context.Context, context.CancelFunc) {
+	if patience == 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, patience)
 }
 
 // nameOf returns the name of a model for messages.
@@ -361,10 +369,7 @@ func (d *Differ) expose(ctx context.Context, view string, table digest.Digest, f
 	if mode == Complete {
 		return false, nil
 	}
-	asking, cancel := ctx, context.CancelFunc(func() {})
-	if patience > 0 {
-		asking, cancel = context.WithTimeout(ctx, patience)
-	}
+	asking, cancel := within(ctx, patience)
 	defer cancel()
 	if d.o.Prepare != nil {
 		d.o.Prepare(asking, table, sources)

@@ -77,12 +77,8 @@ func (h *Mounts) Prepare(ctx context.Context, im store.Image, ref remote.Ref, r 
 	if err != nil {
 		return wire.Mount{}, err
 	}
-	var given []string // names of those who can have given the files
-	for _, s := range sources {
-		given = append(given, s.Name)
-	}
 	m, made, err := h.Snapshotter.PrepareHost(ctx, snapshotter.HostMount{Dir: r.Dir, Name: r.Name, Table: im.Table}, func(ctx context.Context, id string) error {
-		return h.advise(im, ref, given, h.Differ.ShowReady(ctx, id, im.Table, jobs.Repositories(names), sources, pending))
+		return advise(im, ref, h.Differ.ShowReady(ctx, id, im.Table, jobs.Repositories(names), sources, pending))
 	})
 	if err != nil {
 		return wire.Mount{}, err
@@ -95,11 +91,8 @@ func (h *Mounts) Prepare(ctx context.Context, im store.Image, ref remote.Ref, r 
 }
 
 // advise adds to the refusal of a model that is not complete for its sources how to download it.
-func (h *Mounts) advise(im store.Image, ref remote.Ref, given []string, err error) error {
-	if !errdefs.IsFailedPrecondition(err) {
-		return err
-	}
-	if _, ferr := h.Store.Views.Given(im.Table, given); !errdefs.IsUnavailable(ferr) {
+func advise(im store.Image, ref remote.Ref, err error) error {
+	if !errors.Is(err, differ.ErrIncomplete) {
 		return err
 	}
 	return fmt.Errorf("%s; download it first: ballast prefetch %s: %w", wire.Text(err), modelname.Label(im, ref), errdefs.ErrFailedPrecondition)

@@ -3,6 +3,7 @@ package store
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -40,7 +41,8 @@ func (s *Store) PutImage(im Image, documents ...[]byte) error {
 		}
 		a.Tables = map[digest.Digest]meta.Table{im.Table: rec}
 	}
-	return s.putDocuments(a, documents...)
+	_, err := s.putDocuments(a, documents...)
+	return err
 }
 
 // Limits of the documents of unreferenced images: any caller can have images converted.
@@ -125,25 +127,27 @@ func (s *Store) contentOf(im Image) []digest.Digest {
 	if err != nil {
 		return nil
 	}
-	return stagedAs(t)
+	return slices.Collect(stagedAs(t))
 }
 
 // stagedAs returns the digests by which content of a table is staged (staging.Area.Dirs): those of blobs, of files with
-// chunks, and of the recipes of files with parts.
-func stagedAs(t *filetable.Table) (all []digest.Digest) {
-	for _, b := range t.Blobs {
-		all = append(all, b.Digest)
-	}
-	for _, f := range t.Files {
-		if f.Digest != "" {
-			all = append(all, f.Digest)
+// chunks, and of the recipes of files with parts. One can come several times.
+func stagedAs(t *filetable.Table) iter.Seq[digest.Digest] {
+	return func(yield func(digest.Digest) bool) {
+		for _, b := range t.Blobs {
+			if !yield(b.Digest) {
+				return
+			}
 		}
-		if f.Source != nil && len(f.Source.Parts) > 0 {
-			all = append(all, hydrate.RecipeOf(f.Source))
+		for _, f := range t.Files {
+			if f.Digest != "" && !yield(f.Digest) {
+				return
+			}
+			if f.Source != nil && len(f.Source.Parts) > 0 && !yield(hydrate.RecipeOf(f.Source)) {
+				return
+			}
 		}
 	}
-	slices.Sort(all)
-	return slices.Compact(all)
 }
 
 // TrimImages makes room for the documents of another image resolved from a registry: it removes

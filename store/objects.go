@@ -101,19 +101,20 @@ func (s *Store) hasBlob(b filetable.Blob, from *transfer.Sources) (bool, error) 
 // PutBytes durably stores p as an object and returns its digest. It is for manifests, configs and
 // tables; an object without a reference is evictable.
 func (s *Store) PutBytes(p []byte) (digest.Digest, error) {
-	d := digest.FromBytes(p)
-	return d, s.putDocuments(meta.Arrival{}, p)
+	all, err := s.putDocuments(meta.Arrival{}, p)
+	return all[0], err
 }
 
-// putDocuments stores documents, and records with them what else arrives.
-func (s *Store) putDocuments(a meta.Arrival, documents ...[]byte) error {
-	if err := s.objects.Put(a, documents...); err != nil {
-		return err
+// putDocuments stores documents, records with them what else arrives, and returns their digests.
+func (s *Store) putDocuments(a meta.Arrival, documents ...[]byte) ([]digest.Digest, error) {
+	all, err := s.objects.Put(a, documents...)
+	if err != nil {
+		return all, err
 	}
-	for _, p := range documents {
-		s.exposed.Arrived(digest.FromBytes(p), "")
+	for _, d := range all {
+		s.exposed.Arrived(d, "")
 	}
-	return nil
+	return all, nil
 }
 
 // A Holdings is what the store has of a table, without what nobody knows before it is unpacked.
@@ -134,9 +135,11 @@ func (s *Store) Holdings(t *filetable.Table, documents ...digest.Digest) (p Hold
 			p.objects = append(p.objects, m.Digest)
 		}
 	}
-	for _, d := range stagedAs(t) {
+	for d := range stagedAs(t) {
 		p.staged = append(p.staged, s.area.Dirs(d)...)
 	}
+	slices.Sort(p.staged)
+	p.staged = slices.Compact(p.staged)
 	p.objects = slices.DeleteFunc(p.objects, func(d digest.Digest) bool { return d == "" || !s.has(d) })
 	return p
 }

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"slices"
 
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
@@ -67,7 +66,12 @@ func (s *Store) begun(t *filetable.Table) bool {
 			return true
 		}
 	}
-	return slices.ContainsFunc(stagedAs(t), func(d digest.Digest) bool { return len(s.area.Dirs(d)) > 0 })
+	for d := range stagedAs(t) {
+		if len(s.area.Dirs(d)) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // ChunkUse reports how many chunks of a table are shared.

@@ -222,7 +222,8 @@ func (s *Store) PutTable(p []byte) (digest.Digest, error) {
 	if err != nil {
 		return "", err
 	}
-	return d, s.putDocuments(meta.Arrival{Tables: map[digest.Digest]meta.Table{d: rec}}, p)
+	_, err = s.putDocuments(meta.Arrival{Tables: map[digest.Digest]meta.Table{d: rec}}, p)
+	return d, err
 }
 
 // recordOf validates an encoded table, and returns its record.

@@ -5,7 +5,6 @@ import (
 
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
-	"github.com/opencontainers/go-digest"
 )
 
 // adopt records an image that was converted before it was pushed, by the name that it was resolved from, so that it
@@ -46,8 +45,7 @@ func (h *Handler) readPreconverted(ctx context.Context, o *origin) (store.Image,
 	}
 	t := &p.Model.Table
 	im := store.Image{
-		Manifest: p.Digest, Config: digest.FromBytes(p.Config), Table: digest.FromBytes(p.Table),
-		Size: tableSize(t), Ahead: true, Origin: t.Origin,
+		Manifest: p.Digest, Config: p.ConfigDigest, Table: p.TableDigest, Size: tableSize(t), Ahead: true, Origin: t.Origin,
 	}
 	im.Origin.Digest = o.Served.Digest
 	return h.record(im, o.source(), p.Manifest, p.Config, p.Table)

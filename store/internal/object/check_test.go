@@ -17,7 +17,7 @@ func TestCheckOneReadsAgain(t *testing.T) {
 	s, db, root := empty(t)
 	p := make([]byte, 3<<20)
 	d := digest.FromBytes(p)
-	if err := s.Put(meta.Arrival{}, p); err != nil {
+	if _, err := s.Put(meta.Arrival{}, p); err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join(root.Name(), object.Path(d))

@@ -22,7 +22,7 @@ func TestCompare(t *testing.T) {
 	first, db, root := empty(t)
 	objects := map[string]digest.Digest{}
 	for _, text := range []string{"missing", "short", "whole"} {
-		if err := first.Put(meta.Arrival{}, []byte(text)); err != nil {
+		if _, err := first.Put(meta.Arrival{}, []byte(text)); err != nil {
 			t.Fatal(err)
 		}
 		objects[text] = digest.FromString(text)
@@ -103,7 +103,10 @@ func TestWithoutRecordOnDemand(t *testing.T) {
 			return err
 		},
 		"allowed": func(s *object.Objects, d digest.Digest, _ []byte) error { return s.Allow(d, nil) },
-		"claimed": func(s *object.Objects, _ digest.Digest, p []byte) error { return s.Put(meta.Arrival{}, p) },
+		"claimed": func(s *object.Objects, _ digest.Digest, p []byte) error {
+			_, err := s.Put(meta.Arrival{}, p)
+			return err
+		},
 		"recovered": func(s *object.Objects, d digest.Digest, _ []byte) error {
 			if got := s.Recover(t.Context(), d); len(got) != 1 {
 				return errors.New("not recovered")

@@ -217,9 +217,9 @@ func (s *Objects) Pause() (resume func()) {
 	return s.collecting.RUnlock
 }
 
-// Put durably stores all as objects, and records with them what else arrives. An object without a reference is
-// evictable.
-func (s *Objects) Put(a meta.Arrival, all ...[]byte) error {
+// Put durably stores all as objects, records with them what else arrives, and returns their digests. An object without
+// a reference is evictable.
+func (s *Objects) Put(a meta.Arrival, all ...[]byte) (digests []digest.Digest, err error) {
 	var g errgroup.Group // concurrent syncs share the work of the disk
 	defer func() {
 		for _, f := range a.Files {
@@ -228,21 +228,21 @@ func (s *Objects) Put(a meta.Arrival, all ...[]byte) error {
 	}()
 	for _, p := range all {
 		d := digest.FromBytes(p)
-		if s.claim(d) {
+		if digests = append(digests, d); s.claim(d) {
 			continue
 		}
 		f := meta.File{Staged: s.temp(), Digest: d, Size: int64(len(p))}
 		a.Files = append(a.Files, f)
 		g.Go(func() error { return s.write(f.Staged, p) })
 	}
-	err := g.Wait()
+	err = g.Wait()
 	if err == nil && len(a.Files)+len(a.Tables)+len(a.Images) > 0 {
 		err = s.Publish(a)
 	}
 	if err != nil {
-		return fmt.Errorf("store documents: %w", err)
+		err = fmt.Errorf("store documents: %w", err)
 	}
-	return nil
+	return digests, err
 }
 
 // write makes a durable file of p.

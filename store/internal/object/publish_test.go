@@ -110,7 +110,7 @@ func TestPutTogether(t *testing.T) {
 		for range 6 {
 			all.Go(func() {
 				p := fmt.Appendf(nil, "document %d", i)
-				if err := s.Put(meta.Arrival{}, p, p); err != nil {
+				if _, err := s.Put(meta.Arrival{}, p, p); err != nil {
 					t.Error(err)
 				}
 			})

@@ -44,7 +44,7 @@ func TestSyncBeforeLocks(t *testing.T) {
 		t.Fatal(err)
 	}
 	slow := map[string]func() error{
-		"put": func() error { return s.Put(meta.Arrival{}, []byte("put")) },
+		"put": func() error { _, err := s.Put(meta.Arrival{}, []byte("put")); return err },
 		"link": func() error {
 			f, err := root.Open("partial/linked")
 			if err != nil {

@@ -21,7 +21,7 @@ func put(t *testing.T, s *object.Objects, n, round int) (objects []digest.Digest
 	for i := range n {
 		p := fmt.Appendf(nil, "object %d of %d", i, round)
 		d := digest.FromBytes(p)
-		if err := s.Put(meta.Arrival{}, p); err != nil {
+		if _, err := s.Put(meta.Arrival{}, p); err != nil {
 			t.Fatal(err)
 		}
 		s.Unprotect(d)

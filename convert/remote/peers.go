@@ -114,6 +114,6 @@ func (p *Peers) ownError(resp *http.Response) error {
 	if p == nil || p.Kind != Dragonfly || resp.StatusCode < http.StatusBadRequest || resp.Header.Get(dragonflyError) == "backend" {
 		return nil
 	}
-	discard(resp)
+	drain(resp)
 	return as(errdefs.ErrUnavailable, fmt.Sprintf("%s answered %d itself (%.20q)", resp.Request.URL.Host, resp.StatusCode, resp.Header.Get(dragonflyError)))
 }

@@ -94,7 +94,7 @@ func (r *Repository) begin(ctx context.Context, e *endpoint, mount url.Values) (
 		return nil, err
 	}
 	if mount != nil && resp.StatusCode == http.StatusCreated {
-		discard(resp)
+		drain(resp)
 		return nil, nil
 	}
 	return uploadLocation(e, resp)
@@ -213,7 +213,7 @@ func (r *Repository) commit(ctx context.Context, e *endpoint, u *url.URL, d dige
 	if err != nil {
 		return err
 	}
-	discard(resp)
+	drain(resp)
 	if resp.StatusCode != http.StatusCreated && resp.StatusCode != http.StatusNoContent {
 		return fmt.Errorf("%s answered %s at the end of an upload: %w", e.Host, resp.Status, errdefs.ErrUnknown)
 	}
@@ -245,7 +245,7 @@ func (r *Repository) pushManifest(ctx context.Context, object, mediaType string,
 			return err
 		}
 		header = resp.Header
-		discard(resp)
+		drain(resp)
 		return nil
 	})
 	if err != nil {
@@ -275,7 +275,7 @@ func (r *Repository) send(ctx context.Context, e *endpoint, q upload) (*http.Res
 				return nil, fmt.Errorf("%s requires new authentication: %w", e.Host, errdefs.ErrUnavailable)
 			}
 		case code == http.StatusMethodNotAllowed:
-			discard(resp)
+			drain(resp)
 			return nil, fmt.Errorf("%s answered 405: it does not accept uploads: %w", e.Host, errdefs.ErrPermissionDenied)
 		default:
 			return nil, statusError(resp, e.Host, secretsOf(resp.Request)...)

@@ -44,7 +44,7 @@ func (c *Client) Reach(ctx context.Context, host string) error {
 	if err != nil {
 		return c.transportError(ctx, e.Host, host, err)
 	}
-	discard(resp)
+	drain(resp)
 	if resp.StatusCode >= http.StatusInternalServerError {
 		return fmt.Errorf("%s answers %.100q: %w", e.Host, resp.Status, errdefs.ErrUnavailable)
 	}

@@ -227,7 +227,7 @@ func isRedirect(status int) bool {
 // location returns the target of a redirect and closes the response. Errors do not contain the
 // address, which may be signed.
 func location(resp *http.Response) (*url.URL, error) {
-	discard(resp)
+	drain(resp)
 	from := resp.Request.URL
 	u, err := from.Parse(resp.Header.Get("Location"))
 	bad := func(why string) error {
@@ -257,9 +257,6 @@ func tooManyRedirects(host string) error {
 func sameOrigin(a, b *url.URL) bool {
 	return a.Scheme == b.Scheme && hostPort(a) == hostPort(b)
 }
-
-// discard reads the rest of a small body, so that the connection can be reused.
-func discard(resp *http.Response) { drain(resp) }
 
 // transportError adds the host to an error of a transport, and distinguishes a stall from the end
 // of the caller. Errors that a retry does not fix are errdefs.ErrFailedPrecondition: an untrusted

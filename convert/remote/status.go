@@ -29,8 +29,8 @@ const maxMessage = 300
 // defaultRetryAfter is the wait if a registry asks to retry without a time.
 const defaultRetryAfter = 2 * time.Second
 
-// drain reads and closes the body of a response, and returns at most maxErrorBody bytes that arrive within drainTime.
-// Errors are ignored.
+// drain reads and closes the small body of a response, so that the connection can be reused, and returns at most
+// maxErrorBody bytes that arrive within drainTime. Errors are ignored.
 func drain(resp *http.Response) []byte {
 	defer resp.Body.Close()
 	late := time.AfterFunc(drainTime, func() { resp.Body.Close() })

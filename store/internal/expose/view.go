@@ -103,8 +103,12 @@ func (v Views) Files(table digest.Digest) ([]filetable.File, error) {
 		if v.set.Objects.Has(f.Digest) {
 			return nil
 		}
-		return fmt.Errorf("file %q (%s) is not on the node: %w", f.Path, f.Digest, errdefs.ErrUnavailable)
+		return notOnNode(f)
 	})
+}
+
+func notOnNode(f filetable.File) error {
+	return fmt.Errorf("file %q (%s) is not on the node: %w", f.Path, f.Digest, errdefs.ErrUnavailable)
 }
 
 // Given is Files for sources with these names (transfer.Source): what is private to others is not complete, be it a
@@ -114,17 +118,20 @@ func (v Views) Given(table digest.Digest, names []string) ([]filetable.File, err
 	if err != nil {
 		return nil, err
 	}
-	others := func(d digest.Digest) bool { return v.set.Objects.Has(d) && !v.set.Objects.MayHave(d, names) }
 	for _, b := range t.Blobs {
-		if b.Archive == filetable.ArchiveNone && b.Codec == filetable.CodecNone && others(b.Digest) {
+		if b.Archive != filetable.ArchiveNone || b.Codec != filetable.CodecNone {
+			continue
+		}
+		if o, ok := v.set.Objects.Record(b.Digest); ok && !o.MayHave(names) {
 			return nil, fmt.Errorf("blob %s is private, and not from %q: %w", b.Digest, names, errdefs.ErrUnavailable)
 		}
 	}
 	return v.set.filesOf(table, func(f filetable.File) error {
-		switch inline := f.Source != nil && len(f.Source.Inline) > 0; {
-		case !v.set.Objects.Has(f.Digest):
-			return fmt.Errorf("file %q (%s) is not on the node: %w", f.Path, f.Digest, errdefs.ErrUnavailable)
-		case f.Size > 0 && !inline && others(f.Digest):
+		inline := f.Source != nil && len(f.Source.Inline) > 0
+		switch o, ok := v.set.Objects.Record(f.Digest); {
+		case !ok:
+			return notOnNode(f)
+		case f.Size > 0 && !inline && !o.MayHave(names):
 			return fmt.Errorf("file %q (%s) is private, and not from %q: %w", f.Path, f.Digest, names, errdefs.ErrUnavailable)
 		}
 		return nil

@@ -268,7 +268,9 @@ func (tx *txn) isUseless(r record, gone map[string]bool) (bool, error) {
 	case string(bucketContents):
 		members, err := load[[]filetable.Member](tx, r.bucket, r.key)
 		regular := slices.DeleteFunc(members, func(m filetable.Member) bool { return m.Type != filetable.TypeReg })
-		return err == nil && (len(regular) > 0 || len(members) > maxEmpty) && !slices.ContainsFunc(regular, func(m filetable.Member) bool { return tx.index.exists(m.Digest) }), ignoreNotFound(err)
+		stays := len(regular) == 0 && len(members) <= maxEmpty ||
+			slices.ContainsFunc(regular, func(m filetable.Member) bool { return tx.index.exists(m.Digest) })
+		return err == nil && !stays, ignoreNotFound(err)
 	case string(bucketAssembled):
 		a, err := load[assembled](tx, r.bucket, r.key)
 		return err == nil && !tx.index.exists(a.Digest), ignoreNotFound(err)

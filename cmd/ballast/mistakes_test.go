@@ -53,6 +53,7 @@ var mistakes = []mistake{
 	{"a digest that is too short", "rm sha256:abc", `"sha256:abc" is not a digest: after sha256: come 6 to 64 digits of 0-9 and a-f, not 3 characters`, 2},
 	{"two names", "inspect HOST/a/model:v1 HOST/a/model:v2", `one model expected, got 2: ["HOST/a/model:v1" "HOST/a/model:v2"]`, 2},
 	{"pull without a name", "pull", "no model given", 2},
+	{"a daemon for a dry run", "setup --remove --with-daemon --dry-run --host DIR", "--with-daemon runs ballastd, and --dry-run runs nothing; without --with-daemon it shows the rest of the plan", 2},
 	{"pin without a name", "pin", "no model given", 2},
 	{"mount without a name", "mount", `a model and a directory expected; "ballast mount ls" lists mounts`, 2},
 	{"import without a source", "import", "name an archive, oci:DIR, TAR or - for stdin, or use \"ballast import ollama\"", 2},

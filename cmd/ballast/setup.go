@@ -87,6 +87,8 @@ func (a *app) setup(cmd *cobra.Command, o *setupFlags, out output) error {
 	switch {
 	case o.withDaemon && !o.remove:
 		return usage("--with-daemon is for --remove")
+	case o.withDaemon && o.dryRun:
+		return usage("--with-daemon runs ballastd, and --dry-run runs nothing; without --with-daemon it shows the rest of the plan")
 	case o.remove && (given("registry") || given("open")):
 		return usage("--remove removes ballast from all registries; --open REGISTRY from one")
 	case given("registry") && given("open"):

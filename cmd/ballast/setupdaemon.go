@@ -23,13 +23,13 @@ func (a *app) removeWithDaemon(ctx context.Context, o *setupFlags, out output) e
 		if err != nil {
 			return err
 		}
-		return a.applyPlan(ctx, plan, o.dryRun, out)
+		return a.applyPlan(ctx, plan, false, out)
 	}
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	if err := a.withDaemon(ctx, filepath.Join(filepath.Dir(self), "ballastd"), remove); err != nil || o.dryRun {
+	if err := a.withDaemon(ctx, filepath.Join(filepath.Dir(self), "ballastd"), remove); err != nil {
 		return err
 	}
 	return remove()

@@ -527,7 +527,7 @@ func TestLargeReferrer(t *testing.T) {
 }
 
 // TestSignersOfRepositories: a signature by somebody else in the first repository of a model does not end the search in
-// the others.
+// the others, but the right one does.
 func TestSignersOfRepositories(t *testing.T) {
 	t.Parallel()
 	stranger, _ := converttest.Signer(t, t.TempDir())
@@ -546,10 +546,21 @@ func TestSignersOfRepositories(t *testing.T) {
 		}
 		names = append(names, u.Host()+"/"+name)
 	}
-	for range 2 {
+	var asked atomic.Int32
+	u.Before(func(_ http.ResponseWriter, r *http.Request) bool {
+		if strings.HasPrefix(r.URL.Path, "/v2/0/") {
+			asked.Add(1)
+		}
+		return false
+	})
+	for i := range 2 {
+		asked.Store(0)
 		f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: []signature.SignerOptions{{Type: signature.TypeCosign, Key: public}}})
 		if _, err := f.h.Admit(t.Context(), registry.Candidate{Table: im.Table, Names: names, Complete: true}); err != nil {
 			t.Errorf("%v: %v", names, err)
+		}
+		if n := asked.Load(); n > 0 == (i > 0) {
+			t.Errorf("%v: the first repository got %d requests", names, n)
 		}
 		slices.Reverse(names)
 	}

@@ -3,6 +3,7 @@ package meta
 import (
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -66,7 +67,7 @@ func TestExpireBesideWrites(t *testing.T) {
 }
 
 // TestExpireKeepsDirectories checks that what is known of an archive without regular files stays: no object shows that
-// it is needed.
+// it is needed. One with many directories goes.
 func TestExpireKeepsDirectories(t *testing.T) {
 	db, err := Open(filepath.Join(t.TempDir(), "store.db"), Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -74,7 +75,8 @@ func TestExpireKeepsDirectories(t *testing.T) {
 	}
 	defer db.Close()
 	members := []filetable.Member{{Path: "dir", Type: filetable.TypeDir}, {Path: "link", Type: filetable.TypeSymlink, Target: "dir"}}
-	if err := db.Arrive(Arrival{Contents: map[digest.Digest][]filetable.Member{number(1): members, number(2): nil}}); err != nil {
+	many := slices.Repeat([]filetable.Member{{Path: "dir", Type: filetable.TypeDir}}, maxEmpty+1)
+	if err := db.Arrive(Arrival{Contents: map[digest.Digest][]filetable.Member{number(1): members, number(2): nil, number(3): many}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := db.Expire(false); err != nil {
@@ -84,6 +86,9 @@ func TestExpireKeepsDirectories(t *testing.T) {
 		if got, err := db.Contents(number(i)); err != nil || len(got) != want {
 			t.Errorf("archive %d: %d members, want %d: %v", i, len(got), want, err)
 		}
+	}
+	if _, err := db.Contents(number(3)); !errdefs.IsNotFound(err) {
+		t.Errorf("an archive of %d directories: got %v, want not found", len(many), err)
 	}
 }
 

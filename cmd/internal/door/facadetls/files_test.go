@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestUnreadableAuthority: a CA that cannot be read at the moment is not lost, and the current certificates stay valid.
+// TestUnreadableAuthority: a CA that cannot be read at the moment is not lost, and the current certificates stay valid. A
+// daemon that starts has none, and replaces it.
 func TestUnreadableAuthority(t *testing.T) {
 	n := newNode(t)
 	was, good := n.read(t), n.client(t)
@@ -31,6 +32,19 @@ func TestUnreadableAuthority(t *testing.T) {
 		if was[name] != p {
 			t.Errorf("%s was replaced", name)
 		}
+	}
+	if err := os.Chmod(authorityFile(n.root), 0); err != nil {
+		t.Fatal(err)
+	}
+	err := unprivileged(t, func() (err error) {
+		n.Keys, err = Open(n.root, n.options())
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.ask(t, n.client(t).config, "127.0.0.1"); err != nil || n.ask(t, good.config, "127.0.0.1") == nil {
+		t.Errorf("after a start: %v, or the old key still opens", err)
 	}
 }
 

@@ -44,10 +44,14 @@ func newNode(t *testing.T) *node {
 func (n *node) open(t *testing.T) {
 	t.Helper()
 	var err error
-	n.Keys, err = Open(n.root, Options{Now: func() time.Time { return n.now }, Log: slog.New(slog.NewTextHandler(&n.log, nil))})
+	n.Keys, err = Open(n.root, n.options())
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+func (n *node) options() Options {
+	return Options{Now: func() time.Time { return n.now }, Log: slog.New(slog.NewTextHandler(&n.log, nil))}
 }
 
 func (n *node) renew(t *testing.T) {

@@ -72,7 +72,7 @@ type Options struct {
 	Connections int
 
 	// Stall is how long a response may take to start, and how long its body may then be slower than
-	// 1 KiB/s. Zero means 30 seconds.
+	// 1 KiB/s. Zero means 30 seconds. Dragonfly has two minutes at least.
 	Stall time.Duration
 }
 

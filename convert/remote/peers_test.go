@@ -86,6 +86,34 @@ func TestDragonfly(t *testing.T) {
 	}
 }
 
+// TestDragonflyIsSlow checks that Dragonfly may take longer than others to begin a response, and for each part of it.
+func TestDragonflyIsSlow(t *testing.T) {
+	t.Parallel()
+	server, content := newUpstream(t), storetest.Random(1, 5<<20)
+	server.putBlob(content)
+	node := newDaemon(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		time.Sleep(2 * stall)
+		w.Header().Set("Content-Length", fmt.Sprint(len(content))) // it is one piece
+		w.(http.Flusher).Flush()
+		time.Sleep(2 * stall)
+		w.Write(content)
+	}))
+	c := newClient(t, remote.Options{
+		Stall:    stall,
+		HostsDir: hostsDir(t, "registry.example", "server = \""+server.URL+"\"\n"),
+		Peers:    []remote.Peers{{URL: "http://" + node.address, Kind: remote.Dragonfly, For: func(string) bool { return true }}},
+	})
+	pullInto(t, c, nil, content)
+	if last := c.Mirrors()[0].Counts.Last(); last.Reason != "" {
+		t.Errorf("Dragonfly was left: %v", last)
+	}
+	for _, r := range server.Requests() {
+		if h := r.Header.Get("Range"); !small(h) {
+			t.Errorf("ballast asked the registry for %s", h)
+		}
+	}
+}
+
 // TestPeersFaults pulls through peers that fail.
 func TestPeersFaults(t *testing.T) {
 	t.Parallel()

@@ -206,7 +206,7 @@ func outcomeOf(ctx context.Context, src Source, err error) outcome {
 	switch {
 	case err == nil:
 		return good
-	case ctx.Err() != nil, errors.Is(err, ErrRevoked), errors.Is(err, errCompare):
+	case ctx.Err() != nil, errors.Is(err, ErrRevoked), errors.Is(err, errCompare), errors.Is(err, errSilent):
 		return unclear
 	case errors.Is(err, ErrNotAsked):
 		return unasked

@@ -27,8 +27,11 @@ type Endpoint struct {
 	// when it has all of that part, and some versions answer then. The longer one of Patience and Gather counts for the
 	// first byte; of urgent work, Patience counts until the header. If it is set, no rate is measured over less than
 	// Gather, and the endpoint is left below MinRate only, not because another one is faster: its nodes share their
-	// links, so that all of them would be slow together and ask the origin.
-	Gather time.Duration
+	// links, so that all of them would be slow together and ask the origin, which makes them slower.
+	//
+	// For the same reason a byte may take LongGather, except of urgent work, while other requests get some: an endpoint
+	// that has sent none for Gather hangs.
+	Gather, LongGather time.Duration
 
 	// Piece is the size in bytes of the aligned ranges that it is asked for; zero means that it is asked for
 	// what is needed.
@@ -45,6 +48,7 @@ type Endpoint struct {
 	rate    float64   // bytes per second of one request, as of rated
 	rated   time.Time
 	tried   time.Time // when a transfer was last given to it to learn its rate
+	heard   time.Time // when bytes came; only if LongGather is set
 }
 
 // Counts count what happens at endpoints.
@@ -155,6 +159,34 @@ func (e *Endpoint) gather() time.Duration {
 		return 0
 	}
 	return e.Gather
+}
+
+// hear records that bytes have come. What sends pieces in bursts is well then, and not first at the end of a piece.
+func (e *Endpoint) hear() {
+	if e == nil || e.LongGather == 0 {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.heard, e.rest, e.trial = time.Now(), rest{}, false
+}
+
+// silent reports whether no request got bytes for Gather.
+func (e *Endpoint) silent() bool {
+	if e == nil {
+		return true
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return time.Since(e.heard) >= e.Gather
+}
+
+// wait returns how long a byte may take at the moment: Gather or LongGather.
+func (e *Endpoint) wait(c Class) time.Duration {
+	if c == Urgent || e.silent() {
+		return e.gather()
+	}
+	return max(e.Gather, e.LongGather)
 }
 
 // Resting returns until when the endpoint should be asked only after others.

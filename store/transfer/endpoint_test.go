@@ -256,23 +256,32 @@ func (s late) Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (i
 }
 
 // TestLateHeader checks that a mirror of which the first part is long in coming, as it is where many nodes read from one,
-// has the same time whether its header comes before or with that part; urgent work waits for a header for Patience only.
+// has the same time whether its header comes before or with that part, and a longer one while others come; urgent work waits
+// for a header for Patience only.
 func TestLateHeader(t *testing.T) {
 	for _, tt := range []struct {
 		class         Class
 		header, first time.Duration
+		heard         bool // 20 seconds later
 		mirror        bool
 	}{
-		{Soon, 25 * time.Second, 0, true},
-		{Soon, 25 * time.Second, 25 * time.Second, true},
-		{Soon, 32 * time.Second, 0, false},
-		{Background, 25 * time.Second, 0, true},
-		{Urgent, 9 * time.Second, 25 * time.Second, true},
-		{Urgent, 25 * time.Second, 0, false},
+		{Soon, 25 * time.Second, 0, false, true},
+		{Soon, 25 * time.Second, 25 * time.Second, false, true},
+		{Soon, 32 * time.Second, 0, false, false},
+		{Soon, 45 * time.Second, 0, true, true},
+		{Soon, 55 * time.Second, 0, true, false},
+		{Background, 25 * time.Second, 0, false, true},
+		{Background, 45 * time.Second, 0, true, true},
+		{Urgent, 9 * time.Second, 25 * time.Second, false, true},
+		{Urgent, 9 * time.Second, 35 * time.Second, true, false},
+		{Urgent, 25 * time.Second, 0, true, false},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			m := newMirrored(t, &server{bytes: 4 << 20, every: tt.first}, quick())
-			m.endpoint.Patience, m.endpoint.Gather = 10*time.Second, 30*time.Second
+			m.endpoint.Patience, m.endpoint.Gather, m.endpoint.LongGather = 10*time.Second, 30*time.Second, 2*time.Minute
+			if tt.heard {
+				time.AfterFunc(20*time.Second, m.endpoint.hear)
+			}
 			m.fetch.Flow = m.fetch.Scheduler.NewFlow(tt.class)
 			list := m.sources()
 			list[0].Fetcher = late{m.mirror, tt.header}
@@ -317,25 +326,43 @@ func (s *burstServer) Fetch(ctx context.Context, _ digest.Digest, _, off, n int6
 // that does not come any more is.
 func TestBursts(t *testing.T) {
 	for name, tt := range map[string]struct {
-		every, gather time.Duration
-		known         bool // the rate of the origin
-		mirror        bool // all bytes are from it
-		most          time.Duration
+		every, gather, long time.Duration
+		heard               bool // the mirror sends other bytes
+		known               bool // the rate of the origin
+		mirror              bool // all bytes are from it
+		most                time.Duration
 	}{
-		"bursts":                     {every: 4 * time.Second, gather: 30 * time.Second, mirror: true, most: 40 * time.Second},
-		"bursts, and a fast origin":  {every: 4 * time.Second, gather: 30 * time.Second, known: true, mirror: true, most: 40 * time.Second},
-		"rare bursts":                {every: 29 * time.Second, gather: 30 * time.Second, known: true, mirror: true, most: 5 * time.Minute},
-		"too rare bursts":            {every: 31 * time.Second, gather: 30 * time.Second, most: time.Minute},
+		"bursts":                     {every: 4 * time.Second, gather: 30 * time.Second, mirror: true, most: 50 * time.Second},
+		"bursts, and a fast origin":  {every: 4 * time.Second, gather: 30 * time.Second, known: true, mirror: true, most: 50 * time.Second},
+		"rare bursts":                {every: 29 * time.Second, gather: 30 * time.Second, known: true, mirror: true, most: 6 * time.Minute},
+		"too rare bursts":            {every: 31 * time.Second, gather: 30 * time.Second, most: 70 * time.Second},
 		"it hangs after a burst":     {gather: 30 * time.Second, most: 70 * time.Second}, // two are waited for
+		"late bursts":                {every: 45 * time.Second, gather: 30 * time.Second, long: 2 * time.Minute, heard: true, mirror: true, most: 10 * time.Minute},
+		"late bursts, and no others": {every: 45 * time.Second, gather: 30 * time.Second, long: 2 * time.Minute, most: 70 * time.Second},
+		"it never comes":             {gather: 30 * time.Second, long: 2 * time.Minute, heard: true, most: 5 * time.Minute},
 		"a mirror that sends evenly": {every: 4 * time.Second, most: time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m, mirror := newMirrored(t, quick(), quick()), &burstServer{every: tt.every}
-				m.endpoint.Gather, m.endpoint.Piece = tt.gather, 16<<20
+				m.endpoint.Gather, m.endpoint.LongGather, m.endpoint.Piece = tt.gather, tt.long, 16<<20
 				list := m.sources()
 				list[0].Fetcher = mirror
 				m.from.Set("a", list)
+				if tt.heard {
+					ended := make(chan struct{})
+					defer close(ended)
+					go func() {
+						for {
+							m.endpoint.hear()
+							select {
+							case <-time.After(time.Second):
+							case <-ended:
+								return
+							}
+						}
+					}()
+				}
 				if tt.known {
 					list[1].Endpoint.received(100<<20, time.Second)
 				}
@@ -406,6 +433,21 @@ func TestNoRangesAtMirror(t *testing.T) {
 		alone.from.Set("a", alone.sources()[:1])
 		if _, err := alone.fetch.Range(t.Context(), nil, make([]byte, 1<<20), 1<<20, nil); !errors.Is(err, ErrNoRanges) {
 			t.Errorf("a mirror alone: %v", err)
+		}
+	})
+}
+
+// TestHeard checks that a mirror that sends in bursts is well again with the first one.
+func TestHeard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, long := range []time.Duration{0, time.Minute} {
+			e := &Endpoint{Name: "mirror", Mirror: true, Counts: &Counts{}, LongGather: long}
+			e.leave(time.Now(), slow, nil)
+			e.hear()
+			first, second := e.enter(true), e.enter(true)
+			if well := first && second; well != (long > 0) {
+				t.Errorf("with LongGather %v, it is well: %t", long, well)
+			}
 		}
 	})
 }

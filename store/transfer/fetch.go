@@ -26,10 +26,11 @@ const step = 256 << 10
 // ErrNoRanges means that a server answers a range request with the whole blob.
 var ErrNoRanges = errors.New("server does not support ranges")
 
-// Causes of a request cancelled because another source is, or may be, faster.
+// Causes of a request cancelled, or not made, because another source is, or may be, faster.
 var (
 	errSlow    = errors.New("much slower than another source, or than is useful")
 	errCompare = errors.New("slow; another source is compared with it")
+	errSilent  = errors.New("it sends nothing to others")
 )
 
 // A Fetch fetches ranges of a blob from outside.
@@ -312,15 +313,16 @@ func (f Fetch) spend(ctx context.Context, n int) error {
 
 // watch cancels a slow request when there is a better source that was not tried yet and has no
 // known problems. It does not cycle through sources, which would not make a slow link faster. A rate is
-// measured over look, or over Endpoint.Gather where bytes come in bursts. It returns when the request has ended.
+// measured over look, or over Endpoint.Gather or LongGather where bytes come in bursts. It returns when the request has
+// ended.
 func (f Fetch) watch(ctx context.Context, src Source, place *Slot, tried map[string]error, cancel context.CancelCauseFunc) {
 	if src.Endpoint != nil && src.Endpoint.Patience < 0 {
 		return
 	}
 	tick := time.NewTicker(look)
 	defer tick.Stop()
-	gather, asked := src.Endpoint.gather(), time.Now()
-	patient := func() bool {
+	asked := time.Now()
+	patient := func(gather time.Duration) bool {
 		e, begun := src.Endpoint, place.begun.Load()
 		if begun == nil && f.Flow.Class() != Urgent { // whose reader would wait for a server that hangs
 			begun = &asked
@@ -338,8 +340,10 @@ func (f Fetch) watch(ctx context.Context, src Source, place *Slot, tried map[str
 		now := place.bytes.Load()
 		if now > seen {
 			seen, last = now, time.Now()
+			src.Endpoint.hear()
 		}
-		if now == 0 && patient() || f.paced() {
+		gather := src.Endpoint.wait(f.Flow.Class())
+		if now == 0 && patient(gather) || f.paced() {
 			before, since, last = now, time.Now(), time.Now()
 			continue
 		}

@@ -3,6 +3,7 @@ package transfer
 import (
 	"cmp"
 	"context"
+	"errors"
 	"io"
 	"maps"
 	"slices"
@@ -14,14 +15,34 @@ import (
 // pieces. The ranges that want bytes of one piece share a request: a reader, which holds the slot, fills their
 // buffers one after the other as the bytes arrive.
 //
-// A reader never waits for a range: bytes that no range wants yet are dropped, and such a range asks anew, which
-// costs the mirror little, because it has the piece now. What ends a reader ends what waits for it, and the ranges go
-// on as they do after a request of their own.
+// A reader never waits for a range: bytes that no range wants yet are dropped, and such a range asks for the piece
+// anew. What ends a reader ends what waits for it, and the ranges go on as they do after a request of their own.
+//
+// Of each work, one reader reads from a source at first, then one more after each piece, up to half as many as there
+// are connections, and besides these, what something more urgent waits for. Meanwhile other readers get all of their
+// ranges, which have a buffer each. If more of them read, nodes that begin together have more pieces under way from the
+// origin, and each of these comes late.
 
 // pieces are the readers of a Scheduler.
 type pieces struct {
-	mu      sync.Mutex
-	readers map[pieceKey]*pieceReader // guarded by mu; those that can still take ranges
+	most int // largest value of queue.most
+
+	mu      sync.Mutex                // guards the following
+	readers map[pieceKey]*pieceReader // those that can still take ranges
+	lanes   map[lane]*queue           // those that read, or wait for their turn
+}
+
+// A lane is what readers take turns in.
+type lane struct {
+	work   *Flow
+	source string
+}
+
+// A queue is the readers of a lane.
+type queue struct {
+	most    int // that read at a time
+	reading int
+	waiting []*pieceReader
 }
 
 // A pieceKey identifies a piece of a blob at a source.
@@ -36,6 +57,9 @@ type pieceReader struct {
 	end    int64
 	flow   *Flow
 	cancel context.CancelCauseFunc
+
+	turn    chan struct{} // closed when it may read, or refused is set
+	refused error
 
 	// The following fields are guarded by pieces.mu.
 	past    int64   // bytes before it are read, or being read
@@ -92,6 +116,7 @@ func (r *rangeFetch) await(ctx context.Context, p *pieceReader, w *want) {
 	defer tick.Stop()
 	for {
 		p.flow.Promote(r.Flow.Class())
+		r.Scheduler.pieces.hurry(p)
 		select {
 		case <-w.done:
 			return
@@ -112,7 +137,7 @@ func (r *rangeFetch) join(ctx context.Context, src Source, w *want, start, end i
 	p := ps.readers[key]
 	if p == nil || p.past > w.off {
 		own, cancel := context.WithCancelCause(context.WithoutCancel(ctx)) // others join
-		p = &pieceReader{key: key, end: end, flow: r.Flow.Part(), cancel: cancel, past: start}
+		p = &pieceReader{key: key, end: end, flow: r.Flow.Part(), cancel: cancel, turn: make(chan struct{}), past: start}
 		if ps.readers == nil {
 			ps.readers = map[pieceKey]*pieceReader{}
 		}
@@ -153,8 +178,90 @@ func (ps *pieces) leave(p *pieceReader, w *want, cause error) {
 	}
 }
 
+func (p *pieceReader) lane() lane { return lane{p.flow.whole(), p.key.source} }
+
+// hurries reports whether p reads out of turn. What others work at may be paused.
+func (p *pieceReader) hurries() bool {
+	c := p.flow.Class()
+	return c == Urgent || c < p.flow.whole().Class()
+}
+
+// enter waits until p may read. The caller calls exit then. It returns errSilent if the source hangs.
+func (ps *pieces) enter(ctx context.Context, p *pieceReader) error {
+	ps.mu.Lock()
+	if ps.lanes == nil {
+		ps.lanes = map[lane]*queue{}
+	}
+	q := ps.lanes[p.lane()]
+	if q == nil {
+		q = &queue{most: 1}
+		ps.lanes[p.lane()] = q
+	}
+	if q.waiting = append(q.waiting, p); q.reading < q.most || p.hurries() {
+		q.end(p, nil)
+	}
+	ps.mu.Unlock()
+	select {
+	case <-p.turn:
+	case <-ctx.Done():
+		ps.mu.Lock()
+		q.end(p, context.Cause(ctx))
+		ps.mu.Unlock()
+	}
+	return p.refused
+}
+
+// end ends the waiting of p: it reads, unless it is refused.
+func (q *queue) end(p *pieceReader, refused error) {
+	i := slices.Index(q.waiting, p)
+	if i < 0 {
+		return
+	}
+	q.waiting = slices.Delete(q.waiting, i, i+1)
+	if p.refused = refused; refused == nil {
+		q.reading++
+	}
+	close(p.turn)
+}
+
+// hurry lets p read if it hurries.
+func (ps *pieces) hurry(p *pieceReader) {
+	if !p.hurries() {
+		return
+	}
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if q := ps.lanes[p.lane()]; q != nil {
+		q.end(p, nil)
+	}
+}
+
+// exit ends the reading of p. Those that wait need not find out as it did that the source hangs.
+func (ps *pieces) exit(p *pieceReader, e *Endpoint, err error) {
+	hangs := errors.Is(err, errSlow) && e.silent()
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	q := ps.lanes[p.lane()]
+	if q.reading--; err == nil {
+		q.most = min(q.most+1, ps.most)
+	}
+	for len(q.waiting) > 0 && hangs {
+		q.end(q.waiting[0], errSilent)
+	}
+	for len(q.waiting) > 0 && q.reading < q.most {
+		q.end(q.waiting[0], nil)
+	}
+	if q.reading == 0 {
+		delete(ps.lanes, p.lane())
+	}
+}
+
 // run reads the piece until no range waits for it.
-func (p *pieceReader) run(ctx context.Context, ps *pieces, f Fetch, src Source, asked map[string]error) error {
+func (p *pieceReader) run(ctx context.Context, ps *pieces, f Fetch, src Source, asked map[string]error) (err error) {
+	if err := ps.enter(ctx, p); err != nil {
+		return err
+	}
+	defer func() { ps.exit(p, src.Endpoint, err) }()
 	f.Flow = p.flow
 	return f.request(ctx, src, asked, p.key.start, p.end-p.key.start, func(a answer) (err error) {
 		at, began := p.key.start, time.Now()

@@ -112,6 +112,7 @@ func TestPieces(t *testing.T) {
 		if !bytes.Equal(got, s.blob) {
 			t.Error("wrong bytes")
 		}
+		slices.Sort(s.asked)
 		if want := "[0-16384 16384-32768 32768-40960]"; fmt.Sprint(s.asked) != want {
 			t.Errorf("asked for %v, want %s", s.asked, want)
 		}
@@ -122,6 +123,133 @@ func TestPieces(t *testing.T) {
 			t.Errorf("%d bytes received, want %d", n, f.Size)
 		}
 	})
+}
+
+// A bumpyServer passes on parts of 4 KiB, each piece at a rate of its own.
+type bumpyServer struct {
+	*Scheduler
+	asked map[int64]int // how often, by piece; guarded by pieces.mu, as the next fields
+	first int           // pieces in the first second
+	most  int           // pieces at a time
+}
+
+func (s *bumpyServer) Fetch(ctx context.Context, _ digest.Digest, _, off, n int64) (io.ReadCloser, int64, error) {
+	s.pieces.mu.Lock()
+	defer s.pieces.mu.Unlock()
+	s.asked[off]++
+	for _, q := range s.pieces.lanes {
+		s.most = max(s.most, q.reading)
+	}
+	r, w := io.Pipe()
+	go func() {
+		for range n >> 12 {
+			if err := Wait(ctx, time.Duration(1+off>>14%5)*time.Second, nil); err != nil {
+				break
+			}
+			w.Write(make([]byte, 4<<10))
+		}
+		w.Close()
+	}()
+	return r, off, nil
+}
+
+// TestPieceTurns checks that a work begins with one piece and then reads few at a time, each of them once, as long as it
+// has as many buffers as twice the connections: pieces wait until their ranges have buffers.
+func TestPieceTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const pieces = 50
+		m := newMirrored(t, quick(), quick())
+		s := &bumpyServer{Scheduler: m.fetch.Scheduler, asked: map[int64]int{}}
+		time.AfterFunc(time.Second, func() {
+			s.pieces.mu.Lock()
+			defer s.pieces.mu.Unlock()
+			s.first = len(s.asked)
+		})
+		m.endpoint.Gather, m.endpoint.Piece = 30*time.Second, 16<<10
+		list := m.sources()
+		list[0].Fetcher = s
+		m.from.Set("a", list)
+		var next atomic.Int64
+		var g sync.WaitGroup
+		for range 2 * s.Places.size {
+			g.Go(func() {
+				buf := make([]byte, 4<<10)
+				for i := next.Add(1) - 1; i < 4*pieces; i = next.Add(1) - 1 {
+					if _, err := m.fetch.Range(t.Context(), nil, buf, i<<12, nil); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+			synctest.Wait() // in order
+		}
+		g.Wait()
+		if most := s.Places.size / 2; s.most != most || s.first != 1 {
+			t.Errorf("%d pieces at a time, want %d, and %d at first", s.most, most, s.first)
+		}
+		for off, n := range s.asked {
+			if n > 1 {
+				t.Errorf("the piece at %d was asked for %d times", off, n)
+			}
+		}
+		if len(s.asked) != pieces || len(s.pieces.lanes) > 0 {
+			t.Errorf("%d pieces were asked for, and %d lanes are left", len(s.asked), len(s.pieces.lanes))
+		}
+	})
+}
+
+// TestSilentMirror checks that pieces that wait for their turn at a mirror that hangs come from the origin with the one that
+// has found that out.
+func TestSilentMirror(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMirrored(t, quick(), quick())
+		m.endpoint.Gather, m.endpoint.LongGather, m.endpoint.Piece = 30*time.Second, 2*time.Minute, 16<<20
+		list := m.sources()
+		list[0].Fetcher = late{m.mirror, time.Hour}
+		m.from.Set("a", list)
+		if took := m.ranges(5); took > 40*time.Second || len(m.fetch.Scheduler.pieces.lanes) > 0 { // of two pieces
+			t.Errorf("took %v, and %d lanes are left", took, len(m.fetch.Scheduler.pieces.lanes))
+		}
+	})
+}
+
+// TestPieceOutOfTurn checks that a piece for which something more urgent waits does not wait for others, and that what
+// ends while it waits leaves its turn to others.
+func TestPieceOutOfTurn(t *testing.T) {
+	for _, c := range []Class{Urgent, Soon} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &pieceServer{blob: randomBlob(4 * 16 << 10), every: time.Hour}
+			f := pieced(s, nil)
+			f.Flow = f.Scheduler.NewFlow(Background)
+			ctx, cancel := context.WithCancel(t.Context())
+			var g sync.WaitGroup
+			get := func(ctx context.Context, f Fetch, off int64) {
+				g.Go(func() { f.Range(ctx, nil, make([]byte, 4<<10), off, nil) })
+				synctest.Wait()
+			}
+			late, end := context.WithCancel(ctx)
+			get(ctx, f, 0)
+			get(late, f, 16<<10)
+			get(ctx, f, 32<<10)
+			get(ctx, f, 48<<10)
+			if n := len(s.asked); n != 1 {
+				t.Errorf("%d pieces were asked for at a time", n)
+			}
+			other := f
+			other.Flow = f.Scheduler.NewFlow(c)
+			get(ctx, other, 52<<10)
+			end()
+			time.Sleep(time.Second)
+			if n := len(s.asked); n != 2 || s.asked[1] != "49152-65536" {
+				t.Errorf("asked for %v", s.asked)
+			}
+			cancel()
+			g.Wait()
+			synctest.Wait()
+			if n := len(f.Scheduler.pieces.lanes) + len(f.Scheduler.pieces.readers) + inUse(f.Scheduler.Places); n > 0 {
+				t.Errorf("lanes, readers or places are left: %d", n)
+			}
+		})
+	}
 }
 
 // TestPiecesAtRandom fetches random ranges, some of which are cancelled, from a mirror that sometimes fails.

@@ -185,6 +185,15 @@ func reaches(t *testing.T, what string, n func() int64, want int64) {
 	}
 }
 
+// sends checks that a server sends so many bytes in total. It counts them after its client has them.
+func sends(t *testing.T, who string, n *atomic.Int64, want int64) {
+	t.Helper()
+	reaches(t, who, n.Load, want)
+	if got := n.Load(); got != want {
+		t.Errorf("%s sent %d bytes, want %d", who, got, want)
+	}
+}
+
 // registered waits until the scheduler knows n nodes of the only task.
 func (s *swarms) registered(n int) {
 	s.t.Helper()
@@ -204,9 +213,7 @@ func TestSwarmSmall(t *testing.T) {
 	for range 3 {
 		<-s.download(s.node(), 0, 4<<20).done
 	}
-	if n := s.sent.Load(); n != 3*4<<20 {
-		t.Errorf("the registry sent %d bytes, want %d", n, 3*4<<20)
-	}
+	sends(t, "the registry", &s.sent, 3*4<<20)
 }
 
 // TestSwarmStar checks who goes to the registry, and that the first one sends everything to all others, at the same time.
@@ -225,17 +232,14 @@ func TestSwarmStar(t *testing.T) {
 		for _, d := range all {
 			<-d.done
 		}
-		if n := s.sent.Load(); n != int64(sources)*enginePiece {
-			t.Errorf("%d may go to the registry: it sent %d bytes", sources, n)
-		}
+		may := fmt.Sprintf("%d may go to the registry: ", sources)
+		sends(t, may+"it", &s.sent, int64(sources)*enginePiece)
 		for i, n := range nodes {
 			want := int64(0)
 			if i == 0 {
 				want = int64(len(nodes)-sources) * enginePiece
 			}
-			if got := n.sent.Load(); got != want {
-				t.Errorf("%d may go to the registry: node %d sent %d bytes, want %d", sources, i, got, want)
-			}
+			sends(t, fmt.Sprint(may, "node ", i), &n.sent, want)
 		}
 	}
 }
@@ -302,9 +306,7 @@ func TestSwarmGoesOn(t *testing.T) {
 	release()
 	reaches(t, "the registry", s.sent.Load, enginePiece)
 	<-s.download(n, 0, enginePiece).done
-	if got := s.sent.Load(); got != enginePiece {
-		t.Errorf("the registry sent %d bytes, want %d", got, enginePiece)
-	}
+	sends(t, "the registry", &s.sent, enginePiece)
 }
 
 // TestSwarmHandover checks that the second node becomes the parent when the first one dies, and gets what it lacks.
@@ -322,12 +324,8 @@ func TestSwarmHandover(t *testing.T) {
 	for i, d := range all[1:] { // the second one begins again where it is, and stops after a part
 		reaches(t, fmt.Sprintf("the second part of node %d", i+1), d.n.Load, 2*enginePart)
 	}
-	if n := s.sent.Load(); n != 2*enginePart {
-		t.Errorf("the registry sent %d bytes, want %d", n, 2*enginePart)
-	}
-	if n := nodes[1].sent.Load(); n != enginePart {
-		t.Errorf("the second node sent %d bytes, want %d", n, enginePart)
-	}
+	sends(t, "the registry", &s.sent, 2*enginePart)
+	sends(t, "the second node", &nodes[1].sent, enginePart)
 	release()
 	for _, d := range all { // clients of the first one still read what it gets
 		<-d.done

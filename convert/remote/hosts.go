@@ -44,8 +44,6 @@ type endpoint struct {
 	// peers is the configuration of a host that is one of Options.Peers, and not of hosts.toml. It has only blobs.
 	peers *Peers
 
-	stall time.Duration // Options.Stall, or longer
-
 	// state is what is known about the host, also from before the last change of hosts.toml.
 	state *transfer.Endpoint
 
@@ -295,7 +293,7 @@ func (c *Client) endpoints(host, dir string) ([]*endpoint, error) {
 				return fmt.Errorf("transport is a %T: %w", cl.Transport, errdefs.ErrInternal)
 			}
 			t = t.Clone()
-			c.tune(t, c.opts.Stall)
+			c.tune(t)
 			cl.Transport, transports[cl] = t, t
 			return nil
 		},
@@ -321,7 +319,8 @@ func (c *Client) endpoints(host, dir string) ([]*endpoint, error) {
 	for i, p := range c.opts.Peers {
 		if p.For(host) { // not named: a redirect must not lead a registry to them
 			t := http.DefaultTransport.(*http.Transport).Clone()
-			c.tune(t, p.stall(c.opts.Stall))
+			c.tune(t)
+			t.ResponseHeaderTimeout = p.stall(c.opts.Stall)
 			h := p.host(t)
 			transports[h.Client] = t
 			hosts = slices.Insert(hosts, len(peers), h)
@@ -340,7 +339,7 @@ func (c *Client) endpoints(host, dir string) ([]*endpoint, error) {
 				return nil, err
 			}
 		}
-		e := &endpoint{RegistryHost: h, server: i == len(hosts)-1, direct: direct, upload: uploader(direct), stall: c.opts.Stall}
+		e := &endpoint{RegistryHost: h, server: i == len(hosts)-1, direct: direct, upload: uploader(direct)}
 		e.guard, e.auth = &guard{allow: c.allow}, &guard{allow: c.allow, sameHost: true}
 		for _, u := range named {
 			e.guard.name(u)
@@ -348,7 +347,7 @@ func (c *Client) endpoints(host, dir string) ([]*endpoint, error) {
 		}
 		e.state = &transfer.Endpoint{Name: (&url.URL{Scheme: h.Scheme, Host: h.Host, Path: h.Path}).String(), Mirror: !e.server, Patience: mirrorPatience}
 		if i < len(peers) {
-			e.peers, e.state.Patience, e.stall = peers[i], peersPatience, peers[i].stall(c.opts.Stall)
+			e.peers, e.state.Patience = peers[i], peersPatience
 			if e.peers.Kind == Dragonfly {
 				e.state.Piece, e.state.Gather, e.state.LongGather = pieceLength, pieceGather, pieceLongGather
 			}
@@ -399,8 +398,8 @@ func givesCredentials(h docker.RegistryHost, t *http.Transport) bool {
 }
 
 // tune configures a transport for large blobs: HTTP/1.1, no compression, a large buffer, and enough
-// idle connections. A response may take stall to begin.
-func (c *Client) tune(t *http.Transport, stall time.Duration) {
+// idle connections.
+func (c *Client) tune(t *http.Transport) {
 	t.Protocols = new(http.Protocols)
 	t.Protocols.SetHTTP1(true)
 	t.DisableCompression = true
@@ -409,7 +408,7 @@ func (c *Client) tune(t *http.Transport, stall time.Duration) {
 	t.MaxIdleConns = 0
 	t.MaxIdleConnsPerHost = c.opts.Connections
 	t.IdleConnTimeout = 90 * time.Second
-	t.ResponseHeaderTimeout = stall
+	t.ResponseHeaderTimeout = c.opts.Stall
 }
 
 // guarded returns a transport like t that dials only addresses that g allows.

@@ -81,9 +81,9 @@ func (p Peers) Check() error {
 	return nil
 }
 
-// stall returns Options.Stall for p, whose own is usual.
-func (p Peers) stall(usual time.Duration) time.Duration {
-	if p.Kind == Dragonfly {
+// stall returns Options.Stall for p, or for any other host if p is nil, where it is usual.
+func (p *Peers) stall(usual time.Duration) time.Duration {
+	if p != nil && p.Kind == Dragonfly {
 		return max(usual, pieceLongGather)
 	}
 	return usual

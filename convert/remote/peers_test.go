@@ -22,11 +22,15 @@ import (
 
 // withPeers returns a client for registry.example, which is server, with peers.
 func withPeers(t *testing.T, server *upstream, url string, kind remote.PeerKind, trusted bool) *remote.Client {
-	return newClient(t, remote.Options{
+	return newClient(t, peersOptions(t, server, url, kind, trusted))
+}
+
+func peersOptions(t *testing.T, server *upstream, url string, kind remote.PeerKind, trusted bool) remote.Options {
+	return remote.Options{
 		Stall:    10 * time.Minute, // on a busy machine, peers that are slow are not slow enough to go to the registry
 		HostsDir: hostsDir(t, "registry.example", "server = \""+server.URL+"\"\n"),
 		Peers:    []remote.Peers{{URL: url, Kind: kind, Trusted: trusted, For: func(host string) bool { return host == "registry.example" }}},
-	})
+	}
 }
 
 // pullInto pulls a model of one file into a new store, and compares the file.
@@ -98,11 +102,9 @@ func TestDragonflyIsSlow(t *testing.T) {
 		time.Sleep(2 * stall)
 		w.Write(content)
 	}))
-	c := newClient(t, remote.Options{
-		Stall:    stall,
-		HostsDir: hostsDir(t, "registry.example", "server = \""+server.URL+"\"\n"),
-		Peers:    []remote.Peers{{URL: "http://" + node.address, Kind: remote.Dragonfly, For: func(string) bool { return true }}},
-	})
+	o := peersOptions(t, server, "http://"+node.address, remote.Dragonfly, false)
+	o.Stall = stall
+	c := newClient(t, o)
 	pullInto(t, c, nil, content)
 	if last := c.Mirrors()[0].Counts.Last(); last.Reason != "" {
 		t.Errorf("Dragonfly was left: %v", last)

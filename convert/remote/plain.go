@@ -33,7 +33,7 @@ func (c *Client) makePlain() error {
 		DialContext:         (&net.Dialer{Timeout: dialTimeout}).DialContext,
 		TLSHandshakeTimeout: tlsTimeout,
 	}
-	c.tune(t, c.opts.Stall)
+	c.tune(t)
 	c.plain = guarded(t, c.named)
 	return nil
 }

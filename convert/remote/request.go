@@ -54,7 +54,7 @@ func (r *Repository) do(ctx context.Context, e *endpoint, q request) (out *respo
 	defer func() {
 		switch {
 		case err == nil:
-			out.Body = newStallBody(ctx, out.Body, e.stall, cancel, out.private)
+			out.Body = newStallBody(ctx, out.Body, e.peers.stall(r.client.opts.Stall), cancel, out.private)
 		case e.server:
 			err = r.advise(err)
 			fallthrough

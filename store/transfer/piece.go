@@ -138,9 +138,6 @@ func (r *rangeFetch) join(ctx context.Context, src Source, w *want, start, end i
 	if p == nil || p.past > w.off {
 		own, cancel := context.WithCancelCause(context.WithoutCancel(ctx)) // others join
 		p = &pieceReader{key: key, end: end, flow: r.Flow.Part(), cancel: cancel, turn: make(chan struct{}), past: start}
-		if ps.readers == nil {
-			ps.readers = map[pieceKey]*pieceReader{}
-		}
 		ps.readers[key] = p
 		asked := maps.Clone(r.asked)
 		go func() { // the last want waits for it
@@ -186,12 +183,9 @@ func (p *pieceReader) hurries() bool {
 	return c == Urgent || c < p.flow.whole().Class()
 }
 
-// enter waits until p may read. The caller calls exit then. It returns errSilent if the source hangs.
+// enter waits until p may read; exit ends that. It returns errSilent if the source hangs, or the error of ctx.
 func (ps *pieces) enter(ctx context.Context, p *pieceReader) error {
 	ps.mu.Lock()
-	if ps.lanes == nil {
-		ps.lanes = map[lane]*queue{}
-	}
 	q := ps.lanes[p.lane()]
 	if q == nil {
 		q = &queue{most: 1}
@@ -238,18 +232,18 @@ func (ps *pieces) hurry(p *pieceReader) {
 
 // exit ends the reading of p. Those that wait need not find out as it did that the source hangs.
 func (ps *pieces) exit(p *pieceReader, e *Endpoint, err error) {
-	hangs := errors.Is(err, errSlow) && e.silent()
+	var refused error
+	if errors.Is(err, errSlow) && e.silent() {
+		refused = errSilent
+	}
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	q := ps.lanes[p.lane()]
 	if q.reading--; err == nil {
 		q.most = min(q.most+1, ps.most)
 	}
-	for len(q.waiting) > 0 && hangs {
-		q.end(q.waiting[0], errSilent)
-	}
-	for len(q.waiting) > 0 && q.reading < q.most {
-		q.end(q.waiting[0], nil)
+	for len(q.waiting) > 0 && (refused != nil || q.reading < q.most) {
+		q.end(q.waiting[0], refused)
 	}
 	if q.reading == 0 {
 		delete(ps.lanes, p.lane())

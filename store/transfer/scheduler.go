@@ -58,7 +58,10 @@ type Options struct {
 
 // NewScheduler returns a Scheduler. It starts nothing.
 func NewScheduler(o Options) *Scheduler {
-	s := &Scheduler{limit: NewLimiter(0), pieces: pieces{most: max(1, o.Connections/2)}, slow: map[string]bool{}}
+	s := &Scheduler{
+		limit: NewLimiter(0), slow: map[string]bool{},
+		pieces: pieces{most: max(1, o.Connections/2), readers: map[pieceKey]*pieceReader{}, lanes: map[lane]*queue{}},
+	}
 	s.Places = &Pool{s: s, size: o.Connections, urgent: o.Connections, background: o.Connections, quiet: true}
 	s.Buffers = &Pool{s: s, size: 2 * o.Connections, urgent: o.Readers, background: max(2, o.Connections/2), memory: offheap.New(o.Chunk)}
 	s.Unpackers = &Pool{s: s, size: o.Unpackers, urgent: o.Unpackers, background: o.Unpackers, first: o.Unpackers, costly: true}

@@ -93,6 +93,10 @@ func TestReadByChain(t *testing.T) {
 			if err := s.Views.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(f), Probe: true}); err != nil {
 				t.Fatal(err)
 			}
+			head := make([]byte, 8)
+			if _, err := s.Views.View("").ReadAt(t.Context(), blob.Digest, head, 0); err != nil || !bytes.Equal(head, p[:8]) || f.Sent(blob.Digest) > verify.Head+1 {
+				t.Errorf("beginning: %d bytes were sent for it, %v", f.Sent(blob.Digest), err)
+			}
 			tail := make([]byte, 1000)
 			if n, err := s.Views.View("").ReadAt(t.Context(), blob.Digest, tail, blob.Size-900); n != 900 || err != io.EOF || !bytes.Equal(tail[:n], p[len(p)-900:]) {
 				t.Errorf("end: %d bytes, %v", n, err)

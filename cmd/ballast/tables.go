@@ -32,9 +32,9 @@ func (a *app) tablesPushCommand() *cobra.Command {
 		Use:   "push REF",
 		Short: "write a signed table of hash states for each large file of a model into a registry",
 		Long: `Write a table of hash states for each large file without chunk digests of a model that is complete on this node:
-32 bytes for each 4 MiB. Nodes with this repository as lazy.tables, and the public key of KEY in lazy.table_keys,
-read the files before they are complete, and verify each 4 MiB by the table. The weights are not written, and
-nodes fetch them from the registry of the model as before.
+32 bytes for each 4 MiB, and 32 for the first 256 KiB. Nodes with this repository as lazy.tables, and the public key
+of KEY in lazy.table_keys, read the files before they are complete, and verify each of these parts by the table. The
+weights are not written, and nodes fetch them from the registry of the model as before.
 
 Whoever has KEY vouches for what these nodes read of the files before they are complete. Whoever can read the
 repository of tables learns which files there are: of a model that not everybody may have, write them where the

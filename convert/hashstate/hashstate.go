@@ -4,7 +4,7 @@
 //	tag        sha256-<hex of the blob's digest>.states
 //	manifest   artifactType application/vnd.ballast.states.v1, with one layer
 //	layer      a bundle (package dsse): a signed statement
-//	statement  subject: the blob; predicate: its size, the bytes of a window, and the states
+//	statement  subject: the blob; predicate: its size, the bytes of the windows, and the states
 //
 // A table is for a blob, not for a model: models share blobs, and it says nothing about names. Who signs it vouches
 // for what is read of the blob before it is complete, and for nothing after that: wrong bytes need a signer and a
@@ -39,7 +39,8 @@ const MaxBlob = 512 << 30 // 512 GiB
 // predicate is the predicate of the statement.
 type predicate struct {
 	Size   int64        `json:"size"`   // bytes of the blob
-	Window int64        `json:"window"` // bytes between two states
+	Head   int64        `json:"head"`   // bytes before the first state
+	Window int64        `json:"window"` // bytes before the second, and between two after it
 	States verify.Chain `json:"states"`
 }
 
@@ -55,7 +56,7 @@ func Sign(key crypto.Signer, b filetable.Blob, c verify.Chain) ([]byte, error) {
 		return nil, fmt.Errorf("hash states of %d bytes for blob %s of %d bytes, of which at most %d have a table: %w",
 			len(c), b.Digest, b.Size, int64(MaxBlob), errdefs.ErrInvalidArgument)
 	}
-	p, err := json.Marshal(predicate{b.Size, verify.Window, c})
+	p, err := json.Marshal(predicate{b.Size, verify.Head, verify.Window, c})
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +85,7 @@ func Open(bundle []byte, t *dsse.Trust, b filetable.Blob) (c verify.Chain, signe
 	if err := json.Unmarshal(s.Predicate, &p); err != nil {
 		return nil, signer, fmt.Errorf("hash states by %s: %w: %w", signer, err, errdefs.ErrInvalidArgument)
 	}
-	if p.Size != b.Size || p.Window != verify.Window || !p.States.Valid(b.Size) {
+	if p.Size != b.Size || p.Head != verify.Head || p.Window != verify.Window || !p.States.Valid(b.Size) {
 		return nil, signer, fmt.Errorf("hash states by %s: %d bytes of states in windows of %d of a blob of %d bytes, which has %d: %w",
 			signer, len(p.States), p.Window, p.Size, b.Size, errdefs.ErrInvalidArgument)
 	}
@@ -95,7 +96,7 @@ func Open(bundle []byte, t *dsse.Trust, b filetable.Blob) (c verify.Chain, signe
 // signature and what proves when it was made.
 func Limit(b filetable.Blob) int64 {
 	const rest = 64 << 10
-	states := b.Size / verify.Window * 32
+	states := (1 + b.Size/verify.Window) * 32
 	return min(2*states+rest, dsse.MaxSize)
 }
 

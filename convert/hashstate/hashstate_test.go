@@ -23,7 +23,7 @@ func newKey(seed byte) (crypto.Signer, *dsse.Trust) {
 	return key, &dsse.Trust{Keys: []crypto.PublicKey{key.Public()}}
 }
 
-// newBlob returns a blob of three windows and its chain.
+// newBlob returns a blob of four windows and its chain.
 func newBlob(t testing.TB, fill byte) (filetable.Blob, verify.Chain) {
 	p := bytes.Repeat([]byte{fill}, 2*verify.Window+1)
 	b := filetable.Blob{Digest: digest.FromBytes(p), Size: int64(len(p))}
@@ -86,7 +86,7 @@ func TestOpen(t *testing.T) {
 	b, chain := newBlob(t, 1)
 	subject := []dsse.Subject{{Digest: map[string]string{"sha256": b.Digest.Encoded()}}}
 	right := func() (dsse.Statement, predicate) {
-		return dsse.Statement{Type: dsse.StatementType, Subject: subject, PredicateType: PredicateType}, predicate{b.Size, verify.Window, chain}
+		return dsse.Statement{Type: dsse.StatementType, Subject: subject, PredicateType: PredicateType}, predicate{b.Size, verify.Head, verify.Window, chain}
 	}
 	for name, change := range map[string]func(s *dsse.Statement, p *predicate){
 		"right":         func(*dsse.Statement, *predicate) {},
@@ -94,6 +94,7 @@ func TestOpen(t *testing.T) {
 		"no subject":    func(s *dsse.Statement, _ *predicate) { s.Subject = nil },
 		"two subjects":  func(s *dsse.Statement, _ *predicate) { s.Subject = append(subject, subject...) },
 		"size":          func(_ *dsse.Statement, p *predicate) { p.Size++ },
+		"head":          func(_ *dsse.Statement, p *predicate) { p.Head *= 2 },
 		"window":        func(_ *dsse.Statement, p *predicate) { p.Window *= 2 },
 		"one state few": func(_ *dsse.Statement, p *predicate) { p.States = p.States[32:] },
 		"no states":     func(_ *dsse.Statement, p *predicate) { p.States = nil },
@@ -115,7 +116,7 @@ func TestOpen(t *testing.T) {
 	for name, bad := range map[string]struct {
 		b filetable.Blob
 		c verify.Chain
-	}{"short": {b, chain[32:]}, "large": {filetable.Blob{Digest: b.Digest, Size: MaxBlob + 1}, make(verify.Chain, MaxBlob/verify.Window*32)}} {
+	}{"short": {b, chain[32:]}, "large": {filetable.Blob{Digest: b.Digest, Size: MaxBlob + 1}, make(verify.Chain, (1+MaxBlob/verify.Window)*32)}} {
 		if _, err := Sign(key, bad.b, bad.c); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%s: signed, %v", name, err)
 		}
@@ -127,7 +128,7 @@ func TestLimit(t *testing.T) {
 	key, trust := newKey(1)
 	for _, size := range []int64{verify.Window + 1, 1 << 30, MaxBlob} {
 		b := filetable.Blob{Digest: digest.FromString(""), Size: size}
-		bundle, err := Sign(key, b, bytes.Repeat([]byte{0xff}, int((size-1)/verify.Window*32)))
+		bundle, err := Sign(key, b, bytes.Repeat([]byte{0xff}, int(1+(size-1)/verify.Window)*32))
 		if err != nil || int64(len(bundle)) > Limit(b) {
 			t.Fatalf("%d bytes of at most %d, %v", len(bundle), Limit(b), err)
 		}
@@ -141,7 +142,7 @@ func TestLimit(t *testing.T) {
 func FuzzOpen(f *testing.F) {
 	key, trust := newKey(1)
 	b, chain := newBlob(f, 1)
-	p, err := json.Marshal(predicate{b.Size, verify.Window, chain})
+	p, err := json.Marshal(predicate{b.Size, verify.Head, verify.Window, chain})
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -50,8 +50,10 @@ func (t *Table) Windowed(chains map[digest.Digest]verify.Chain) *Table {
 // windows returns the windows of a chain. They have no digests.
 func windows(size int64, c verify.Chain) []Chunk {
 	var out []Chunk
-	for at := int64(0); at < size; at += verify.Window {
-		out = append(out, Chunk{Offset: at, Size: min(verify.Window, size-at), State: c.State(len(out))})
+	for at := int64(0); at < size; {
+		end := verify.End(len(out), size)
+		out = append(out, Chunk{Offset: at, Size: end - at, State: c.State(len(out))})
+		at = end
 	}
 	return out
 }

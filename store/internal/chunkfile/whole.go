@@ -92,14 +92,12 @@ func (w *whole) use(g int, sl *transfer.Slot) error {
 func (w *whole) add(g int, sl *transfer.Slot) error {
 	defer sl.Flow().Enter(transfer.InOrder)()
 	off, n := w.st.p.Chunk(g)
-	if _, err := w.hash.Write(sl.Buf[:n]); err != nil {
-		return err
-	}
 	w.next = g + 1
-	if !w.f.set.Chains || !w.f.Layout.Raw() || off+n == w.f.Size {
-		return nil
+	if w.f.set.Chains && w.f.Layout.Raw() && w.f.Size > verify.Window {
+		return w.chain.Add(w.hash, sl.Buf[:n], off, w.f.Size)
 	}
-	return w.chain.Add(w.hash)
+	_, err := w.hash.Write(sl.Buf[:n])
+	return err
 }
 
 // finish returns nil if all groups are present and the file is right.

@@ -72,7 +72,7 @@ var reading = []Mutant{
 		` || s.Subject[0].Digest["sha256"] != b.Digest.Encoded()`, "",
 		"convert/hashstate", "TestTable"},
 	{24, "a table of another size is used", "convert/hashstate/hashstate.go",
-		"	if p.Size != b.Size || p.Window", "	if p.Window",
+		"	if p.Size != b.Size || p.Head", "	if p.Head",
 		"convert/hashstate", "TestOpen"},
 	{24, "a wrong table stays", "store/internal/hydrate/whole.go",
 		"		e.Objects.DoubtChain(ctx, whole.Blob)\n", "",

@@ -13,7 +13,7 @@ type HashStates struct {
 	Path   string        `json:"path"`
 	Digest digest.Digest `json:"digest"`
 	Size   int64         `json:"size"`             // bytes
-	States []byte        `json:"states,omitempty"` // 32 bytes after each 4 MiB, but not at the end; base64
+	States []byte        `json:"states,omitempty"` // 32 bytes after 256 KiB and after each 4 MiB, but not at the end; base64
 }
 
 // HashStatesRequest requests the states of a file of a model.

@@ -144,10 +144,18 @@ func (d *Daemon) buildFacade() (err error) {
 	}
 	d.facade = &registry.Handler{
 		Resolver: resolver, Store: d.store, Secrets: d.secrets, Log: d.log,
-		Pulled:  func(ctx context.Context, im store.Image) { d.jobs.Heal(ctx, im) },
+		Pulled:  d.pulled,
 		Refused: d.metrics.Refused, Origins: c.Facade.OriginDigests,
 	}
 	return d.watchSignatures()
+}
+
+// pulled is registry.Handler.Pulled.
+func (d *Daemon) pulled(ctx context.Context, im store.Image) {
+	if d.lazy.Load() != nil {
+		d.tables.Pulled(im)
+	}
+	d.jobs.Heal(ctx, im)
 }
 
 // buildTables builds what uses tables of hash states. Those by keys that are not trusted any more are dropped before a

@@ -2,6 +2,7 @@
 // takes those by trusted keys before a model is shown, so that its large blobs can be read before they are complete,
 // and writes those of blobs that were downloaded here.
 //
+//	manifest requested ──▶ Pulled ──▶ Run: as Prepare, while containerd fetches what is small
 //	pull ──▶ Prepare ──▶ one table for each large blob without chunks ──▶ Store.PutChains
 //	complete model ──▶ Completed ──▶ queue ──▶ Run: kept chains of blobs that everybody may have ──▶ repository
 //
@@ -47,8 +48,9 @@ const (
 	// batch is how many bytes of states a pull has before it records them: all at once, unless they are of many blobs.
 	batch = 4 << 20
 
-	// maxQueue limits the models whose tables are still to be written.
-	maxQueue = 1000
+	// maxQueue limits the models whose tables are still to be written, and maxPulled those whose tables are still to be
+	// taken ahead.
+	maxQueue, maxPulled = 1000, 16
 
 	// writeLimit limits the time for writing one table.
 	writeLimit = 5 * time.Minute
@@ -64,9 +66,17 @@ type Tables struct {
 
 	resting atomic.Pointer[time.Time] // until when; nil: it is not
 	queue   chan digest.Digest
-	free    *semaphore.Weighted // of memory
+	pulled  chan store.Image
+	ahead   atomic.Pointer[ahead] // nil: none is being taken
+	free    *semaphore.Weighted   // of memory
 
 	written map[digest.Digest]bool // blobs whose tables are in the repository; used by Run only
+}
+
+// An ahead is the table of a model whose tables of hash states are being taken before it is prepared.
+type ahead struct {
+	table digest.Digest
+	done  chan struct{}
 }
 
 // Keys are the keys of the configuration.
@@ -124,8 +134,40 @@ func New(l config.Lazy, k Keys, s *store.Store, client *remote.Client, log *slog
 	}
 	return &Tables{
 		store: s, repository: repository, trust: dsse.Trust{Keys: k.trusted}, sign: k.sign, log: log,
-		queue: make(chan digest.Digest, maxQueue), free: semaphore.NewWeighted(memory), written: map[digest.Digest]bool{},
+		queue: make(chan digest.Digest, maxQueue), pulled: make(chan store.Image, maxPulled), free: semaphore.NewWeighted(memory), written: map[digest.Digest]bool{},
 	}, nil
+}
+
+// Pulled has Run take the tables of a model of which containerd requests the manifest. If too many wait, Prepare does.
+func (t *Tables) Pulled(im store.Image) {
+	if t == nil || len(t.trust.Keys) == 0 {
+		return
+	}
+	select {
+	case t.pulled <- im:
+	default:
+	}
+}
+
+// takeAhead takes the tables of models that are Pulled until ctx ends.
+func (t *Tables) takeAhead(ctx context.Context) {
+	var last digest.Digest // containerd requests a manifest twice
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case im := <-t.pulled:
+			if im.Table == last {
+				continue
+			}
+			last = im.Table
+			a := &ahead{im.Table, make(chan struct{})}
+			t.ahead.Store(a)
+			t.take(ctx, im.Table, im.PrivateNames)
+			t.ahead.Store(nil)
+			close(a.done)
+		}
+	}
 }
 
 // Prepare takes the tables of the blobs of a model that sources must still provide. Without one, a blob is read when it
@@ -134,10 +176,22 @@ func (t *Tables) Prepare(ctx context.Context, table digest.Digest, sources []tra
 	if t == nil || len(t.trust.Keys) == 0 {
 		return
 	}
+	if a := t.ahead.Load(); a != nil && a.table == table {
+		select {
+		case <-a.done:
+		case <-ctx.Done():
+			return
+		}
+	}
+	t.take(ctx, table, transfer.Names(sources))
+}
+
+// take takes the tables of the blobs of a model that sources with these names must still provide.
+func (t *Tables) take(ctx context.Context, table digest.Digest, names []string) {
 	if until := t.resting.Load(); until != nil && time.Now().Before(*until) {
 		return
 	}
-	blobs, err := t.store.Unchained(table, transfer.Names(sources))
+	blobs, err := t.store.Unchained(table, names)
 	if err != nil {
 		t.log.WarnContext(ctx, "no tables of hash states are looked for", "table", table, "err", err)
 		return
@@ -212,11 +266,14 @@ func (t *Tables) Completed(table digest.Digest) {
 	}
 }
 
-// Run writes tables until ctx ends.
+// Run takes and writes tables until ctx ends.
 func (t *Tables) Run(ctx context.Context) error {
 	if t == nil {
 		return nil
 	}
+	var taking sync.WaitGroup
+	defer taking.Wait()
+	taking.Go(func() { t.takeAhead(ctx) })
 	for {
 		select {
 		case <-ctx.Done():

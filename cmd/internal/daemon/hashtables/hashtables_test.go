@@ -1,20 +1,26 @@
 package hashtables
 
 import (
+	"bytes"
+	"context"
+	"crypto"
 	"fmt"
 	"log/slog"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
 	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/convert/hashstate"
 	"github.com/ballast-dev/ballast/convert/registrytest"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -34,7 +40,7 @@ func TestManyAsked(t *testing.T) {
 		return false
 	})
 	s := storetest.Open(t, t.TempDir(), store.Options{})
-	tables := newTables(t, s, r.Host()+"/team/tables")
+	tables, _ := newTables(t, s, r.Host()+"/team/tables")
 	model := func(name string, files int) digest.Digest {
 		b := storetest.NewBuilder(name)
 		table := b.Table()
@@ -69,10 +75,57 @@ func TestManyAsked(t *testing.T) {
 	}
 }
 
-// newTables returns the tables in a repository, with a key that is trusted.
-func newTables(t *testing.T, s *store.Store, repository string) *Tables {
+// The tables of a model are asked for as soon as its manifest is requested, and Prepare waits for them instead of
+// asking again.
+func TestTakenAhead(t *testing.T) {
+	t.Parallel()
+	r := registrytest.New(t)
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	p := bytes.Repeat([]byte{1}, verify.Window+1)
+	table := storetest.NewBuilder("ahead").Raw("model.bin", p, 0o644).Put(t, s)
+	tables, key := newTables(t, s, r.Host()+"/team/tables")
+	blob := filetable.Blob{Digest: digest.FromBytes(p), Size: int64(len(p))}
+	chain, err := verify.ReadChain(t.Context(), bytes.NewReader(p), blob.Digest, blob.Size, func(int64) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := hashstate.Write(t.Context(), tables.repository, key, blob, chain); err != nil {
+		t.Fatal(err)
+	}
+	begun, answer := make(chan struct{}, 10), make(chan struct{})
+	r.Before(func(http.ResponseWriter, *http.Request) bool {
+		begun <- struct{}{}
+		<-answer
+		return false
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = tables.Run(ctx) })
+	defer running.Wait()
+	defer stop()
+	for range 2 { // containerd requests it twice
+		tables.Pulled(store.Image{Table: table})
+	}
+	<-begun
+	prepared := make(chan struct{})
+	go func() {
+		defer close(prepared)
+		tables.Prepare(t.Context(), table, nil)
+	}()
+	close(answer)
+	<-prepared
+	if blobs, err := s.Unchained(table, nil); err != nil || len(blobs) > 0 {
+		t.Errorf("without a chain: %v, %v", blobs, err)
+	}
+	if n := 1 + len(begun); n != 2 {
+		t.Errorf("%d requests, want those for the manifest and its layer", n)
+	}
+}
+
+// newTables returns the tables in a repository, and the key that is trusted.
+func newTables(t *testing.T, s *store.Store, repository string) (*Tables, crypto.Signer) {
 	t.Helper()
-	_, public := converttest.KeyPair(t, t.TempDir(), "tables")
+	key, public := converttest.Signer(t, t.TempDir())
 	l := config.Lazy{Tables: repository, TableKeys: []string{public}}
 	keys, err := ReadKeys(l)
 	if err != nil {
@@ -87,5 +140,5 @@ func newTables(t *testing.T, s *store.Store, repository string) *Tables {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return tables
+	return tables, key
 }

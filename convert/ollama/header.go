@@ -82,6 +82,9 @@ func readHeader(ctx context.Context, a convert.Artifact, l convert.Descriptor, l
 	if int64(n) > l.Size-lengthSize {
 		return nil, fmt.Errorf("safetensors header of %d bytes in a blob of %d: %w", n, l.Size, errdefs.ErrInvalidArgument)
 	}
+	if err := convert.TakeMemory(ctx, convert.DocumentWeight*int64(n)); err != nil {
+		return nil, err
+	}
 	p := make([]byte, lengthSize+int(n))
 	if got, err := r.ReadAt(p, 0); got < len(p) {
 		return nil, fmt.Errorf("safetensors header: %w", noEOF(err))

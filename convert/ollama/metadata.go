@@ -93,20 +93,14 @@ func (in *input) quantised() []string {
 }
 
 // splitMetadata separates the metadata of single tensors from that of the blob. names maps the
-// tensors that are used to their new names; metadata of others is left out.
-func splitMetadata(h *safetensors.Header, names map[string]string) (single, wide map[string]string) {
+// tensors that are used to their new names; metadata of others, of which all has the names, is left out.
+func splitMetadata(metadata, names map[string]string, all map[string]bool) (single, wide map[string]string) {
 	single, wide = map[string]string{}, map[string]string{}
-	others := map[string]bool{}
-	if len(names) < len(h.Tensors) {
-		for _, t := range h.Tensors {
-			others[t.Name] = true
-		}
-	}
-	for k, v := range h.Metadata {
+	for k, v := range metadata {
 		dot := max(strings.LastIndexByte(k, '.'), 0)
 		if name, ok := names[k[:dot]]; ok {
 			single[name+k[dot:]] = v
-		} else if !others[k[:dot]] {
+		} else if !all[k[:dot]] {
 			wide[k] = v
 		}
 	}

@@ -188,12 +188,16 @@ func (ts *tensors) addData(i int, l convert.Descriptor, h *safetensors.Header) e
 	if err := checkName(to.key); err != nil {
 		return err
 	}
-	return ts.addRun(i, l, h, h.Tensors, func(string) string { return to.key }, to.file)
+	return ts.addRun(i, l, h, h.Tensors, nil, func(string) string { return to.key }, to.file)
 }
 
 // addNamed adds the tensors of a blob that are named by its header: as one run, unless some of them
 // belong to other files.
 func (ts *tensors) addNamed(i int, l convert.Descriptor, h *safetensors.Header) error {
+	all := map[string]bool{} // for metadata: there can be as many runs as tensors
+	for _, t := range h.Tensors {
+		all[t.Name] = true
+	}
 	for rest := h.Tensors; len(rest) > 0; {
 		to := ts.place(rest[0].Name)
 		n := slices.IndexFunc(rest, func(t safetensors.Tensor) bool { return ts.place(t.Name).file != to.file })
@@ -201,7 +205,7 @@ func (ts *tensors) addNamed(i int, l convert.Descriptor, h *safetensors.Header) 
 			n = len(rest)
 		}
 		key := func(name string) string { return ts.place(name).key }
-		if err := ts.addRun(i, l, h, rest[:n], key, to.file); err != nil {
+		if err := ts.addRun(i, l, h, rest[:n], all, key, to.file); err != nil {
 			return err
 		}
 		rest = rest[n:]
@@ -224,8 +228,9 @@ func (ts *tensors) place(name string) place {
 	return place{tensorFile, name}
 }
 
-// addRun adds consecutive tensors of a blob to a file. key returns their names in the file.
-func (ts *tensors) addRun(i int, l convert.Descriptor, h *safetensors.Header, run []safetensors.Tensor, key func(string) string, file string) error {
+// addRun adds consecutive tensors of a blob to a file. all has the names of those of the blob, if there are others. key
+// returns the names of the run in the file.
+func (ts *tensors) addRun(i int, l convert.Descriptor, h *safetensors.Header, run []safetensors.Tensor, all map[string]bool, key func(string) string, file string) error {
 	if ts.work += len(h.Metadata); ts.work > maxMetadata {
 		return tooMuchMetadata()
 	}
@@ -238,7 +243,7 @@ func (ts *tensors) addRun(i int, l convert.Descriptor, h *safetensors.Header, ru
 		t.Offset -= start
 		in.header.Tensors = append(in.header.Tensors, t)
 	}
-	in.header.Metadata, in.wide = splitMetadata(h, names)
+	in.header.Metadata, in.wide = splitMetadata(h.Metadata, names, all)
 	return ts.add(file, in)
 }
 

@@ -377,6 +377,37 @@ func TestMetadataLimit(t *testing.T) {
 	}
 }
 
+// TestManyRuns has tensors of two files by turns in one blob, so that each is added by itself: work for each of them
+// does not grow with their number. The memory for their header is reserved.
+func TestManyRuns(t *testing.T) {
+	t.Parallel()
+	const tensors = 30_000
+	var l []string
+	for i := range tensors {
+		l = append(l, fmt.Sprintf(`"%s%d":{"dtype":"U8","shape":[1],"data_offsets":[%d,%d]}`, []string{"a/", "b"}[i%2], i, i, i+1))
+	}
+	header := `{"__metadata__":{"k":""},` + strings.Join(l, ",") + "}"
+	b := converttest.NewOllama("", "")
+	b.Layer(tensorType, st(header, strings.Repeat("a", tensors)), "weights")
+	b.Layer(prefix+"json", []byte("{}"), "a/config.json")
+	var room int64
+	ctx := convert.WithRoom(t.Context(), func(_ context.Context, n int64) error {
+		room += n
+		return nil
+	})
+	m, err := parsers.Parse(ctx, converttest.NewArtifact(b.Done()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	weights := slices.DeleteFunc(m.Table.Files, func(f filetable.File) bool { return !strings.HasSuffix(f.Path, ".safetensors") })
+	if len(weights) != 2 {
+		t.Errorf("files of tensors: %v, want two", weights)
+	}
+	if room < 10*int64(len(header)) {
+		t.Errorf("%d bytes of memory are reserved for a header of %d", room, len(header))
+	}
+}
+
 func TestTensorModelImageHasFewLayers(t *testing.T) {
 	t.Parallel()
 	m := converttest.OllamaTensors(converttest.TensorNamed, converttest.Tensors(1200, 64))

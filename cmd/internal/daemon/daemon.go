@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -152,7 +153,10 @@ func (d *Daemon) buildFacade() (err error) {
 
 // pulled is registry.Handler.Pulled.
 func (d *Daemon) pulled(ctx context.Context, im store.Image) {
-	if d.lazy.Load() != nil {
+	if d.lazy.Load() != nil && slices.ContainsFunc(im.Refs, func(ref string) bool {
+		r, err := remote.ParseRef(ref)
+		return err == nil && d.config.Lazy.ModeOf(r.Host+"/"+r.Repository) != config.ModeComplete
+	}) {
 		d.tables.Pulled(im)
 	}
 	d.jobs.Heal(ctx, im)

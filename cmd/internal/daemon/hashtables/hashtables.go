@@ -35,7 +35,8 @@ import (
 )
 
 const (
-	// patience is how long a pull waits for tables: without them, the model is read when it is complete.
+	// patience is how long a pull waits for tables: without them, the model is read when it is complete. For so long
+	// what was not there when its manifest was requested is not asked for again.
 	patience = 5 * time.Second
 
 	// rest is how long a repository that did not answer is not asked again.
@@ -52,8 +53,9 @@ const (
 	// taken ahead.
 	maxQueue, maxPulled = 1000, 16
 
-	// writeLimit limits the time for writing one table.
+	// writeLimit limits the time for writing one table. Those that could not be written are tried again after writeRest.
 	writeLimit = 5 * time.Minute
+	writeRest  = 10 * time.Minute
 )
 
 // Tables are the tables of a repository. A nil Tables has none.
@@ -67,16 +69,18 @@ type Tables struct {
 	resting atomic.Pointer[time.Time] // until when; nil: it is not
 	queue   chan digest.Digest
 	pulled  chan store.Image
-	ahead   atomic.Pointer[ahead] // nil: none is being taken
+	ahead   atomic.Pointer[ahead] // the last one; nil: none
 	free    *semaphore.Weighted   // of memory
 
 	written map[digest.Digest]bool // blobs whose tables are in the repository; used by Run only
 }
 
-// An ahead is the table of a model whose tables of hash states are being taken before it is prepared.
+// An ahead is the table of a model whose tables of hash states are taken before it is prepared.
 type ahead struct {
-	table digest.Digest
-	done  chan struct{}
+	table  digest.Digest
+	began  time.Time
+	done   chan struct{}
+	absent map[digest.Digest]bool // blobs for which the repository has none; set before done is closed
 }
 
 // Keys are the keys of the configuration.
@@ -143,6 +147,9 @@ func (t *Tables) Pulled(im store.Image) {
 	if t == nil || len(t.trust.Keys) == 0 {
 		return
 	}
+	if a := t.ahead.Load(); a != nil && a.table == im.Table && !a.ended() { // containerd requests it twice
+		return
+	}
 	select {
 	case t.pulled <- im:
 	default:
@@ -151,22 +158,27 @@ func (t *Tables) Pulled(im store.Image) {
 
 // takeAhead takes the tables of models that are Pulled until ctx ends.
 func (t *Tables) takeAhead(ctx context.Context) {
-	var last digest.Digest // containerd requests a manifest twice
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case im := <-t.pulled:
-			if im.Table == last {
-				continue
-			}
-			last = im.Table
-			a := &ahead{im.Table, make(chan struct{})}
+			a := &ahead{table: im.Table, began: time.Now(), done: make(chan struct{})}
 			t.ahead.Store(a)
-			t.take(ctx, im.Table, im.PrivateNames)
-			t.ahead.Store(nil)
+			limited, cancel := context.WithTimeout(ctx, patience)
+			a.absent = t.take(limited, im.Table, im.PrivateNames, nil)
+			cancel()
 			close(a.done)
 		}
+	}
+}
+
+func (a *ahead) ended() bool {
+	select {
+	case <-a.done:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -176,28 +188,32 @@ func (t *Tables) Prepare(ctx context.Context, table digest.Digest, sources []tra
 	if t == nil || len(t.trust.Keys) == 0 {
 		return
 	}
-	if a := t.ahead.Load(); a != nil && a.table == table {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var absent map[digest.Digest]bool
+	if a := t.ahead.Load(); a != nil && a.table == table && time.Since(a.began) < patience {
 		select {
 		case <-a.done:
+			absent = a.absent
 		case <-ctx.Done():
 			return
 		}
 	}
-	t.take(ctx, table, transfer.Names(sources))
+	t.take(ctx, table, transfer.Names(sources), absent)
 }
 
-// take takes the tables of the blobs of a model that sources with these names must still provide.
-func (t *Tables) take(ctx context.Context, table digest.Digest, names []string) {
+// take takes the tables of the blobs of a model that sources with these names must still provide, but for those that
+// are known to be absent. It returns the blobs for which there is none.
+func (t *Tables) take(ctx context.Context, table digest.Digest, names []string, known map[digest.Digest]bool) (absent map[digest.Digest]bool) {
 	if until := t.resting.Load(); until != nil && time.Now().Before(*until) {
-		return
+		return nil
 	}
 	blobs, err := t.store.Unchained(table, names)
 	if err != nil {
 		t.log.WarnContext(ctx, "no tables of hash states are looked for", "table", table, "err", err)
-		return
+		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
+	absent = map[digest.Digest]bool{} // guarded by mu
 	var all errgroup.Group
 	all.SetLimit(atOnce)
 	var answered atomic.Bool // the repository has answered
@@ -211,10 +227,16 @@ func (t *Tables) take(ctx context.Context, table digest.Digest, names []string) 
 		chains, size = nil, 0
 	}
 	for _, b := range blobs {
+		if known[b.Digest] {
+			continue
+		}
 		all.Go(func() error {
-			if c, ok := t.read(ctx, b, &answered); ok {
-				mu.Lock()
-				defer mu.Unlock()
+			c, ok := t.read(ctx, b, &answered)
+			mu.Lock()
+			defer mu.Unlock()
+			if ok && c.States == nil {
+				absent[b.Digest] = true
+			} else if ok {
 				chains = append(chains, c)
 				if size += len(c.States); size >= batch {
 					put()
@@ -225,10 +247,12 @@ func (t *Tables) take(ctx context.Context, table digest.Digest, names []string) 
 	}
 	_ = all.Wait() // they return none
 	put()
+	return absent
 }
 
-// read reads the table of a blob. A repository that does not answer is not asked for a while, for any model; one that
-// has answered, and not all in time, was only asked for many tables.
+// read reads the table of a blob, and reports whether the repository has answered: without states if there is none, or
+// none that can be used. A repository that does not answer is not asked for a while, for any model; one that has
+// answered, and not all in time, was only asked for many tables.
 func (t *Tables) read(ctx context.Context, b filetable.Blob, answered *atomic.Bool) (c store.SignedChain, ok bool) {
 	size := hashstate.Limit(b)
 	if t.free.Acquire(ctx, size) != nil {
@@ -240,10 +264,14 @@ func (t *Tables) read(ctx context.Context, b filetable.Blob, answered *atomic.Bo
 	case err == nil:
 		answered.Store(true)
 		t.log.DebugContext(ctx, "a blob can be read before it is complete", "digest", b.Digest, "tables", t.repository, "signer", signer)
+		return store.SignedChain{Blob: b, States: chain, Signer: signer}, true
 	case errdefs.IsNotFound(err):
 		answered.Store(true)
-	case errdefs.IsPermissionDenied(err), errdefs.IsFailedPrecondition(err), errdefs.IsInvalidArgument(err), errdefs.IsDataLoss(err):
+		return c, true
+	case errdefs.IsPermissionDenied(err), errdefs.IsFailedPrecondition(err), errdefs.IsInvalidArgument(err), errdefs.IsDataLoss(err),
+		errdefs.IsNotImplemented(err), errdefs.IsUnknown(err):
 		t.log.WarnContext(ctx, "the table of hash states of a blob is not used", "digest", b.Digest, "tables", t.repository, "err", err)
+		return c, true
 	case errors.Is(err, context.Canceled), ctx.Err() != nil && answered.Load():
 	default:
 		until := time.Now().Add(rest)
@@ -251,7 +279,7 @@ func (t *Tables) read(ctx context.Context, b filetable.Blob, answered *atomic.Bo
 		t.log.WarnContext(ctx, "the repository of tables of hash states does not answer; models are read when they are complete",
 			"tables", t.repository, "wait", rest, "err", err)
 	}
-	return store.SignedChain{Blob: b, States: chain, Signer: signer}, err == nil
+	return c, false
 }
 
 // Completed has Run write the tables of a model that is complete.
@@ -279,17 +307,20 @@ func (t *Tables) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case table := <-t.queue:
-			t.write(ctx, table)
+			if !t.write(ctx, table) {
+				time.AfterFunc(writeRest, func() { t.Completed(table) })
+			}
 		}
 	}
 }
 
-// write writes the tables of the blobs of a model.
-func (t *Tables) write(ctx context.Context, table digest.Digest) {
+// write writes the tables of the blobs of a model, and reports whether it has nothing more to do for it.
+func (t *Tables) write(ctx context.Context, table digest.Digest) (done bool) {
 	m, err := t.store.Table(table)
 	if err != nil {
-		return // it is gone again
+		return true // it is gone again
 	}
+	done = true
 	for _, b := range m.Windowless() {
 		if t.written[b.Digest] {
 			continue
@@ -302,10 +333,11 @@ func (t *Tables) write(ctx context.Context, table digest.Digest) {
 		written, err := hashstate.Write(limited, t.repository, t.sign, b, chain)
 		cancel()
 		if ctx.Err() != nil {
-			return
+			return true
 		}
 		if err != nil {
-			t.log.Warn("the table of hash states of a blob is not written", "digest", b.Digest, "tables", t.repository, "err", err)
+			t.log.Warn("the table of hash states of a blob is not written", "digest", b.Digest, "tables", t.repository, "wait", writeRest, "err", err)
+			done = false
 			continue
 		}
 		if written {
@@ -313,4 +345,5 @@ func (t *Tables) write(ctx context.Context, table digest.Digest) {
 		}
 		t.written[b.Digest] = true
 	}
+	return done
 }

@@ -49,11 +49,11 @@ const (
 	// batch is how many bytes of states a pull has before it records them: all at once, unless they are of many blobs.
 	batch = 4 << 20
 
-	// maxQueue limits the models whose tables are still to be written, and maxPulled those whose tables are still to be
-	// taken ahead.
+	// maxQueue limits the models whose tables are still to be written, and maxPulled those whose tables are still to
+	// be taken ahead.
 	maxQueue, maxPulled = 1000, 16
 
-	// writeLimit limits the time for writing one table. Those that could not be written are tried again after writeRest.
+	// writeLimit limits the time for writing one table. What could not be written is tried again after writeRest.
 	writeLimit = 5 * time.Minute
 	writeRest  = 10 * time.Minute
 )

@@ -1,0 +1,24 @@
+package chart
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	rbac "k8s.io/api/rbac/v1"
+)
+
+// TestLeaseRights: the controller may create its Lease, because not every tool that applies the chart creates it, and
+// may change no other.
+func TestLeaseRights(t *testing.T) {
+	role := mustRender(t, map[string]any{"fleet": map[string]any{"enabled": true}})["Role/ballast-fleet"].Typed.(*rbac.Role)
+	verbs := map[string][]string{} // by the names of Leases
+	for _, r := range role.Rules {
+		if slices.Contains(r.Resources, "leases") {
+			verbs[strings.Join(r.ResourceNames, ",")] = r.Verbs
+		}
+	}
+	if len(verbs) != 2 || !slices.Equal(verbs[""], []string{"create"}) || !slices.Equal(verbs["ballast-fleet"], []string{"get", "update"}) {
+		t.Errorf("verbs by the names of Leases: %q", verbs)
+	}
+}

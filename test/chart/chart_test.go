@@ -3,6 +3,7 @@ package chart
 import (
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -63,7 +64,7 @@ func TestRender(t *testing.T) {
 			for _, daemon := range []string{"service", "pod"} {
 				v := maps.Clone(values)
 				v["distro"], v["daemon"] = distro, daemon
-				if distro == "talos" && daemon == "service" || daemon == "pod" && name == "all pods" {
+				if distro == "talos" && daemon == "service" || daemon == "pod" && (distro == "auto" || name == "all pods") {
 					continue // refused; see TestRefused
 				}
 				t.Run(fmt.Sprintf("%s/%s/%s", name, distro, daemon), func(t *testing.T) {
@@ -84,7 +85,7 @@ func TestEnvironment(t *testing.T) {
 		map[string]any{"name": "HF_TOKEN", "valueFrom": map[string]any{"secretKeyRef": map[string]any{"name": "hf", "key": "token"}}},
 	}
 	for daemon, owner := range map[string]string{"service": "DaemonSet/ballast setup", "pod": "DaemonSet/ballast ballastd"} {
-		for _, o := range mustRender(t, map[string]any{"daemon": daemon, "env": env}) {
+		for _, o := range mustRender(t, map[string]any{"distro": "plain", "daemon": daemon, "env": env}) {
 			set, ok := o.Typed.(*apps.DaemonSet)
 			if !ok {
 				continue
@@ -116,7 +117,7 @@ func TestCredentialProviders(t *testing.T) {
 			map[string]core.HostPathType{aks + "credential-provider": core.HostPathDirectory, aks + "credential-provider-config.yaml": core.HostPathFile, "/etc/kubernetes/azure.json": core.HostPathUnset}},
 	} {
 		for _, daemon := range []string{"service", "pod"} {
-			v := values{"daemon": daemon, "metrics": values{"enabled": true}}
+			v := values{"distro": "plain", "daemon": daemon, "metrics": values{"enabled": true}}
 			if tt.providers != nil {
 				v["credentialProviders"] = tt.providers
 			}
@@ -153,6 +154,28 @@ func TestCredentialProviders(t *testing.T) {
 			}
 			if daemon == "service" && len(got) > 0 || daemon == "pod" && !maps.Equal(got, tt.want) {
 				t.Errorf("%s, %s: mounts %v, want %v", name, daemon, got, tt.want)
+			}
+		}
+	}
+}
+
+// TestSocketOfDistro: a daemon in a pod, and what removes one, have the socket of containerd that the set-up of the
+// distribution names.
+func TestSocketOfDistro(t *testing.T) {
+	for _, distro := range []string{"plain", "kubeadm", "k3s", "rke2", "kind", "eks", "talos"} {
+		socket := "/run/containerd/containerd.sock"
+		if distro == "k3s" || distro == "rke2" {
+			socket = "/run/k3s/containerd/containerd.sock"
+		}
+		objects := mustRender(t, map[string]any{"distro": distro, "daemon": "pod"})
+		for set, container := range map[string]string{"ballast": "ballastd", "ballast-remove": "remove"} {
+			pod := objects["DaemonSet/"+set].Typed.(*apps.DaemonSet).Spec.Template.Spec
+			i := slices.IndexFunc(pod.Volumes, func(v core.Volume) bool { return v.HostPath != nil && v.HostPath.Path == path.Dir(socket) })
+			j := slices.IndexFunc(pod.InitContainers, func(c core.Container) bool { return c.Name == container })
+			if i < 0 || !slices.ContainsFunc(pod.InitContainers[j].VolumeMounts, func(m core.VolumeMount) bool {
+				return m.Name == pod.Volumes[i].Name && m.MountPath == path.Dir(socket)
+			}) {
+				t.Errorf("%s: %s does not have %s", distro, container, socket)
 			}
 		}
 	}
@@ -340,6 +363,7 @@ func TestRefused(t *testing.T) {
 		"/etc/ssl cannot be mounted":                 {"credentialProviders": map[string]any{"config": "/etc/a/b", "dir": "/etc/ssl"}},
 		"/credentialProviders/dir":                   {"credentialProviders": map[string]any{"config": "/etc/a/b", "dir": "/opt"}},
 		"/credentialProviders/paths/0":               {"credentialProviders": map[string]any{"paths": []any{"/etc/../root"}}},
+		"daemon: pod needs a distro":                 {"daemon": "pod"},
 	} {
 		_, err := Render(Dir, values)
 		if err == nil || !strings.Contains(err.Error(), want) {

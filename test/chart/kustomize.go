@@ -25,7 +25,7 @@ var helmLabels = []string{"app.kubernetes.io/managed-by", "helm.sh/chart"}
 // those of Helm.
 func Generated(dir string) (map[string][]byte, error) {
 	files := map[string][]byte{}
-	for name, values := range map[string]map[string]any{"": {}, "-pod": {"daemon": "pod"}} {
+	for name, values := range map[string]map[string]any{"": {}, "-pod": {"distro": "talos", "daemon": "pod"}} {
 		docs, err := Render(dir, values)
 		if err != nil {
 			return nil, err
@@ -36,7 +36,7 @@ func Generated(dir string) (map[string][]byte, error) {
 		}
 		says := "its defaults"
 		if len(values) > 0 {
-			says = "daemon: pod"
+			says = "distro: talos, daemon: pod"
 		}
 		var base, remove bytes.Buffer
 		fmt.Fprintf(&base, generatedHead, says)

@@ -40,7 +40,7 @@ func TestKustomizeBases(t *testing.T) {
 func TestKustomize(t *testing.T) {
 	for dir, values := range map[string]map[string]any{
 		"base":             {},
-		"base-pod":         {"daemon": "pod"},
+		"base-pod":         {"distro": "talos", "daemon": "pod"},
 		"overlays/plain":   {"distro": "plain"},
 		"overlays/kubeadm": {"distro": "kubeadm"},
 		"overlays/k3s":     {"distro": "k3s"},
@@ -49,7 +49,7 @@ func TestKustomize(t *testing.T) {
 		"overlays/eks":     {"distro": "eks"},
 		"overlays/talos":   {"distro": "talos", "daemon": "pod"},
 		"remove":           {},
-		"remove-pod":       {"daemon": "pod"},
+		"remove-pod":       {"distro": "talos", "daemon": "pod"},
 	} {
 		built, err := Build(filepath.Join(KustomizeDir, dir))
 		if err != nil {

@@ -35,6 +35,9 @@ app.kubernetes.io/component: {{ .component }}
 {{- if and (eq .Values.daemon "pod") (not .Values.runtimeHandler) }}
 {{- fail "daemon: pod needs a runtimeHandler: without one all pods use ballast, and that of ballastd could not start without itself" }}
 {{- end }}
+{{- if and (eq .Values.daemon "pod") (eq .Values.distro "auto") }}
+{{- fail "daemon: pod needs a distro: it says which directory of the node has containerd's socket" }}
+{{- end }}
 {{- if and .Values.runtimeHandlerLike (not .Values.runtimeHandler) }}
 {{- fail "runtimeHandlerLike is for a runtimeHandler" }}
 {{- end }}

@@ -1,15 +1,21 @@
 package chart
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"maps"
+	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	apps "k8s.io/api/apps/v1"
 	core "k8s.io/api/core/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // mustRender returns the objects of the chart.
@@ -154,6 +160,46 @@ func TestCredentialProviders(t *testing.T) {
 			}
 			if daemon == "service" && len(got) > 0 || daemon == "pod" && !maps.Equal(got, tt.want) {
 				t.Errorf("%s, %s: mounts %v, want %v", name, daemon, got, tt.want)
+			}
+		}
+	}
+}
+
+// TestChartLabels: labels can be stored with any version of the chart: tools that package it add build metadata.
+func TestChartLabels(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "ballast")
+	if err := os.CopyFS(dir, os.DirFS(Dir)); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "Chart.yaml")
+	p, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for version, want := range map[string]string{
+		"0.1.0+1": "ballast-0.1.0_1",
+		"0.1.0-rc.1+" + strings.Repeat("0123456789abcdef", 4): "ballast-0.1.0-rc.1_0123456789abcdef0123456789abcdef0123456789ab",
+	} {
+		if err := os.WriteFile(file, bytes.Replace(p, []byte("\nversion: 0.1.0\n"), []byte("\nversion: "+version+"\n"), 1), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		docs, err := Render(dir, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		objects, err := Objects(slices.Concat(slices.Collect(maps.Values(docs))...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range objects {
+			var of meta.PartialObjectMetadata
+			if err := json.Unmarshal(o.JSON, &of); err != nil {
+				t.Fatal(err)
+			}
+			for k, v := range of.Labels {
+				if wrong := validation.IsValidLabelValue(v); len(wrong) > 0 || k == "helm.sh/chart" && v != want {
+					t.Errorf("%s of version %s: %s=%s, %s", o.ID(), version, k, v, wrong)
+				}
 			}
 		}
 	}

@@ -50,6 +50,11 @@ type spec struct {
 	Selector struct {
 		MatchLabels map[string]string `yaml:"matchLabels"`
 	}
+	UpdateStrategy struct {
+		RollingUpdate struct {
+			MaxUnavailable string `yaml:"maxUnavailable"`
+		} `yaml:"rollingUpdate"`
+	} `yaml:"updateStrategy"`
 	Template struct {
 		Metadata metadata
 		Spec     podSpec
@@ -188,7 +193,7 @@ func TestKubernetesJob(t *testing.T) {
 	}
 }
 
-// TestKubernetesDaemonSet checks that tainted nodes get models too.
+// TestKubernetesDaemonSet checks that tainted nodes get models too, and that one that cannot download stops no other.
 func TestKubernetesDaemonSet(t *testing.T) {
 	o, text := readObject(t, "prefetch.yaml")
 	pod := o.Spec.Template.Spec
@@ -200,6 +205,9 @@ func TestKubernetesDaemonSet(t *testing.T) {
 	}
 	if d := cmp.Diff(o.Spec.Selector.MatchLabels, o.Spec.Template.Metadata.Labels); d != "" {
 		t.Errorf("the selector is not for the pods (selector, labels):\n%s", d)
+	}
+	if got := o.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable; got != "100%" {
+		t.Errorf("maxUnavailable %q: one node after the other", got)
 	}
 	if len(pod.NodeSelector) > 0 || !strings.Contains(text, "kubectl label node") {
 		t.Errorf("a label is needed that nothing sets: %v", pod.NodeSelector)

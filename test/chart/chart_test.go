@@ -205,6 +205,15 @@ func TestChartLabels(t *testing.T) {
 	}
 }
 
+// TestPrefetchReplaced: other models reach all nodes at the same time, also if a node cannot download.
+func TestPrefetchReplaced(t *testing.T) {
+	objects := mustRender(t, map[string]any{"prefetch": map[string]any{"models": []any{"registry.example/a:1"}}})
+	set := objects["DaemonSet/ballast-prefetch"].Typed.(*apps.DaemonSet)
+	if update := set.Spec.UpdateStrategy.RollingUpdate; update == nil || update.MaxUnavailable.String() != "100%" {
+		t.Errorf("got %+v", update)
+	}
+}
+
 // TestSocketOfDistro: a daemon in a pod, and what removes one, have the socket of containerd that the set-up of the
 // distribution names.
 func TestSocketOfDistro(t *testing.T) {

@@ -98,6 +98,8 @@ func testPolicies(t *testing.T, docs map[string][]string, fleet bool) {
 func testPolicy(t *testing.T, p *admissionapi.ValidatingAdmissionPolicy) {
 	validator := compile(t, p)
 	old := nodeWith(map[string]string{"a": "b"}, "x", taint, "y")
+	whole := nodeWith(nil, taint)
+	whole.Spec.ProviderID, whole.Spec.PodCIDR, whole.Spec.PodCIDRs = "a://b", "10.0.0.0/24", []string{"10.0.0.0/24"}
 	account := "system:serviceaccount:ballast-system:" + p.Name
 	for name, tt := range map[string]struct {
 		user, node string
@@ -133,6 +135,9 @@ func testPolicy(t *testing.T, p *admissionapi.ValidatingAdmissionPolicy) {
 		"annotation":    {change: func(n *core.Node) { n.Annotations = map[string]string{"a": "b"} }, refused: "nothing but"},
 		"finalizer":     {change: func(n *core.Node) { n.Finalizers = []string{"a.example/b"} }, refused: "nothing but"},
 		"owner":         {change: func(n *core.Node) { n.OwnerReferences = []meta.OwnerReference{{Kind: "Pod", Name: "x"}} }, refused: "nothing but"},
+		"provider":      {change: func(n *core.Node) { n.Spec.ProviderID = "a://b" }, refused: "nothing but"},
+		"network":       {change: func(n *core.Node) { n.Spec.PodCIDR, n.Spec.PodCIDRs = "10.0.0.0/24", []string{"10.0.0.0/24"} }, refused: "nothing but"},
+		"whole node":    {old: whole, change: func(n *core.Node) { n.Labels = map[string]string{label: "true"} }},
 		"status":        {sub: "status", change: func(n *core.Node) {}, refused: "may be changed"},
 		"delete":        {operation: admission.Delete, change: func(n *core.Node) {}, refused: "may be changed"},
 	} {

@@ -107,7 +107,8 @@ spec:
         (has(object.metadata.finalizers) ? object.metadata.finalizers : []) == (has(oldObject.metadata.finalizers) ? oldObject.metadata.finalizers : []) &&
         (has(object.metadata.ownerReferences) ? object.metadata.ownerReferences : []) == (has(oldObject.metadata.ownerReferences) ? oldObject.metadata.ownerReferences : []) &&
         (has(object.spec.unschedulable) && object.spec.unschedulable) == (has(oldObject.spec.unschedulable) && oldObject.spec.unschedulable) &&
-        has(object.spec.configSource) == has(oldObject.spec.configSource)
+        (has(object.spec.providerID) ? object.spec.providerID : "") == (has(oldObject.spec.providerID) ? oldObject.spec.providerID : "") &&
+        (has(object.spec.podCIDRs) ? object.spec.podCIDRs : []) == (has(oldObject.spec.podCIDRs) ? oldObject.spec.podCIDRs : [])
       message: nothing but the label and the taint may be changed
       reason: Forbidden
 ---

@@ -419,6 +419,11 @@ func TestRefused(t *testing.T) {
 		"/credentialProviders/dir":                   {"credentialProviders": map[string]any{"config": "/etc/a/b", "dir": "/opt"}},
 		"/credentialProviders/paths/0":               {"credentialProviders": map[string]any{"paths": []any{"/etc/../root"}}},
 		"daemon: pod needs a distro":                 {"daemon": "pod"},
+		"metrics.port 5757 is":                       {"metrics": map[string]any{"enabled": true, "port": 5757}},
+		"metrics.port 9758 is":                       {"metrics": map[string]any{"enabled": true, "port": 9758}, "fleet": map[string]any{"enabled": true}},
+		"fleet.controller.page 9760 is":              {"fleet": map[string]any{"enabled": true, "controller": map[string]any{"page": 9760}}},
+		"which are mounted without it": {"distro": "talos", "daemon": "pod", "credentialProviders": map[string]any{
+			"config": "/etc/a/b", "dir": "/etc/a", "paths": []any{"/etc/a"}}},
 	} {
 		_, err := Render(Dir, values)
 		if err == nil || !strings.Contains(err.Error(), want) {

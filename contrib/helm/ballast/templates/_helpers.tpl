@@ -44,6 +44,16 @@ app.kubernetes.io/component: {{ .component }}
 {{- if and (eq .Values.distro "talos") (ne .Values.daemon "pod") }}
 {{- fail "distro: talos has no systemd: it needs daemon: pod" }}
 {{- end }}
+{{- range $name, $port := dict "metrics.port" .Values.metrics.port "fleet.controller.page" .Values.fleet.controller.page }}
+{{- if has (int $port) (list 5757 9758 9759 9760) }}
+{{- fail (printf "%s %d is another port of ballast: the facade has 5757, agents 9758, controllers 9759 and 9760" $name (int $port)) }}
+{{- end }}
+{{- end }}
+{{- $mounts := list }}
+{{- range include "ballast.providerPaths" . | fromJsonArray }}{{ $mounts = append $mounts .path }}{{ end }}
+{{- if and (eq .Values.daemon "pod") (ne (len $mounts) (len (uniq $mounts))) }}
+{{- fail "credentialProviders.paths has config or dir, which are mounted without it" }}
+{{- end }}
 {{- with .Values.credentialProviders }}
 {{- if ne (empty .config) (empty .dir) }}
 {{- fail "credentialProviders.config goes with credentialProviders.dir" }}

@@ -165,6 +165,21 @@ func TestCredentialProviders(t *testing.T) {
 	}
 }
 
+// TestSettingsReplacePods: the pods are replaced when files of their nodes change, and not for other objects.
+func TestSettingsReplacePods(t *testing.T) {
+	settings := func(metrics map[string]any) string {
+		set := mustRender(t, map[string]any{"metrics": metrics})["DaemonSet/ballast"].Typed.(*apps.DaemonSet)
+		return set.Spec.Template.Annotations["ballast.dev/settings"]
+	}
+	base := settings(map[string]any{"enabled": true})
+	if got := settings(map[string]any{"enabled": true, "port": 9756}); got == base {
+		t.Error("another port replaces no pods")
+	}
+	if got := settings(map[string]any{"enabled": true, "podMonitor": map[string]any{"enabled": true}}); got != base {
+		t.Error("a PodMonitor replaces pods")
+	}
+}
+
 // TestChartLabels: labels can be stored with any version of the chart: tools that package it add build metadata.
 func TestChartLabels(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "ballast")

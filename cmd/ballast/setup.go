@@ -148,12 +148,13 @@ func (o *setupFlags) plan(ctx context.Context, cmd *cobra.Command) (*setup.Plan,
 	return setup.New(ctx, o.Options, programs)
 }
 
-// recall sets flags that are not given to the choices of the last run.
+// recall sets flags that are not given to the choices of the last run that those that are given do not end.
 func (o *setupFlags) recall(cmd *cobra.Command) error {
 	last, err := setup.Recorded(o.Host)
 	if err != nil {
 		return err
 	}
+	given := cmd.Flags().Changed
 	for flag, keep := range map[string]func(){
 		"distro":             func() { o.Distro = cmp.Or(last.Distro, o.Distro) },
 		"registry":           func() { o.Registries = last.Registries },
@@ -168,19 +169,27 @@ func (o *setupFlags) recall(cmd *cobra.Command) error {
 		"bin-dir":            func() { o.BinDir, o.Packaged = cmp.Or(last.BinDir, o.BinDir), last.Packaged },
 		"no-service":         func() { o.NoService = last.NoService },
 	} {
-		if !cmd.Flags().Changed(flag) {
+		if !given(flag) {
 			keep()
 		}
 	}
-	if given := cmd.Flags().Changed; o.Docker && !given("runtime-handler") && !given("snapshotter-only") && setup.Fresh(o.Host) {
+	switch handler, only := given("runtime-handler"), given("snapshotter-only"); {
+	case handler && !only: // each of the two ends the other one of the last run
+		o.SnapshotterOnly = false
+	case only && !handler && o.SnapshotterOnly:
+		o.RuntimeHandler = ""
+	case !handler && !only && o.Docker && setup.Fresh(o.Host):
 		o.SnapshotterOnly = true
 	}
-	if cmd.Flags().Changed("env") {
+	if !given("like") && o.RuntimeHandler == "" {
+		o.Like = nil
+	}
+	if given("env") {
 		if o.Values, err = config.Variables(o.Env); err != nil {
 			return err
 		}
 	}
-	if cmd.Flags().Changed("settings") {
+	if given("settings") {
 		o.Settings, err = setup.ReadSettings(o.settings)
 	}
 	return err

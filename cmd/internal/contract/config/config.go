@@ -23,7 +23,7 @@ type Config struct {
 
 	Version int `toml:"version" comment:"Version of the file format. Every file needs this line."`
 
-	Root         string `toml:"root" comment:"Directory for everything that ballast stores, and for nothing else: a directory with files of others is\nrefused. It must be on one file system: files in it are lower layers of overlay mounts and are renamed\nbetween directories."`
+	Root         string `toml:"root" comment:"Directory for everything that ballast stores, and for nothing else: a directory with files of others is\nrefused. It must be on one file system: files in it are lower layers of overlay mounts and are renamed\nbetween directories. Without colon, comma, backslash and white space, and at most 512 bytes long."`
 	Address      string `toml:"address" comment:"Socket for containerd, as named in its proxy_plugins. Its directory is for sockets and mounts of ballast\nonly."`
 	AdminAddress string `toml:"admin_address" comment:"Socket for the ballast command. Only root can open it. Its directory is as that of address."`
 
@@ -157,7 +157,7 @@ type Lazy struct {
 	Tables          string     `toml:"tables" comment:"Repository with tables of hash states, such as registry.example/team/tables: what a model has there can be\nread before the model is complete, although it has no chunk digests. Empty: none."`
 	TableKeys       []string   `toml:"table_keys" comment:"Files with the public keys (PEM) whose tables are trusted. Who has such a key vouches for what is read of\nmodels before they are complete."`
 	TableSign       string     `toml:"table_sign" comment:"File with the private key (PEM) of the tables that ballastd writes into lazy.tables: for the large files of\nmodels that everybody may have and that were downloaded here. Empty: none are written."`
-	Rule            []LazyRule `toml:"rule,omitempty" comment:"A mode for some models."`
+	Rule            []LazyRule `toml:"rule,omitempty" comment:"A mode for some models. Tables in a later file replace all of those in earlier files."`
 }
 
 // LazyRule is a mode for some models.

@@ -13,7 +13,7 @@ import (
 
 // Verify configures which models may be used, by their signatures and their content.
 type Verify struct {
-	Rule []VerifyRule `toml:"rule,omitempty" comment:"Which models may be used, by signature, code and licence."`
+	Rule []VerifyRule `toml:"rule,omitempty" comment:"Which models may be used, by signature, code and licence. Tables in a later file replace all of those in\nearlier files."`
 }
 
 // VerifyRule is what some models must fulfil.

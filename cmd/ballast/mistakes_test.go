@@ -49,6 +49,7 @@ var mistakes = []mistake{
 	{"a flag without a dash", "gc --dryrun", "there is no flag --dryrun: did you mean --dry-run?", 2},
 	{"a shorthand that is not there", "-q prefetch -f list.txt", "there is no flag -f: did you mean --file?", 2},
 	{"a size without a unit", "gc --keep 5", `--keep: size "5" has no unit: 5GB?`, 2},
+	{"a rate without a unit", "-q pull HOST/a/model:v1 --limit-rate 50", `--limit-rate "50": size "50" has no unit: 50GB?`, 2},
 	{"gc in a script", "gc", "there is no terminal to ask on: write --yes, or --dry-run to see what would be removed", 2},
 	{"a digest that is too short", "rm sha256:abc", `"sha256:abc" is not a digest: after sha256: come 6 to 64 digits of 0-9 and a-f, not 3 characters`, 2},
 	{"two names", "inspect HOST/a/model:v1 HOST/a/model:v2", `one model expected, got 2: ["HOST/a/model:v1" "HOST/a/model:v2"]`, 2},

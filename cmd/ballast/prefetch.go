@@ -70,7 +70,7 @@ func (a *app) fetchCommand(c *cobra.Command) (_ *cobra.Command, r *wire.Prefetch
 	detachFlag(c, &detach)
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "show what would be downloaded")
 	c.Flags().Func("limit-rate", "`size` a second, such as 50MiB, that the downloads may have together", func(s string) error {
-		n, err := config.ParseSize(s)
+		n, err := config.ParseUnitSize(s)
 		r.Rate = int64(n)
 		return err
 	})

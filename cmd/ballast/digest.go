@@ -157,7 +157,7 @@ func (a *app) printDigests(s *seen) error {
 		return err
 	}
 	pods := map[registry.Mountable]string{
-		registry.Bare: "public: pods only; private: refused", registry.Layered: "containerd unpacks it itself",
+		registry.Bare: "pods only; private: after a pull with credentials", registry.Layered: "containerd unpacks it itself",
 	}
 	where := "nodes that have seen the tag or can find it; not in the registry"
 	if r := s.Registry; r != nil && r.Converted {

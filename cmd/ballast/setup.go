@@ -37,7 +37,7 @@ changed, ballastd only if it has changed itself; containers continue.
 
 A crash at any point leaves a node that can pull ordinary images, and another run completes the setup. Files
 that were replaced are kept in /var/lib/ballast-setup, for --remove. setup remembers its flags:
-a flag that is not given has its value from the last run.
+a flag that is not given has its value from the last run, but for --no-restart and --force.
 
 --registry closes a registry: while ballastd is stopped, its tags cannot be pulled. setup refuses to close
 the registry of an image that the node needs to recover: the sandbox image in containerd's configuration, and

@@ -3,6 +3,7 @@ package setup
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -69,8 +70,17 @@ func TestUnsuitableHostStaysUnchanged(t *testing.T) {
 
 // TestRegistryNames refuses names that are not registries before it looks at the host.
 func TestRegistryNames(t *testing.T) {
-	_, err := newRoot(t, "kubeadm").plan(Options{Registries: []string{"ghcr.io/team"}, Distro: "none"})
-	wantError(t, err, errdefs.IsInvalidArgument, `--registry: "ghcr.io/team" is not a registry`)
+	r := newRoot(t, "kubeadm")
+	for name, advice := range map[string]string{
+		"ghcr.io/team": "write a host name", "ollama": "has a dot or a port", "REGISTRY.OLLAMA.AI": "in lower case", "hub.docker.com": "write docker.io",
+	} {
+		_, err := r.plan(Options{Registries: []string{name}, Distro: "none"})
+		wantError(t, err, errdefs.IsInvalidArgument, fmt.Sprintf("--registry: %q is not a registry: ", name), advice)
+	}
+	for _, name := range []string{"_default", "localhost", "registry:5000", "[::1]:5000", "registry.ollama.ai"} {
+		_, err := r.plan(Options{Registries: []string{name}, Distro: "none"})
+		wantError(t, err, errdefs.IsInvalidArgument, `"none" is not one of`) // it has looked
+	}
 }
 
 // TestForeignHosts leaves hosts.toml files of others unchanged, replaces them by force, and

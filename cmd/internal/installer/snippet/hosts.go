@@ -163,12 +163,22 @@ func (h Hosts) FacadeURL() string {
 }
 
 // CheckRegistry returns errdefs.ErrInvalidArgument for a name that is neither DefaultRegistry nor a host name with an
-// optional port.
+// optional port, as references have it.
 func CheckRegistry(name string) error {
-	if name == "" || strings.HasPrefix(name, ".") || strings.ContainsAny(name, "/\\\"@ \t\n") {
-		return fmt.Errorf("%.300q is not a registry: write a host name, with a port if need be: %w", name, errdefs.ErrInvalidArgument)
+	var advice string
+	switch {
+	case name == "" || strings.HasPrefix(name, ".") || strings.ContainsAny(name, "/\\\"@ \t\n"):
+		advice = "write a host name, with a port if need be"
+	case name == "hub.docker.com":
+		advice = "write docker.io"
+	case name != strings.ToLower(name):
+		advice = "write it in lower case, as references do"
+	case name != DefaultRegistry && name != "localhost" && !strings.ContainsAny(name, ".:"):
+		advice = "the host of a reference has a dot or a port, such as registry.ollama.ai"
+	default:
+		return nil
 	}
-	return nil
+	return fmt.Errorf("%.300q is not a registry: %s: %w", name, advice, errdefs.ErrInvalidArgument)
 }
 
 // Server returns the URL of the registry itself.

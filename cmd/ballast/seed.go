@@ -17,6 +17,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/signature"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 )
 
@@ -50,7 +51,7 @@ credentials can read stay private: pods need a pull secret, and the registry mus
 // seed adds models to the root of a node image.
 func (a *app) seed(ctx context.Context, dir string, refs []remote.Ref, out output) (err error) {
 	if os.Geteuid() != 0 {
-		return fmt.Errorf("the files of a root belong to root: %w", os.ErrPermission)
+		return fmt.Errorf("the files of a seed belong to root; run it as root: %w", errdefs.ErrPermissionDenied)
 	}
 	cfg, err := a.load()
 	if err != nil {

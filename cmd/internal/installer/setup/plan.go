@@ -322,7 +322,11 @@ func (b *builder) daemon() error {
 			return err
 		}
 	}
-	texts, units := b.units(), []string(nil)
+	texts, err := b.units()
+	if err != nil {
+		return err
+	}
+	var units []string
 	for _, u := range []struct{ name, why string }{
 		{serviceName, "the unit of ballastd"}, {socketName, "holds the port of the facade"}, {holderName, "keeps the lazy mount while ballastd is down"},
 	} {

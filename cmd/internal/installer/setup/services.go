@@ -5,8 +5,10 @@ import (
 	"errors"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
+	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
 	"github.com/ballast-dev/ballast/contrib/systemd"
 )
 
@@ -70,8 +72,30 @@ func (p *Plan) start(ctx context.Context) error {
 	return p.systemctl(ctx, "restart", serviceName)
 }
 
+// mounts returns the root of ballastd, and where it is if links lead there: words of RequiresMountsFor=.
+// https://www.freedesktop.org/software/systemd/man/257/systemd.unit.html#RequiresMountsFor=
+func (v *view) mounts() (string, error) {
+	here, err := v.Follow(v.Config.Root)
+	if err != nil {
+		return "", err
+	}
+	words := v.Config.Root
+	if there := filepath.Join("/", strings.TrimPrefix(here, v.Root)); there != v.Config.Root {
+		words += " " + strconv.Quote(there) // it can have blanks
+	}
+	return strings.ReplaceAll(words, "%", "%%"), nil
+}
+
 // units returns the units for this host; there is no socket unit without a facade.
-func (b *builder) units() map[string]string {
+func (b *builder) units() (map[string]string, error) {
+	mounts, err := b.mounts()
+	if err != nil {
+		return nil, err
+	}
+	state := "StateDirectory=ballast\nStateDirectoryMode=0700\n"
+	if b.Config.Root != config.Default().Root {
+		state = ""
+	}
 	before := make([]string, len(b.Distro.Services))
 	for i, s := range b.Distro.Services {
 		before[i] = s + ".service"
@@ -81,6 +105,8 @@ func (b *builder) units() map[string]string {
 		"Before=containerd.service", "Before="+strings.Join(before, " "),
 		"ListenStream=127.0.0.1:5757\n", "ListenStream="+b.Config.Facade.Listen+"\n",
 		"--socket=/run/ballast/", "--socket="+filepath.Dir(b.Config.Address)+"/",
+		"RequiresMountsFor=/var/lib/ballast\n", "RequiresMountsFor="+mounts+"\n",
+		"StateDirectory=ballast\nStateDirectoryMode=0700\n", state,
 	)
 	units := map[string]string{}
 	for name, text := range systemd.Units {
@@ -88,7 +114,7 @@ func (b *builder) units() map[string]string {
 			units[name] = r.Replace(text)
 		}
 	}
-	return units
+	return units, nil
 }
 
 // installed returns the units of ballast on this host, in the order in which they are stopped: the socket would

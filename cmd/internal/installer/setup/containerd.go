@@ -52,16 +52,19 @@ func (b *builder) foreignPart(ctx context.Context) (err error) {
 // registryDir returns the directory of hosts.toml files for CRI: the one that it uses, or the usual one.
 //
 // CRI's list of two directories, which is also its default since 2.2, is one directory to pulls by the
-// transfer service, so the drop-in names a single one, and the files of the other would be lost.
+// transfer service, so the drop-in names a single one, and files of others in the other would be lost.
 func (b *builder) registryDir() (string, error) {
-	var used []string
 	dirs := b.theirs.HostsDirs()
+	if now := b.Containerd.HostsDirs(); len(dirs) > 1 && len(now) == 1 { // by our drop-in: nothing is lost any more
+		return now[0], nil
+	}
+	var used []string
 	for _, d := range dirs {
-		names, err := b.List(d)
+		theirs, err := b.othersIn(d)
 		if err != nil {
 			return "", err
 		}
-		if len(names) > 0 {
+		if theirs {
 			used = append(used, d)
 		}
 	}
@@ -75,6 +78,28 @@ func (b *builder) registryDir() (string, error) {
 		return dirs[0], nil
 	}
 	return b.Distro.HostsDir, nil
+}
+
+// othersIn reports whether a directory of hosts.toml files has files that setup has not written.
+func (b *builder) othersIn(dir string) (bool, error) {
+	names, err := b.List(dir)
+	if err != nil {
+		return false, err
+	}
+	for _, n := range names {
+		sub := filepath.Join(dir, n)
+		if !b.IsDir(sub) {
+			return true, nil
+		}
+		files, err := b.List(sub)
+		if err != nil {
+			return false, err
+		}
+		if slices.ContainsFunc(files, func(f string) bool { _, ours := b.old[filepath.Join(sub, f)]; return !ours }) {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // dropIn returns our part of containerd's configuration.

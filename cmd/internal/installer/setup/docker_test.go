@@ -94,6 +94,30 @@ func TestDockerSettings(t *testing.T) {
 	}
 }
 
+// TestDirectoriesOfDockerAndCRI sets up a node whose CRI reads the hosts.toml files of Docker too: neither those of setup
+// nor certificates that others add later are in the way of another run, also if containerd has lost the drop-in.
+func TestDirectoriesOfDockerAndCRI(t *testing.T) {
+	for _, name := range []string{"docker", "default"} {
+		r := newRoot(t, name)
+		r.keys()
+		o := Options{Docker: true, RuntimeHandler: "ballast", ContainerdVersion: "2.4", Registries: []string{"docker.io"}}
+		r.set(o)
+		for _, dir := range []string{"etc/containerd", "etc/docker"} {
+			r.read(dir + "/certs.d/docker.io/hosts.toml")
+		}
+		const dropIn = "etc/containerd/conf.d/" + dropInName
+		before := r.read(dropIn)
+		r.ok(os.Remove(filepath.Join(r.dir, dropIn)))
+		if again := r.set(o); !slices.Equal(again, []string{"write /" + dropIn}) || r.read(dropIn) != before {
+			t.Errorf("%s, without the drop-in: %q", name, again)
+		}
+		r.write("etc/docker/certs.d/corp.example/ca.crt", "of others\n")
+		if again := r.set(o); again != nil {
+			t.Errorf("%s, with a certificate of others: %q", name, again)
+		}
+	}
+}
+
 // TestDockerOpened opens and closes a registry of Docker, and gives Docker its former storage driver without a removal.
 func TestDockerOpened(t *testing.T) {
 	const hosts = "etc/docker/certs.d/ghcr.io/hosts.toml"

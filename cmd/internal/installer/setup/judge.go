@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -144,9 +143,9 @@ func (b *builder) mayChange(d node.Difference) bool {
 	case at(containerdversion.PluginImages, "registry", "config_path"):
 		s, _ := d.Before.(string)
 		return !slices.ContainsFunc(filepath.SplitList(s), func(dir string) bool {
-			names, err := b.List(dir)
-			return dir != b.hostsDir && (err != nil && !os.IsNotExist(err) || len(names) > 0)
-		})
+			theirs, err := b.othersIn(dir)
+			return dir != b.hostsDir && (err != nil || theirs)
+		}) || slices.Equal(b.Containerd.HostsDirs(), []string{b.hostsDir}) // it has that value now
 	case b.o.RuntimeHandler != "" && under(containerdversion.PluginRuntime, "containerd", "runtimes", b.o.RuntimeHandler),
 		b.o.RuntimeHandler != "" && under(containerdversion.PluginImages, "runtime_platforms", b.o.RuntimeHandler):
 		return d.Before == nil

@@ -140,10 +140,8 @@ func (o *setupFlags) plan(ctx context.Context, cmd *cobra.Command) (*setup.Plan,
 		return nil, err
 	}
 	programs := filepath.Dir(self)
-	if filepath.Clean(o.Host) == "/" { // elsewhere, the path is another one
-		if err := o.Place(programs, cmd.Flags().Changed("bin-dir")); err != nil {
-			return nil, err
-		}
+	if err := o.Place(programs, cmd.Flags().Changed("bin-dir")); err != nil {
+		return nil, err
 	}
 	return setup.New(ctx, o.Options, programs)
 }

@@ -8,19 +8,25 @@ import (
 // packageUnits is where packages have the units. Those in unitDir are used instead of units of the same name there.
 const packageUnits = "/usr/lib/systemd/system"
 
-// Place chooses where the programs are, for a set-up by the programs in a directory of the host. Those of a package
-// are used where they are, and are the package's to replace and to remove; others are copied to BinDir, which is
-// chosen if it was given as a flag.
+// Place chooses where the programs are, for a set-up by the programs in a directory of this process's file system.
+// Those of a package of the host are used where they are, and are the package's to replace and to remove; others are
+// copied to BinDir, which is chosen if it was given as a flag.
 func (o *Options) Place(programs string, chosen bool) error {
 	o.complete()
-	service, err := hostAt(o.Host).Text(filepath.Join(packageUnits, serviceName))
+	h := hostAt(o.Host)
+	service, err := h.Text(filepath.Join(packageUnits, serviceName))
 	if err != nil {
 		return err
 	}
-	packaged := strings.Contains(service, "\nExecStart="+programs+"/ballastd\n")
+	at, err := filepath.Rel(h.Root, programs)
+	if err != nil {
+		return err
+	}
+	at = filepath.Join("/", at)
+	packaged := filepath.Join(h.Root, at) == programs && strings.Contains(service, "\nExecStart="+at+"/ballastd\n")
 	switch {
-	case packaged && (!chosen || o.BinDir == programs):
-		o.BinDir, o.Packaged = programs, true
+	case packaged && (!chosen || o.BinDir == at):
+		o.BinDir, o.Packaged = at, true
 	case o.Packaged && !chosen: // the last set-up was by a package
 		o.BinDir, o.Packaged = DefaultBinDir, false
 	}

@@ -2,6 +2,7 @@ package setup
 
 import (
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,7 +24,7 @@ func (r *root) install(version string) {
 func (r *root) packaged(o Options) Options {
 	r.t.Helper()
 	o.Host = r.dir
-	r.ok(o.Place("/usr/bin", false))
+	r.ok(o.Place(r.programs, false))
 	if !o.Packaged || o.BinDir != "/usr/bin" {
 		r.t.Fatalf("with a package: %+v", o)
 	}
@@ -121,6 +122,44 @@ func TestPackageAndDownload(t *testing.T) {
 	}
 }
 
+// TestPackageAndPod has the programs of a pod's image set up a host that was set up by a package: they are installed, or
+// the daemon of the package does not run beside that of the pod.
+func TestPackageAndPod(t *testing.T) {
+	for _, noService := range []bool{false, true} {
+		r := newRoot(t, "default")
+		r.keys()
+		r.install("1")
+		o := Options{RuntimeHandler: "ballast"}
+		r.set(r.packaged(o))
+		r.programs = t.TempDir()
+		r.version("2")
+		o, err := Recorded(r.dir)
+		r.ok(err)
+		o.Host, o.NoService = r.dir, noService
+		r.ok(o.Place(r.programs, false))
+		want := strings.Split(install, "|")
+		want = want[:len(want)-1] // they are enabled
+		if noService {
+			want = []string{"copy /usr/local/bin/ballast", "disable ballastd.socket ballastd.service ballastd-holder.service"}
+		}
+		if d := cmp.Diff(r.set(o), want); d != "" {
+			t.Errorf("without a service %v: steps (got, want):\n%s", noService, d)
+		}
+		if again := r.set(o); again != nil {
+			t.Errorf("without a service %v, a second run: %q", noService, again)
+		}
+	}
+}
+
+// TestUnitOfOthersStays leaves a unit of others alone where the daemon runs elsewhere.
+func TestUnitOfOthersStays(t *testing.T) {
+	r := newRoot(t, "default")
+	r.write(unitDir+"/"+serviceName, "[Service]\nExecStart=/bin/true\n")
+	if got := r.set(Options{NoService: true, RuntimeHandler: "ballast"}); slices.ContainsFunc(got, func(s string) bool { return strings.HasPrefix(s, "disable") }) {
+		t.Errorf("got %q", got)
+	}
+}
+
 // TestPlace chooses the directory of the programs.
 func TestPlace(t *testing.T) {
 	r := newRoot(t, "plain")
@@ -139,10 +178,11 @@ func TestPlace(t *testing.T) {
 		{"/root/x", Options{}, false, DefaultBinDir, false},
 		{"/root/x", Options{BinDir: "/opt/bin"}, false, "/opt/bin", false},
 		{"/root/x", Options{BinDir: "/usr/bin", Packaged: true}, false, DefaultBinDir, false},
+		{"../usr/bin", Options{}, false, DefaultBinDir, false}, // of the image of a pod
 	} {
 		o := tt.o
 		o.Host = r.dir
-		r.ok(o.Place(tt.programs, tt.chosen))
+		r.ok(o.Place(filepath.Join(r.dir, tt.programs), tt.chosen))
 		if o.BinDir != tt.dir || o.Packaged != tt.packaged {
 			t.Errorf("%s with %+v: %s, packaged %v", tt.programs, tt.o, o.BinDir, o.Packaged)
 		}

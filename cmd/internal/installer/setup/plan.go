@@ -312,8 +312,13 @@ func (b *builder) daemon() error {
 		b.files[ownConfig] = b.old[ownConfig]
 	}
 	if b.o.NoService {
-		if _, had := b.old[filepath.Join(unitDir, serviceName)]; had {
-			b.step(Disable, strings.Join(b.installed(), " "), "the daemon runs elsewhere")
+		units := slices.DeleteFunc(b.installed(), func(u string) bool { // those of others
+			p := filepath.Join(unitDir, u)
+			_, ours := b.old[p]
+			return !ours && b.Exists(p)
+		})
+		if len(units) > 0 {
+			b.step(Disable, strings.Join(units, " "), "the daemon runs elsewhere")
 		}
 		return b.stale(daemonGroup)
 	}

@@ -29,18 +29,29 @@ func (b *builder) environment(ctx context.Context) error {
 			b.note("containerd has %s: give them to ballastd, where it runs (the value env of the chart)", names(found))
 		}
 		return nil
-	case known && (found == nil || len(b.o.Env) > 0 && b.o.Values == nil): // not known now
+	case known && found == nil: // not known now
 		b.files[environmentFile] = b.old[environmentFile]
 		return nil
 	}
-	want := maps.Clone(found)
-	if len(b.o.Env) > 0 && b.o.Values != nil {
-		if want == nil {
-			want = map[string]string{}
+	values := b.o.Values
+	if len(b.o.Env) == 0 || values == nil {
+		if done, err := b.theirEnvironment(found); done || err != nil {
+			return err
 		}
-		maps.Copy(want, b.o.Values)
-	} else if done, err := b.theirEnvironment(found); done || err != nil {
-		return err
+		last, err := b.Text(environmentFile)
+		if err != nil {
+			return err
+		}
+		values = environmentOf(last)
+	}
+	want := map[string]string{}
+	maps.Copy(want, found)
+	for _, name := range b.o.Env {
+		if value, ok := values[name]; ok {
+			want[name] = value
+		} else {
+			b.note("the value of %s is lost with %s: give it again, with --env", name, environmentFile)
+		}
 	}
 	if len(want) == 0 {
 		return nil
@@ -73,17 +84,33 @@ func names(variables map[string]string) string {
 	return strings.Join(slices.Sorted(maps.Keys(variables)), ", ")
 }
 
+// The characters of values that are escaped in the file, and the reverse.
+var (
+	escapeValue   = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "`", "\\`", "$", `\$`)
+	unescapeValue = strings.NewReplacer(`\\`, `\`, `\"`, `"`, "\\`", "`", `\$`, "$")
+)
+
+// environmentOf returns the variables in a file of environmentText.
+func environmentOf(text string) map[string]string {
+	all := map[string]string{}
+	for line := range strings.Lines(text) {
+		if name, value, ok := strings.Cut(line, `="`); ok {
+			all[name] = unescapeValue.Replace(strings.TrimSuffix(value, "\"\n"))
+		}
+	}
+	return all
+}
+
 // environmentText returns the file of an environment. It returns errdefs.ErrInvalidArgument for what it cannot have.
 // https://www.freedesktop.org/software/systemd/man/257/systemd.exec.html#EnvironmentFile=
 func environmentText(variables map[string]string) (string, error) {
-	quote := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "`", "\\`", "$", `\$`)
 	var text strings.Builder
 	text.WriteString("# Written by \"ballast setup\".\n")
 	for _, name := range slices.Sorted(maps.Keys(variables)) {
 		if !variableRE.MatchString(name) || strings.ContainsAny(variables[name], "\n\x00") {
 			return "", fmt.Errorf("--env: %q is no name of a variable, or its value has more than one line: %w", name, errdefs.ErrInvalidArgument)
 		}
-		fmt.Fprintf(&text, "%s=\"%s\"\n", name, quote.Replace(variables[name]))
+		fmt.Fprintf(&text, "%s=\"%s\"\n", name, escapeValue.Replace(variables[name]))
 	}
 	return text.String(), nil
 }

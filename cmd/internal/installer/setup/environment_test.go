@@ -63,15 +63,15 @@ func TestEnvironmentOfContainerd(t *testing.T) {
 
 // TestEnvironmentOfOthers leaves a file of others, and one that others have edited, as it is, and says what it lacks.
 func TestEnvironmentOfOthers(t *testing.T) {
-	for _, name := range []string{"of others", "edited"} {
+	for name, env := range map[string][]string{"of others": nil, "edited": nil, "edited, with a token": {"HF_TOKEN"}} {
 		r := newProxied(t)
-		if name == "edited" {
-			r.set(Options{})
+		if name != "of others" {
+			r.set(Options{Env: env, Values: map[string]string{"HF_TOKEN": "x"}})
 		}
 		const theirs = "https_proxy=http://other.example\nGOMEMLIMIT=1GiB\n"
 		r.write(environmentFile, theirs)
 		for range 2 {
-			p, err := r.plan(Options{Force: true})
+			p, err := r.plan(Options{Force: true, Env: env})
 			r.ok(err)
 			notes := strings.Join(p.Notes, "\n")
 			if !strings.Contains(notes, "containerd has NO_PROXY, SSL_CERT_DIR, and ballastd has not: add to "+environmentFile) || strings.Contains(notes, "s3cret") {
@@ -109,6 +109,13 @@ func TestEnvironmentOfTheChart(t *testing.T) {
 	if now := r.read(environmentFile); now != got {
 		t.Errorf("after a repair: got %s", now)
 	}
+	r.write("etc/default/containerd", "NO_PROXY=*\nHTTPS_PROXY=http://new.example\n")
+	r.set(Options{Env: o.Env}) // as a run without --env, whose names are those of the last
+	got = strings.NewReplacer("http://u:s3cret@proxy.example:3128", "http://new.example").Replace(got)
+	if now := r.read(environmentFile); now != got {
+		t.Errorf("with other proxies of containerd: got %s, want %s", now, got)
+	}
+	r.write("etc/default/containerd", "NO_PROXY=10.0.0.0/8,.local\n")
 	r.set(Options{Values: map[string]string{}})
 	if now := r.read(environmentFile); now != proxied {
 		t.Errorf("when they are not given any more: got %s", now)
@@ -116,6 +123,11 @@ func TestEnvironmentOfTheChart(t *testing.T) {
 	r.set(Options{NoService: true, RuntimeHandler: "ballast"})
 	if hostAt(r.dir).Exists(environmentFile) {
 		t.Error("a daemon in a pod has an environment file")
+	}
+	p, err := r.plan(Options{Env: []string{"HF_TOKEN"}})
+	r.ok(err)
+	if notes := strings.Join(p.Notes, "\n"); !strings.Contains(notes, "the value of HF_TOKEN is lost") {
+		t.Errorf("without the file: notes %q", notes)
 	}
 	_, err = r.plan(Options{Env: []string{"X"}, Values: map[string]string{"X": "a\nb"}})
 	wantError(t, err, errdefs.IsInvalidArgument, `"X"`)

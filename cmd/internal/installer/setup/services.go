@@ -3,6 +3,7 @@ package setup
 import (
 	"context"
 	"errors"
+	"net"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -103,7 +104,7 @@ func (b *builder) units() (map[string]string, error) {
 	r := strings.NewReplacer(
 		"ExecStart="+DefaultBinDir+"/", "ExecStart="+b.o.BinDir+"/",
 		"Before=containerd.service", "Before="+strings.Join(before, " "),
-		"ListenStream=127.0.0.1:5757\n", "ListenStream="+b.Config.Facade.Listen+"\n",
+		"ListenStream=127.0.0.1:5757\n", "ListenStream="+listenStream(b.Config.Facade.Listen)+"\n",
 		"--socket=/run/ballast/", "--socket="+filepath.Dir(b.Config.Address)+"/",
 		"RequiresMountsFor=/var/lib/ballast\n", "RequiresMountsFor="+mounts+"\n",
 		"StateDirectory=ballast\nStateDirectoryMode=0700\n", state,
@@ -115,6 +116,18 @@ func (b *builder) units() (map[string]string, error) {
 		}
 	}
 	return units, nil
+}
+
+// listenStream returns an address as systemd takes it: it knows no host names, and a port alone is one of all addresses.
+// https://www.freedesktop.org/software/systemd/man/257/systemd.socket.html#ListenStream=
+func listenStream(address string) string {
+	switch host, port, _ := net.SplitHostPort(address); host {
+	case "localhost":
+		return net.JoinHostPort("127.0.0.1", port)
+	case "":
+		return port
+	}
+	return address
 }
 
 // installed returns the units of ballast on this host, in the order in which they are stopped: the socket would

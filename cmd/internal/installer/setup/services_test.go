@@ -35,3 +35,17 @@ func TestUnitOfAnotherRoot(t *testing.T) {
 		}
 	}
 }
+
+// TestListenStream writes addresses of the facade as systemd reads them.
+func TestListenStream(t *testing.T) {
+	for listen, want := range map[string]string{
+		"localhost:5758": "127.0.0.1:5758", ":5758": "5758", "[::1]:5758": "[::1]:5758", "127.0.0.1:5758": "127.0.0.1:5758",
+	} {
+		r := newRoot(t, "plain")
+		r.write(configFile, "version = 1\n[facade]\nlisten = \""+listen+"\"\nallow_remote = true\n")
+		r.set(Options{})
+		if unit := r.read(unitDir + "/" + socketName); !strings.Contains(unit, "\nListenStream="+want+"\n") {
+			t.Errorf("%s: %s", listen, unit)
+		}
+	}
+}

@@ -63,7 +63,10 @@ func CopyFile(path string, r io.Reader, mode fs.FileMode, uid, gid int) (err err
 
 // Sweep removes what a crash has left of the writing of a file.
 func Sweep(path string) error {
-	err := os.Remove(path + freshSuffix)
+	_, err := os.Lstat(path + freshSuffix)
+	if err == nil { // on a read-only file system, unlink(2) of a missing file fails otherwise
+		err = os.Remove(path + freshSuffix)
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

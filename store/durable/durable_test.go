@@ -96,3 +96,19 @@ func TestOthersKeepTheirFiles(t *testing.T) {
 		t.Errorf("got %v, %v, want f and its draft", left, err)
 	}
 }
+
+// TestSweepReadOnly sweeps where nothing is left and nothing can be removed.
+func TestSweepReadOnly(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := Sweep(filepath.Join(dir, "f")); err != nil {
+		t.Error(err)
+	}
+}

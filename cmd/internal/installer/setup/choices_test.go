@@ -33,6 +33,13 @@ func wantError(t *testing.T, err error, is func(error) bool, words ...string) {
 	}
 }
 
+// oldTemplate has k3s generate the configuration of containerd from a template for version 2.
+func oldTemplate(r *root) {
+	const config = "var/lib/rancher/k3s/agent/etc/containerd/config.toml"
+	r.write(config+".tmpl", "{{ template \"base\" . }}\n")
+	r.write(config, "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\n  snapshotter = \"overlayfs\"\n")
+}
+
 // Hosts that cannot be set up as they are remain unchanged, with a message that says why.
 func TestUnsuitableHostStaysUnchanged(t *testing.T) {
 	for _, tt := range []struct {
@@ -45,6 +52,9 @@ func TestUnsuitableHostStaysUnchanged(t *testing.T) {
 		{"the pod of all pods", "kubeadm", nil, Options{NoService: true}, "--runtime-handler ballast"},
 		{"broken configuration", "kubeadm", func(r *root) { r.write("etc/containerd/config.toml", "version = \n") }, Options{}, "/etc/containerd/config.toml"},
 		{"k3s without drop-ins, all pods", "k3s-old", nil, Options{}, "--runtime-handler ballast"},
+		{"k3s with an old template", "k3s-old", oldTemplate, Options{RuntimeHandler: "ballast", ContainerdVersion: "2.0"}, "config.toml.tmpl: rename that to config-v3.toml.tmpl"},
+		{"newer k3s with an old template", "k3s-old", oldTemplate, Options{RuntimeHandler: "ballast", ContainerdVersion: "2.3"}, "config.toml.tmpl: rename that to config-v3.toml.tmpl"},
+		{"old k3s", "k3s-old", oldTemplate, Options{RuntimeHandler: "ballast", ContainerdVersion: "1.7"}, "the containerd of before 2.0"},
 		{"k3s that has not started", "k3s", func(r *root) {
 			r.ok(os.Remove(filepath.Join(r.dir, "var/lib/rancher/k3s/agent/etc/containerd/config.toml")))
 		}, Options{}, "start k3s-agent once"},

@@ -146,6 +146,9 @@ var versionLine = regexp.MustCompile(`(?m)^version = \d+$`)
 // containerd adds our part of containerd's configuration, and the restart that makes containerd
 // read it.
 func (b *builder) containerd() error {
+	if b.Distro.Generated && b.theirs.Main().OldTables && b.o.RuntimeHandler != "" && b.Version.RuntimePlatforms() {
+		return b.oldTemplate()
+	}
 	text, err := b.dropIn()
 	if err != nil {
 		return err
@@ -278,6 +281,9 @@ func (b *builder) generated(text string) error {
 	}
 	p := filepath.Join(dir, "config-v3.toml.tmpl")
 	if format := b.theirs.Main().Format; format > 0 && format < 3 {
+		if !b.Version.ReplacesTables() {
+			return b.oldTemplate()
+		}
 		return fmt.Errorf("%s has the containerd of before 2.0, whose imports replace whole tables: take a version from 1.32 on: %w", b.Distro.Name, errdefs.ErrFailedPrecondition)
 	}
 	have, err := b.Text(p)
@@ -286,6 +292,14 @@ func (b *builder) generated(text string) error {
 	}
 	b.block = templatePart(text)
 	return b.edit(p, have, withBlock(have, b.block), containerdGroup, "ballast as snapshotter and differ of pods of the runtime handler "+b.o.RuntimeHandler, file{Block: true})
+}
+
+// oldTemplate says what to do about a configuration that a distribution with containerd 2.x generates in version 2: it
+// does so from a template of that name of others, and in version 3 otherwise.
+// https://docs.k3s.io/advanced#configuring-containerd
+func (b *builder) oldTemplate() error {
+	return fmt.Errorf("%s has version 2 because %s writes it from %s: rename that to config-v3.toml.tmpl, write its tables for version 3, and restart %s: %w",
+		b.Distro.Config, b.Distro.Name, filepath.Join(filepath.Dir(b.Distro.Config), "config.toml.tmpl"), b.Unit, errdefs.ErrFailedPrecondition)
 }
 
 // withBlock returns a template with our part at its end.

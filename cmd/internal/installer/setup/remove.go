@@ -19,8 +19,9 @@ import (
 // is removed. What the record does not have, or was edited since, stays and is named.
 //
 // It returns errdefs.ErrFailedPrecondition, with their names, while containers use ballast, unless
-// Options.Force is set: then their files stay, and another removal takes them. On a host that setup did not
-// set up there are no steps.
+// Options.Force is set: then their files stay, and another removal takes them. It also does while there are snapshots,
+// and containerd does not answer: containers that are stopped mount nothing, so by force their files go. On a host that
+// setup did not set up there are no steps.
 func NewRemoval(ctx context.Context, o Options) (*Plan, error) {
 	v, err := recorded(ctx, &o)
 	if v != nil && errdefs.IsNotFound(err) { // nothing of ballast is here, besides what a crash before the first change has left
@@ -49,6 +50,9 @@ func NewRemoval(ctx context.Context, o Options) (*Plan, error) {
 	}
 	if len(busy) > 0 && !o.Force {
 		return nil, fmt.Errorf("these containers or mounts use ballast; end them first (kubectl drain, ballast unmount), or leave their files with --force:\n  %s: %w", strings.Join(busy, "\n  "), errdefs.ErrFailedPrecondition)
+	}
+	if v.State == nil && v.hasSnapshots() && !o.Force {
+		return nil, fmt.Errorf("containerd does not answer (%v), so it is not known which containers use ballast, also those that are stopped: start it (systemctl start %s), or remove their files, too, with --force: %w", v.Silent, v.Unit, errdefs.ErrFailedPrecondition)
 	}
 	next := *found
 	next.Removing, next.Pending = true, sorted(append(slices.Clone(found.Pending), pendingContainerd))
@@ -154,6 +158,9 @@ func (b *builder) remove(ctx context.Context, found *record, busy []string) erro
 
 // removeImages adds the removal of what only ballast can show.
 func (b *builder) removeImages(ctx context.Context) error {
+	if b.State == nil && b.hasSnapshots() {
+		b.note("containerd does not answer, so images of models and records of snapshots stay in containerd, also those of stopped containers; remove them afterwards: ctr -n NAMESPACE containers rm, ctr -n NAMESPACE images rm")
+	}
 	if b.State == nil || !b.running.loaded {
 		return nil
 	}

@@ -82,7 +82,7 @@ func (v *view) daemonAnswers(ctx context.Context) bool {
 
 // users returns the containers whose root file system is in ballast, as "namespace/id", and the mounts of
 // its files. Snapshots that nothing mounts are no users: records of mounts stay in containerd when the
-// mounts are gone.
+// mounts are gone. Without an answer of containerd they are the mounts alone.
 func (v *view) users(ctx context.Context) ([]string, error) {
 	found, err := v.mounted()
 	if err != nil || v.State == nil {
@@ -112,6 +112,12 @@ func (v *view) users(ctx context.Context) ([]string, error) {
 		return nil, fmt.Errorf("list the containers that use ballast: %w", err)
 	}
 	return sorted(found), nil
+}
+
+// hasSnapshots reports whether the daemon's root has snapshots, or cannot be read.
+func (v *view) hasSnapshots() bool {
+	names, err := v.List(filepath.Join(v.Config.Root, "snapshots"))
+	return err != nil || len(names) > 0
 }
 
 // eachDocker calls f for the snapshots in the namespace of ctx of containers of Docker, also of those that are

@@ -119,3 +119,28 @@ func TestRemovalIsRefusedBehindLink(t *testing.T) {
 		})
 	}
 }
+
+// TestRemovalWithoutContainerd refuses to remove snapshots while containerd does not say whose they are: containers of
+// Docker that are stopped mount nothing. By force they go, and what stays in containerd is said.
+func TestRemovalWithoutContainerd(t *testing.T) {
+	const file = "var/lib/ballast/snapshots/7/fs/x"
+	r := newRoot(t, "docker")
+	r.keys()
+	o := Options{Docker: true, SnapshotterOnly: true}
+	r.set(o)
+	r.write(file, "of a container")
+	o.Host, o.NoRestart = r.dir, true
+	_, err := NewRemoval(t.Context(), o)
+	wantError(t, err, errdefs.IsFailedPrecondition, "containerd does not answer", "it is not known which containers use ballast", "--force")
+	r.read(file)
+	o.Force = true
+	p, err := NewRemoval(t.Context(), o)
+	r.ok(err)
+	if notes := strings.Join(p.Notes, "\n"); !strings.Contains(notes, "images of models and records of snapshots stay in containerd") {
+		t.Errorf("notes: %q", notes)
+	}
+	r.apply(p)
+	if hostAt(r.dir).Exists("/" + file) {
+		t.Error("the snapshots are left")
+	}
+}

@@ -171,6 +171,8 @@ func (b *builder) docker() error {
 		if err := b.dockerSettings(); err != nil {
 			return err
 		}
+	case known && b.running.dockerHangs() && !b.o.Force:
+		return b.running.hung()
 	case b.running.dockerHas() && is.Containers > 0 && !b.o.Force:
 		return fmt.Errorf("%d containers of Docker use ballast, and it would not list them any more: docker rm them first, or use --force: %w", is.Containers, errdefs.ErrFailedPrecondition)
 	}

@@ -2,6 +2,7 @@ package setup
 
 import (
 	"encoding/json"
+	"errors"
 	"net"
 	"net/http"
 	"os"
@@ -274,6 +275,58 @@ func TestDockerConflicts(t *testing.T) {
 	for _, want := range []string{"its 3 containers of the storage driver overlay2", "its images of the storage driver overlay2"} {
 		if !strings.Contains(strings.Join(p.Notes, "\n"), want) {
 			t.Errorf("the plan does not say %q: %q", want, p.Notes)
+		}
+	}
+}
+
+// TestHungDaemons has a ballastd that does not answer: Docker is asked nevertheless, so a removal restarts it, and its
+// containers are known.
+func TestHungDaemons(t *testing.T) {
+	t.Parallel() // it waits for ballastd
+	r := newRoot(t, "docker")
+	r.keys()
+	o := Options{Docker: true, SnapshotterOnly: true}
+	r.set(o)
+	r.docker(map[string]any{"ServerVersion": "29.7.2", "Driver": "ballast", "Containers": 3})
+	r.ok(os.MkdirAll(filepath.Join(r.dir, "run/ballast"), 0o700))
+	l, err := net.Listen("unix", filepath.Join(r.dir, "run/ballast/admin.sock"))
+	r.ok(err)
+	defer l.Close()
+	gone, err := NewRemoval(t.Context(), Options{Host: r.dir})
+	r.ok(err)
+	if !slices.ContainsFunc(gone.Steps, func(s Step) bool { return s.Action == Restart && s.Target == dockerService }) {
+		t.Errorf("Docker is not restarted: %s", list(gone.Steps))
+	}
+	o.Docker = false
+	_, err = planOf(t.Context(), gone.view, &o, r.programs)
+	wantError(t, err, errdefs.IsFailedPrecondition, "3 containers of Docker use ballast")
+}
+
+// TestHungDocker takes ballast out of a Docker that is there and does not answer only by force: its containers are not
+// known, and it would not be restarted.
+func TestHungDocker(t *testing.T) {
+	r := newRoot(t, "docker")
+	r.keys()
+	o := Options{Docker: true, SnapshotterOnly: true}
+	r.set(o)
+	l, err := net.Listen("unix", filepath.Join(r.dir, "run/docker.sock"))
+	r.ok(err)
+	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })}
+	go func() { _ = s.Serve(l) }()
+	defer s.Close()
+	for _, force := range []bool{false, true} {
+		o := Options{Host: r.dir, SnapshotterOnly: true, Force: force}
+		_, set := New(t.Context(), o, r.programs)
+		gone, err := NewRemoval(t.Context(), o)
+		if force {
+			r.ok(errors.Join(set, err))
+			if notes := strings.Join(gone.Notes, "\n"); !strings.Contains(notes, "systemctl restart docker") {
+				t.Errorf("notes: %q", notes)
+			}
+			continue
+		}
+		for _, err := range []error{set, err} {
+			wantError(t, err, errdefs.IsFailedPrecondition, "503", "it is not known which of its containers use ballast", "--force")
 		}
 	}
 }

@@ -85,6 +85,9 @@ func (b *builder) remove(ctx context.Context, found *record, busy []string) erro
 			rest = append(rest, p) // settings, then programs
 		}
 	}
+	if len(docker) > 0 && b.running.dockerHangs() && !b.o.Force {
+		return b.running.hung()
+	}
 	if err := b.undoAll(docker, dockerGroup, "Docker has its former storage driver"); err != nil {
 		return err
 	}

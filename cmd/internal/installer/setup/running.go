@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 	"github.com/ballast-dev/ballast/cmd/internal/host/ctrd"
@@ -15,6 +16,7 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/installer/snippet"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/store/filetable"
+	containersapi "github.com/containerd/containerd/api/services/containers/v1"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
@@ -37,10 +39,8 @@ type running struct {
 }
 
 // ask requests the state of the daemons of a host. A daemon that does not answer counts as not
-// running.
+// running, besides Docker, see dockerHangs.
 func (v *view) ask(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, ctrd.AskTimeout)
-	defer cancel()
 	v.running = running{daemon: v.daemonAnswers(ctx), pinned: map[string]bool{}}
 	v.running.docker, v.running.why = v.Docker(ctx)
 	if v.State == nil {
@@ -53,14 +53,14 @@ func (v *view) ask(ctx context.Context) {
 	}
 	defer c.Close()
 	ctx = namespaces.WithNamespace(ctx, ctrd.Kubernetes)
-	if images, err := c.Images(ctx); err == nil {
+	if images, err := within(ctx, c.Images); err == nil {
 		for _, im := range images {
 			if im.Labels[ctrd.LabelPinned] == ctrd.ValuePinned {
 				v.running.pinned[im.Name] = true
 			}
 		}
 	}
-	if containers, err := c.Containers(ctx); err == nil {
+	if containers, err := within(ctx, func(ctx context.Context) ([]*containersapi.Container, error) { return c.Containers(ctx) }); err == nil {
 		for _, is := range containers {
 			v.running.used = append(v.running.used, is.Image)
 		}
@@ -76,8 +76,15 @@ func (v *view) daemonAnswers(ctx context.Context) bool {
 	}
 	c := wire.NewClient(socket)
 	defer c.Close()
-	_, err = c.Version(ctx)
+	_, err = within(ctx, c.Version)
 	return err == nil
+}
+
+// within asks one question for at most ctrd.AskTimeout: a daemon that hangs does not take the time of another one.
+func within[T any](ctx context.Context, ask func(ctx context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, ctrd.AskTimeout)
+	defer cancel()
+	return ask(ctx)
 }
 
 // users returns the containers whose root file system is in ballast, as "namespace/id", and the mounts of
@@ -135,6 +142,16 @@ func eachDocker(ctx context.Context, c *ctrd.Client, f func(key string)) error {
 
 // dockerHas reports whether Docker runs, with ballast as its storage driver.
 func (r *running) dockerHas() bool { return r.docker != nil && r.docker.Driver == snippet.Snapshotter }
+
+// dockerHangs reports whether Docker is there and does not answer: what it has is then not known.
+func (r *running) dockerHangs() bool {
+	return r.docker == nil && !errors.Is(r.why, os.ErrNotExist) && !errors.Is(r.why, syscall.ECONNREFUSED)
+}
+
+// hung returns the error of a change of the storage driver of a Docker that hangs.
+func (r *running) hung() error {
+	return fmt.Errorf("%v, so it is not known which of its containers use ballast, and whether it gets its former storage driver: restart it, or stop it with its socket (systemctl stop docker.socket docker), or use --force: %w", r.why, errdefs.ErrFailedPrecondition)
+}
 
 // mounted returns the mount points on the host that show files of the daemon's root elsewhere: those of
 // containers, which outlive containerd, of image volumes and of people.

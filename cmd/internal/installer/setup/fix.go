@@ -18,7 +18,12 @@ import (
 //
 // It returns errdefs.ErrNotFound if ballast is not set up on the host.
 func NewFix(ctx context.Context, o Options) (*Plan, error) {
-	v, err := recorded(ctx, &o)
+	want, err := Recorded(o.Host)
+	if err != nil {
+		return nil, err
+	}
+	want.Host, want.NoRestart = o.Host, o.NoRestart
+	v, err := recorded(ctx, &want)
 	if err != nil {
 		return nil, err
 	}
@@ -28,9 +33,6 @@ func NewFix(ctx context.Context, o Options) (*Plan, error) {
 	if v.record.Removing {
 		return nil, fmt.Errorf("a removal was not completed: run ballast setup --remove to complete it: %w", errdefs.ErrFailedPrecondition)
 	}
-	want := v.record.Options
-	want.Host, want.NoRestart = o.Host, o.NoRestart
-	want.complete()
 	b := v.builder(&want, "")
 	b.old, b.fixing = v.record.Files, true
 	if b.plan, err = b.build(ctx); err != nil {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
+	"github.com/ballast-dev/ballast/cmd/internal/installer/node"
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -53,5 +54,22 @@ func TestSettings(t *testing.T) {
 	}
 	if _, err := config.LoadHost(filepath.Join(host, "config.toml"), map[string]string{"x.toml": "wrong"}); err == nil {
 		t.Error("a file that cannot be read: no error")
+	}
+}
+
+// TestFixHasTheRecordedChoices repairs a node that was set up with settings of its own and as another distribution: it
+// is as it should be, so there is nothing to do.
+func TestFixHasTheRecordedChoices(t *testing.T) {
+	r := newRoot(t, "default")
+	r.keys()
+	r.ok(os.Chmod(filepath.Join(r.dir, "var/lib/ballast"), 0o700))
+	r.set(Options{
+		Distro: node.EKS, Registries: []string{"ghcr.io"},
+		Settings: map[string]string{"10-tests.toml": "version = 1\n[facade]\nlisten = \"127.0.0.1:6000\"\n"},
+	})
+	fix, err := NewFix(t.Context(), Options{Host: r.dir, NoRestart: true})
+	r.ok(err)
+	if fix.Distro != node.EKS || fix.Changes() {
+		t.Errorf("on %s: %s", fix.Distro, list(fix.Steps))
 	}
 }

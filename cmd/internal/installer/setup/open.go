@@ -68,7 +68,7 @@ func NewOpen(ctx context.Context, o Options, registries []string) (*Plan, error)
 		return nil, err
 	}
 	done := *r
-	done.Dirs, done.Kept, done.Run = b.dirs(), b.kept, nil
+	done.Dirs, done.Kept = b.dirs(), b.kept // a run that was interrupted goes on later
 	b.plan.next = b.begun(done)
 	done.Files, done.Options.Registries = ended(b.files), left
 	b.plan.done = done

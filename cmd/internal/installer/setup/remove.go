@@ -21,7 +21,8 @@ import (
 // It returns errdefs.ErrFailedPrecondition, with their names, while containers use ballast, unless
 // Options.Force is set: then their files stay, and another removal takes them. It also does while there are snapshots,
 // and containerd does not answer: containers that are stopped mount nothing, so by force their files go. On a host that
-// setup did not set up there are no steps.
+// setup did not set up there are no steps. By force, a removal also takes the place of the undoing of a run that cannot
+// be completed.
 func NewRemoval(ctx context.Context, o Options) (*Plan, error) {
 	v, err := recorded(ctx, &o)
 	if v != nil && errdefs.IsNotFound(err) { // nothing of ballast is here, besides what a crash before the first change has left
@@ -37,7 +38,7 @@ func NewRemoval(ctx context.Context, o Options) (*Plan, error) {
 	if v.Distro.ReadOnly {
 		return &Plan{Distro: v.Distro.Name, Notes: []string{"remove the additions from the machine configuration; they cannot be removed on the node"}}, nil
 	}
-	if p := v.unfinished(); p != nil {
+	if p := v.unfinished(); p != nil && !o.Force {
 		return p, nil
 	}
 	found := v.record
@@ -55,6 +56,10 @@ func NewRemoval(ctx context.Context, o Options) (*Plan, error) {
 		return nil, fmt.Errorf("containerd does not answer (%v), so it is not known which containers use ballast, also those that are stopped: start it (systemctl start %s), or remove their files, too, with --force: %w", v.Silent, v.Unit, errdefs.ErrFailedPrecondition)
 	}
 	next := *found
+	if found.Run != nil { // by force, the removal takes the place of an undoing
+		run := *found.Run
+		run.Undoing, next.Run = "", &run
+	}
 	next.Removing, next.Pending = true, sorted(append(slices.Clone(found.Pending), pendingContainerd))
 	if found.Options.Docker {
 		next.Pending = sorted(append(next.Pending, pendingDocker))

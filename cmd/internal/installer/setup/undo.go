@@ -160,7 +160,11 @@ func (p *Plan) undo(ctx context.Context, why string) error {
 		}
 		if g == containerdGroup && slices.Contains(p.next.Pending, pendingContainerd) && r.Well != nil && p.view.Systemd {
 			if err := p.restart(ctx); err != nil {
-				return fmt.Errorf("containerd does not start with its old configuration; see journalctl -u %s: %w", p.view.Unit, err)
+				err = fmt.Errorf("containerd does not start with its old configuration; see journalctl -u %s; ballast setup --remove --force takes ballast out of it: %w", p.view.Unit, err)
+				if r.Old == nil || !slices.Contains(r.Old.Pending, pendingContainerd) {
+					return err
+				}
+				p.Notes = append(p.Notes, err.Error()) // it was not known to start with that
 			}
 		}
 	}

@@ -176,7 +176,7 @@ func (h host) needed(v versions, r *record) versions {
 	return out
 }
 
-// tidy removes what is kept and a record does not need.
+// tidy removes what is kept and a record, or its run, does not need.
 func (h host) tidy(r *record) error {
 	all, err := h.versions()
 	if err != nil {
@@ -184,7 +184,7 @@ func (h host) tidy(r *record) error {
 	}
 	for p, list := range all {
 		for _, d := range list {
-			if r.Kept.has(p, d) {
+			if r.Kept.has(p, d) || r.Run != nil && r.Run.Files[p] == d {
 				continue
 			}
 			if err := h.remove(kept(p, d)); err != nil {

@@ -93,6 +93,38 @@ func TestRegistryNames(t *testing.T) {
 	}
 }
 
+// TestOpenIgnoresFiles opens a registry beside files of others in the directory of the registries.
+func TestOpenIgnoresFiles(t *testing.T) {
+	const dir = "etc/containerd/certs.d/"
+	r := newRoot(t, "kubeadm")
+	r.keys()
+	r.set(Options{Registries: []string{"ghcr.io"}})
+	r.write(dir+"README", "of others\n")
+	r.ok(os.Symlink("nothing", filepath.Join(r.dir, dir, "ca.crt")))
+	if stuck, err := Unreachable(t.Context(), r.dir); err != nil || stuck != nil {
+		t.Errorf("unreachable: %q, %v", stuck, err)
+	}
+	p, err := NewOpen(t.Context(), Options{Host: r.dir}, []string{"ghcr.io"})
+	r.ok(err)
+	r.apply(p)
+	if hostAt(r.dir).Exists("/" + dir + "ghcr.io/hosts.toml") {
+		t.Error("ghcr.io is not open")
+	}
+}
+
+// TestOpenRegistryNames refuses to open what is not a registry: that would be taken for open already, or written.
+func TestOpenRegistryNames(t *testing.T) {
+	for _, closed := range []string{"ghcr.io", "_default"} {
+		r := newRoot(t, "kubeadm")
+		r.keys()
+		r.set(Options{Registries: []string{closed}})
+		for _, name := range []string{"https://ghcr.io", "ghcr.io/team"} {
+			_, err := NewOpen(t.Context(), Options{Host: r.dir}, []string{name})
+			wantError(t, err, errdefs.IsInvalidArgument, "--open", name, "is not a registry")
+		}
+	}
+}
+
 // TestForeignHosts leaves hosts.toml files of others unchanged, replaces them by force, and
 // restores them.
 func TestForeignHosts(t *testing.T) {

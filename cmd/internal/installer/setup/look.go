@@ -193,6 +193,9 @@ func (v *view) named() ([]string, error) {
 	}
 	var found []string
 	for _, n := range names {
+		if !v.IsDir(filepath.Join(v.hostsDir, n)) {
+			continue // a file of others
+		}
 		text, err := v.Text(filepath.Join(v.hostsDir, n, "hosts.toml"))
 		if err != nil {
 			return nil, err

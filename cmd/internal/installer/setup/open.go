@@ -16,6 +16,11 @@ import (
 // unconverted, which the snapshotter refuses. No restart is needed, and a later set-up with
 // Options.Registries closes the registries again.
 func NewOpen(ctx context.Context, o Options, registries []string) (*Plan, error) {
+	for _, r := range registries {
+		if err := snippet.CheckRegistry(r); err != nil {
+			return nil, fmt.Errorf("--open: %w", err)
+		}
+	}
 	v, err := recorded(ctx, &o)
 	if err != nil {
 		return nil, err

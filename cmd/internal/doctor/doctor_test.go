@@ -330,6 +330,10 @@ func TestFaults(t *testing.T) {
 			n.health.FacadeHealth.Error = "address already in use"
 			n.health.FacadeHealth.Owner = &wire.Owner{Address: "127.0.0.1:5757", UID: 65534, PID: 4321, Command: "squat -x"}
 		}, "facade", node.Fail, "process 4321 (squat -x), uid 65534, at 127.0.0.1:5757 uses its port", "ps -fp 4321"},
+		{"port of the facade taken, unseen by the daemon", func(_ *testing.T, n *machine) {
+			n.health.FacadeHealth.Error = "address already in use"
+			n.health.FacadeHealth.Owner = &wire.Owner{Address: n.doctor.Config.Facade.Listen}
+		}, "facade", node.Fail, fmt.Sprintf("process %d (%s", os.Getpid(), os.Args[0]), fmt.Sprintf("ps -fp %d", os.Getpid())},
 		{"facade without keys", func(_ *testing.T, n *machine) { n.health.FacadeHealth.Error = "no space left on device" },
 			"facade", node.Fail, "no space left", "journalctl"},
 		{"port taken, daemon down", func(_ *testing.T, n *machine) { n.stop() },

@@ -32,6 +32,11 @@ func (d *Doctor) facade(h *wire.Health) {
 	switch {
 	case f.Error != "" && f.Owner != nil:
 		owner := portowner.Owner(*f.Owner)
+		if owner.PID == 0 { // the installed daemon may not look into processes
+			if o, err := portowner.Of(address); err == nil {
+				owner = o
+			}
+		}
 		d.Fail(check, endOf(owner)+"; then systemctl enable --now ballastd.socket reserves the port", "no tags can be pulled through the facade: %s uses its port: %s", owner, f.Error)
 	case f.Error != "":
 		d.Fail(check, "see journalctl -u ballastd", "no tags can be pulled through the facade: %s", f.Error)

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"path/filepath"
+	"slices"
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
 	"github.com/ballast-dev/ballast/cmd/internal/door/hostsfile"
@@ -23,15 +24,18 @@ func (d *Daemon) watchHosts(ctx context.Context) error {
 		d.closed.Store(&again.Facade.Closed)
 		return again.Facade.Closed
 	}
-	err := hostsfile.Watch(ctx, config.DropIns(d.config.From), list, func(paths []string) {
-		for _, p := range paths {
-			if !snippet.NamesFacade(p, d.config.Facade.Listen) {
+	var before []string // what is known not to lead to the facade
+	look := func(files []config.HostsFile) {
+		now := slices.DeleteFunc(hostsfile.Replaced(files), func(p string) bool { return snippet.NamesFacade(p, d.config.Facade.Listen) })
+		for _, p := range now {
+			if !slices.Contains(before, p) {
 				d.log.ErrorContext(ctx, "a hosts.toml does not lead to the facade any more: models of this registry arrive unconverted; see ballast doctor",
 					"file", p, "registry", snippet.RegistryOf(filepath.Base(filepath.Dir(p))), "by", hostsfile.Writer("/", p))
 			}
 		}
-	})
-	if err != nil {
+		before = now
+	}
+	if err := hostsfile.Watch(ctx, config.DropIns(d.config.From), list, look); err != nil {
 		d.log.WarnContext(ctx, "changes of hosts.toml files are not noticed; ballast doctor finds them", "err", err)
 	}
 	return nil

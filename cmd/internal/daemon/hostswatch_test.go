@@ -35,7 +35,8 @@ func (l *logged) String() string {
 }
 
 // TestWatchHosts closes a registry while the daemon runs, and then has Spegel move its hosts.toml: the log names file,
-// registry and program. A configuration that cannot be read changes nothing.
+// registry and program, also after a change that still leads to the facade. A configuration that cannot be read changes
+// nothing.
 func TestWatchHosts(t *testing.T) {
 	dir := t.TempDir()
 	write := func(p, text string) {
@@ -76,11 +77,27 @@ func TestWatchHosts(t *testing.T) {
 			}
 		}
 	}
+	// change writes the hosts.toml, and returns when the daemon has looked at it.
+	change := func(text string) {
+		t.Helper()
+		write("certs.d/ghcr.io/hosts.toml", text)
+		deadline, before := time.Now().Add(5*time.Minute), d.closed.Load()
+		for lists := 0; lists < 2; time.Sleep(50 * time.Millisecond) { // the first look may have begun before the change
+			write("ballast/conf.d/README", "") // another change
+			if now := d.closed.Load(); now != before {
+				before = now
+				lists++
+			}
+			if time.Now().After(deadline) {
+				t.Fatal("the daemon does not look")
+			}
+		}
+	}
 	says("file=" + file + " registry=ghcr.io by=Spegel")
+	change(hosts)
+	change("# mine\n" + hosts)
 	write("ballast/conf.d/50-own.toml", "nonsense")
-	write("certs.d/ghcr.io/hosts.toml", hosts)
 	says("cannot be read again")
-	time.Sleep(3 * time.Second) // it is as listed for a while
 	write("certs.d/ghcr.io/hosts.toml", "[host.\"http://127.0.0.1:4001\"]\n")
 	says("file=" + file + " registry=ghcr.io by=Dragonfly")
 	cancel()

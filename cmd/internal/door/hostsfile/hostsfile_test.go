@@ -95,7 +95,14 @@ func TestWatch(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	seen, ended := make(chan []string, 100), make(chan error, 1)
-	go func() { ended <- Watch(ctx, dropIns, list, func(paths []string) { seen <- paths }) }()
+	var before []string
+	look := func(files []config.HostsFile) {
+		if now := Replaced(files); !slices.Equal(now, before) {
+			seen <- now
+			before = now
+		}
+	}
+	go func() { ended <- Watch(ctx, dropIns, list, look) }()
 	expect := func(want ...string) {
 		t.Helper()
 		select {

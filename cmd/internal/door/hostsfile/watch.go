@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
@@ -16,16 +15,14 @@ import (
 // debounce is how long changes may go on before files are looked at: programs change several.
 const debounce = time.Second
 
-// Watch calls changed with the paths of Replaced, within seconds, each time that others than before are gone or
-// replaced, until ctx ends. It begins with those that are now, if there are some. list returns the files, and is
-// called again after a change in dropIns, the directory of the drop-ins that have them.
-func Watch(ctx context.Context, dropIns string, list func() []config.HostsFile, changed func(paths []string)) error {
+// Watch calls look with the files of list, at first and within seconds after each change of one, until ctx ends. A
+// change in dropIns, the directory of the drop-ins that have the list, is one too.
+func Watch(ctx context.Context, dropIns string, list func() []config.HostsFile, look func([]config.HostsFile)) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("watch hosts.toml files: %w", err)
 	}
 	defer w.Close()
-	var before []string
 	for ctx.Err() == nil {
 		if err := watch(w, dropIns); err != nil {
 			return err
@@ -36,10 +33,7 @@ func Watch(ctx context.Context, dropIns string, list func() []config.HostsFile, 
 				return err
 			}
 		}
-		if now := Replaced(files); !slices.Equal(now, before) { // a change from now on is an event
-			changed(now)
-			before = now
-		}
+		look(files) // a change from now on is an event
 		if err := wait(ctx, w); err != nil {
 			return fmt.Errorf("watch hosts.toml files: %w", err)
 		}

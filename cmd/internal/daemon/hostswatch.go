@@ -4,11 +4,16 @@ import (
 	"context"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
 	"github.com/ballast-dev/ballast/cmd/internal/door/hostsfile"
 	"github.com/ballast-dev/ballast/cmd/internal/installer/snippet"
 )
+
+// hostsEvery is the interval between looks at hosts.toml files that cannot be watched: a user has a limited number of
+// inotify instances.
+const hostsEvery = time.Minute
 
 // watchHosts logs, until ctx ends, which hosts.toml files of ballast setup were replaced or taken away, and by whom:
 // without them, models of their registries are empty directories. The list of the files is read again when the
@@ -35,8 +40,20 @@ func (d *Daemon) watchHosts(ctx context.Context) error {
 		}
 		before = now
 	}
-	if err := hostsfile.Watch(ctx, config.DropIns(d.config.From), list, look); err != nil {
-		d.log.WarnContext(ctx, "changes of hosts.toml files are not noticed; ballast doctor finds them", "err", err)
+	for warned := false; ; {
+		err := hostsfile.Watch(ctx, config.DropIns(d.config.From), list, look)
+		if err == nil { // ctx has ended
+			return nil
+		}
+		if !warned {
+			d.log.WarnContext(ctx, "changes of hosts.toml files cannot be watched, and are noticed within a minute", "err", err)
+			warned = true
+		}
+		look(list())
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(hostsEvery):
+		}
 	}
-	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
@@ -34,12 +35,9 @@ func (l *logged) String() string {
 	return l.text.String()
 }
 
-// TestWatchHosts closes a registry while the daemon runs, and then has Spegel move its hosts.toml: the log names file,
-// registry and program, also after a change that still leads to the facade. A configuration that cannot be read changes
-// nothing.
-func TestWatchHosts(t *testing.T) {
-	dir := t.TempDir()
-	write := func(p, text string) {
+// writer returns a function that writes files below a directory.
+func writer(t *testing.T, dir string) func(p, text string) {
+	return func(p, text string) {
 		t.Helper()
 		p = filepath.Join(dir, p)
 		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
@@ -49,6 +47,14 @@ func TestWatchHosts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// TestWatchHosts closes a registry while the daemon runs, and then has Spegel move its hosts.toml: the log names file,
+// registry and program, also after a change that still leads to the facade. A configuration that cannot be read changes
+// nothing.
+func TestWatchHosts(t *testing.T) {
+	dir := t.TempDir()
+	write := writer(t, dir)
 	write("ballast/config.toml", "version = 1\n")
 	c, err := config.Load(filepath.Join(dir, "ballast/config.toml"))
 	if err != nil {
@@ -104,4 +110,46 @@ func TestWatchHosts(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
+}
+
+// TestHostsUnwatched has a list with a file that cannot be watched: files are compared, and the list is read, each
+// minute.
+func TestHostsUnwatched(t *testing.T) {
+	dir := t.TempDir()
+	write := writer(t, dir)
+	if err := os.Symlink("loop", filepath.Join(dir, "loop")); err != nil {
+		t.Fatal(err)
+	}
+	const table, hosts = "[[facade.closed]]\nfile = %q\ndigest = %q\n", "[host.\"https://127.0.0.1:5757\"]\n"
+	closed := func(p string) string { return fmt.Sprintf(table, filepath.Join(dir, p), digest.FromString(hosts)) }
+	write("certs.d/ghcr.io/hosts.toml", "[host.\"http://127.0.0.1:4001\"]\n")
+	unwatched := "version = 1\n" + closed("loop/quay.io/hosts.toml")
+	write("config.toml", unwatched)
+	c, err := config.Load(filepath.Join(dir, "config.toml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		log := new(logged)
+		d := &Daemon{config: c, log: slog.New(slog.NewTextHandler(log, nil))}
+		d.closed.Store(&c.Facade.Closed)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- d.watchHosts(ctx) }()
+		time.Sleep(hostsEvery / 2)
+		write("config.toml", unwatched+closed("certs.d/ghcr.io/hosts.toml"))
+		time.Sleep(3 * hostsEvery)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if n := len(*d.closed.Load()); n != 2 {
+			t.Errorf("%d files are listed, want 2", n)
+		}
+		for _, says := range []string{"too many levels of symbolic links", "registry=quay.io by=\"\"", "registry=ghcr.io by=Dragonfly"} {
+			if n := strings.Count(log.String(), says); n != 1 {
+				t.Errorf("%q %d times in %s", says, n, log)
+			}
+		}
+	})
 }

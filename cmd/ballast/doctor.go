@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -64,7 +65,7 @@ func (a *app) doctorCommand() *cobra.Command {
 		d := &doctor.Doctor{
 			Config: cfg, ConfigError: unread, Client: cl, Version: wire.ThisVersion().Version,
 			Node: view, NodeError: err, HostsDirs: hostsDirs, Fresh: setup.Fresh("/"),
-			Touch:      func(dir string) error { return exec.Command("/proc/self/exe", "node", "touch", dir).Run() },
+			Touch:      touch,
 			Probe:      func(dir string) error { return snapshotter.Probe(dir, dir).Stubs },
 			ProbeUsers: snapshotter.ProbeUsers,
 		}
@@ -81,6 +82,15 @@ func (a *app) doctorCommand() *cobra.Command {
 		return err
 	}
 	return c
+}
+
+// touch writes something to the disk of a directory, in another process. The error has the text of that of the disk.
+func touch(dir string) error {
+	said, err := exec.Command("/proc/self/exe", "node", "touch", dir).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, bytes.TrimSpace(said))
+	}
+	return nil
 }
 
 // fix repairs what is safe to repair. If the findings are JSON, messages about repairs go to

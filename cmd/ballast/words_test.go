@@ -264,6 +264,21 @@ func TestDoctorConfig(t *testing.T) {
 	}
 }
 
+// TestTouchProcess has the disk of a directory refuse writes: the other process says why.
+func TestTouchProcess(t *testing.T) {
+	dir := t.TempDir()
+	if err := touch(dir); err != nil {
+		t.Error(err)
+	}
+	if err := errors.Join(unix.Mount(dir, dir, "", unix.MS_BIND, ""), unix.Mount("", dir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, "")); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Unmount(dir, unix.MNT_DETACH)
+	if err := touch(dir); err == nil || !strings.Contains(err.Error(), unix.EROFS.Error()) {
+		t.Errorf("got %v, want %v", err, unix.EROFS)
+	}
+}
+
 // complete returns the completions of a shell.
 func (s *site) complete(t *testing.T, args ...string) []string {
 	t.Helper()

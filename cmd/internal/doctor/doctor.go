@@ -2,11 +2,13 @@ package doctor
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
 	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 	"github.com/ballast-dev/ballast/cmd/internal/installer/node"
+	"golang.org/x/sys/unix"
 )
 
 // A Doctor checks a node. All fields are required unless stated otherwise.
@@ -35,8 +37,8 @@ type Doctor struct {
 	// containerd. May be empty.
 	HostsDirs []string
 
-	// Touch returns when the disk of a directory has written something, or refuses to. Another process writes: one
-	// that waits for a disk that hangs cannot end.
+	// Touch returns when the disk of a directory has written something, or an error with the text of why it refuses to.
+	// Another process writes: one that waits for a disk that hangs cannot end.
 	Touch func(dir string) error
 
 	// Probe returns why the kernel cannot show models by stubs below a directory, or nil.
@@ -90,13 +92,22 @@ func (d *Doctor) Run(ctx context.Context) node.Findings {
 // diskTime is how long a disk may take to write something.
 const diskTime = 20 * time.Second
 
-// disk reports whether the disk of the root answers. Checks that use a disk that does not would never end.
+// disk reports whether the disk of the root can be written. Checks that use a disk that hangs would never end, and
+// those that write take the errors of a disk for missing features of the kernel.
 func (d *Doctor) disk(limit time.Duration) bool {
-	answers := ends(limit, func() { _ = d.Touch(d.Config.Root) }) // others say what is wrong with it
-	if !answers {
-		d.Fail("disk", "see dmesg; the checks of the root, of the kernel and of user namespaces need the disk", "the disk of %s hangs: it has written nothing for %v", d.Config.Root, limit)
+	const check, fix = "disk", "see dmesg; the checks of the root, of the kernel and of user namespaces need the disk"
+	var err error
+	if !ends(limit, func() { err = d.Touch(d.Config.Root) }) {
+		d.Fail(check, fix, "the disk of %s hangs: it has written nothing for %v", d.Config.Root, limit)
+		return false
 	}
-	return answers
+	for _, broken := range []error{unix.EROFS, unix.EIO} { // other checks explain other errors
+		if err != nil && strings.Contains(err.Error(), broken.Error()) {
+			d.Fail(check, fix, "the disk of %s cannot be written: %v", d.Config.Root, broken)
+			return false
+		}
+	}
+	return true
 }
 
 // ends reports whether a function ends within a limit. It is left otherwise.

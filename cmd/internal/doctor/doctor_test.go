@@ -262,6 +262,31 @@ func TestHungDisk(t *testing.T) {
 	}
 }
 
+// TestReadOnlyDisk checks a root that became read-only: that is the only problem, and no feature of the kernel.
+func TestReadOnlyDisk(t *testing.T) {
+	n := newNode(t)
+	root := n.doctor.Config.Root
+	if err := errors.Join(unix.Mount(root, root, "", unix.MS_BIND, ""), unix.Mount("", root, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, "")); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Unmount(root, unix.MNT_DETACH)
+	n.doctor.Touch, n.doctor.Probe, n.doctor.ProbeUsers = durable.Touch, durable.Touch, durable.Touch
+	for _, f := range n.run(t) {
+		switch {
+		case f.Check == "disk":
+			if f.Status != node.Fail || !strings.Contains(f.Message, root+" cannot be written: read-only file system") {
+				t.Errorf("the disk: %+v", f)
+			}
+			root = "" // found
+		case f.Status != node.OK && f.Check != "containerd":
+			t.Errorf("%+v", f)
+		}
+	}
+	if root != "" {
+		t.Error("the disk is not named")
+	}
+}
+
 // TestLocalPullNeedsFacade makes CRI pull without the transfer service, as production nodes often do: models
 // need a facade there too.
 func TestLocalPullNeedsFacade(t *testing.T) {

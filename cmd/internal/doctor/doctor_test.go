@@ -383,6 +383,10 @@ func TestFaults(t *testing.T) {
 		{"hosts.toml believes everybody", func(t *testing.T, n *machine) {
 			n.edit(t, "certs.d/ghcr.io/hosts.toml", "  client =", "  skip_verify = true\n  client =")
 		}, "hosts.toml", node.Fail, "accepts any process", "skip_verify"},
+		{"hosts.toml with keys and http://", func(t *testing.T, n *machine) {
+			n.edit(t, "certs.d/ghcr.io/hosts.toml", "[host.\"https://", "[host.\"http://")
+			n.edit(t, "certs.d/ghcr.io/hosts.toml", "  client =", "  skip_verify = true\n  client =")
+		}, "hosts.toml", node.Fail, "ghcr.io/hosts.toml names the facade with http://", "ballast config hosts ghcr.io --write --force --hosts-dir "},
 		{"keys that hosts.toml names are not there", func(t *testing.T, n *machine) {
 			n.edit(t, "certs.d/ghcr.io/hosts.toml", "/tls/ca.pem", "/tls/gone.pem")
 		}, "hosts.toml", node.Fail, "unable to read CA cert", "ballast config hosts ghcr.io --write --force"},

@@ -155,7 +155,12 @@ func (d *Doctor) checkKeys(ctx context.Context, health *wire.Health, facade dock
 		d.Fail(check, rewrite, "%s uses plain HTTP to the facade, without keys: it gets no answer, and any process that has the port while ballastd is down could give one", file)
 		return false
 	}
-	if t, ok := facade.Client.Transport.(*http.Transport); ok && t.TLSClientConfig.InsecureSkipVerify && facade.Scheme == "https" {
+	t, tls := facade.Client.Transport.(*http.Transport)
+	if !tls && !d.Config.Facade.InsecurePlainHTTP { // with http:// and keys, containerd tries TLS first
+		d.Fail(check, rewrite, "%s names the facade with http://: any process that has the port while ballastd is down could answer with plain HTTP, in spite of the keys", file)
+		return false
+	}
+	if tls && t.TLSClientConfig.InsecureSkipVerify && facade.Scheme == "https" {
 		d.Fail(check, "remove skip_verify from "+file, "%s accepts any process in place of the facade (skip_verify)", file)
 		return false
 	}

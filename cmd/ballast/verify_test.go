@@ -3,13 +3,18 @@ package main
 import (
 	"encoding/base64"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/registrytest"
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
 // TestVerifyByKey publishes models and checks their signatures with a key alone: no daemon runs, and the registry wants
@@ -77,5 +82,45 @@ func TestVerifyByKey(t *testing.T) {
 	}
 	if code, _, stderr := ballast(t, "verify", signed, "--trusted-root", root, "--issuer", "i", "--subject", "s"); code != exitUsage || !strings.Contains(stderr, "--subject are for --signatures") {
 		t.Errorf("an identity without --signatures: code %d, stderr %q", code, stderr)
+	}
+}
+
+// TestVerifyUnanswered tells a signature that the registry does not serve from one that it does not have. Neither hides
+// another one.
+func TestVerifyUnanswered(t *testing.T) {
+	r := registrytest.New(t)
+	private, public := converttest.KeyPair(t, t.TempDir(), "team")
+	ref := r.Host() + "/team/m:v1"
+	if code, _, stderr := ballast(t, "convert", modelDir(t), ref, "--as", "modelpack", "--sign", private); code != 0 {
+		t.Fatal(code, stderr)
+	}
+	list := r.Manifest("team/m", remote.ReferrersTag(digest.FromBytes(r.Manifest("team/m", "v1"))))
+	var documents, bundles []string
+	for _, d := range parse[ocispec.Index](t, string(list)).Manifests {
+		documents = append(documents, "/manifests/"+d.Digest.String())
+		m := parse[ocispec.Manifest](t, string(r.Manifest("team/m", d.Digest.String())))
+		bundles = append(bundles, "/blobs/"+m.Layers[0].Digest.String())
+	}
+	for _, tt := range []struct {
+		without      []string
+		status, code int
+	}{
+		{documents, http.StatusServiceUnavailable, exitNetwork},
+		{bundles, http.StatusServiceUnavailable, exitNetwork},
+		{documents, http.StatusNotFound, exitState},
+		{bundles, http.StatusNotFound, exitState},
+		{documents[:1], http.StatusServiceUnavailable, 0},
+		{bundles[1:], http.StatusServiceUnavailable, 0},
+	} {
+		r.Before(func(w http.ResponseWriter, req *http.Request) bool {
+			hit := slices.ContainsFunc(tt.without, func(path string) bool { return strings.HasSuffix(req.URL.Path, path) })
+			if hit {
+				w.WriteHeader(tt.status)
+			}
+			return hit
+		})
+		if code, stdout, stderr := ballast(t, "verify", "--signatures", "--key", public, ref); code != tt.code {
+			t.Errorf("%d for %q: code %d, want %d: %s%s", tt.status, tt.without, code, tt.code, stdout, stderr)
+		}
 	}
 }

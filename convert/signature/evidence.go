@@ -214,7 +214,8 @@ func (e *evidence) enough(m model) bool {
 
 // from reads the signatures in a repository and reports whether it answered all requests.
 func (e *evidence) from(ctx context.Context, repo *remote.Repository) bool {
-	answered := true
+	earlier, answered := e.err, true
+	e.err = nil
 	for _, of := range e.s.Manifests {
 		for _, read := range []func(context.Context, *remote.Repository, digest.Digest) error{e.referrers, e.signatures} {
 			if err := read(ctx, repo, of); err != nil {
@@ -223,6 +224,8 @@ func (e *evidence) from(ctx context.Context, repo *remote.Repository) bool {
 			}
 		}
 	}
+	answered = answered && e.err == nil // a part of a signature may be what was not answered
+	e.err = cmp.Or(earlier, e.err)
 	return answered
 }
 
@@ -230,7 +233,7 @@ func (e *evidence) from(ctx context.Context, repo *remote.Repository) bool {
 func (e *evidence) addProblem(err error) {
 	switch {
 	case err == nil:
-	case errdefs.IsInvalidArgument(err), errdefs.IsNotImplemented(err), errdefs.IsDataLoss(err):
+	case errdefs.IsNotFound(err), errdefs.IsInvalidArgument(err), errdefs.IsNotImplemented(err), errdefs.IsDataLoss(err):
 		e.problems = append(e.problems, err.Error())
 	case e.err == nil:
 		e.err = err

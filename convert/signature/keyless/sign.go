@@ -66,7 +66,7 @@ func (p *Program) Sign(ctx context.Context, env []string, r SignRequest) (a Sign
 	ctx, cancel := context.WithTimeout(ctx, maxSignTime)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, SignCommand)
-	cmd.Env, cmd.Dir, cmd.WaitDelay = env, "/", time.Second
+	cmd.Env, cmd.Dir, cmd.WaitDelay = append([]string{}, env...), "/", time.Second // a nil Env would be that of the caller
 	out, err := run(cmd, in, MaxSignRequest, r.Token)
 	if err != nil && ctx.Err() != nil { // otherwise it says that the program was killed
 		err = fmt.Errorf("%s: %w: %w", cmd.Path, context.Cause(ctx), errdefs.ErrUnavailable)

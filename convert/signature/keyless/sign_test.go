@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -129,6 +130,22 @@ func TestSignRefused(t *testing.T) {
 	r.Payloads = [][]byte{make([]byte, MaxSignRequest)}
 	if _, err := p.Sign(t.Context(), nil, r); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("too large: %v", err)
+	}
+}
+
+// TestSignEnvironment gives the program what the caller lists, and nothing of the caller's own environment.
+func TestSignEnvironment(t *testing.T) {
+	t.Setenv("BALLAST_TEST_SECRET", "hidden")
+	dir := t.TempDir()
+	p := &Program{Path: filepath.Join(dir, Name)}
+	if err := os.WriteFile(p.Path, []byte("#!/bin/sh\necho \"${BALLAST_TEST_SECRET-} ${HTTPS_PROXY-}\" >"+dir+"/seen\necho {}\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for want, env := range map[string][]string{" \n": nil, " http://proxy.example\n": {"HTTPS_PROXY=http://proxy.example"}} {
+		_, err := p.Sign(t.Context(), env, SignRequest{})
+		if got, readErr := os.ReadFile(filepath.Join(dir, "seen")); err != nil || readErr != nil || string(got) != want {
+			t.Errorf("with %q the program has %q, want %q: %v, %v", env, got, want, err, readErr)
+		}
 	}
 }
 

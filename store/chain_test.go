@@ -371,6 +371,9 @@ func TestLateChain(t *testing.T) {
 	if err := putChain(s, blob, chainOf(t, p), "team"); err != nil {
 		t.Fatal(err)
 	}
+	if st := state(t, s, table); st.Done < 8<<20 {
+		t.Errorf("with the chain, %d bytes are staged", st.Done)
+	}
 	cancel()
 	if err := ends(t, "the first pull", pull); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)

@@ -35,7 +35,11 @@ func (e *Engine) staged(t *Target) (n int64) {
 		return e.most(t.Blob.Digest, t.Blob.Size, nil)
 	}
 	for _, f := range t.Files {
-		n += e.most(f.File.Digest, f.File.Size, f.Layout.Grid)
+		most := e.most(f.File.Digest, f.File.Size, f.Layout.Grid)
+		if f.Layout.Chained() { // it may be staged without its chain, in groups of equal size
+			most = max(most, e.most(f.File.Digest, f.File.Size, nil))
+		}
+		n += most
 	}
 	return n
 }

@@ -401,3 +401,57 @@ func TestLateChain(t *testing.T) {
 		}
 	}
 }
+
+// A blob that is staged without its chain is not shown by it later. A view that has shown it by the chain still does.
+func TestStagedBeforeChain(t *testing.T) {
+	p := storetest.Random(9, 11<<20)
+	dir := t.TempDir()
+	s, table, blob := rawModel(t, dir, p, store.Options{})
+	f, answer := storetest.NewFetcher(p), make(chan struct{})
+	f.Allow = func(off, _ int64) bool { return off < 8<<20 }
+	f.Delay = func(ctx context.Context) {
+		select {
+		case <-answer:
+		case <-ctx.Done():
+		}
+	}
+	sources := storetest.From(f)
+	pull := later(func() error { return s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: sources}) })
+	waitFor(t, "a request", func() bool { return f.Calls(blob.Digest) > 0 })
+	if err := putChain(s, blob, chainOf(t, p), "team"); err != nil {
+		t.Fatal(err)
+	}
+	show := func(view string) (identity digest.Digest, err error) {
+		t.Helper()
+		if err := s.AddRef(view, table, time.Time{}, transfer.Names(sources)...); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Views.Expose(t.Context(), table, store.ExposeOptions{View: view, Sources: sources}); err != nil {
+			return "", err
+		}
+		_, identity, err = s.Views.View(view).LazyFile(blob.Digest)
+		return identity, err
+	}
+	before, err := show("snapshot/early")
+	if err != nil {
+		t.Fatal(err)
+	}
+	close(answer)
+	waitFor(t, "two chunks", func() bool { return state(t, s, table).Done >= 8<<20 })
+	check := func(when string) {
+		t.Helper()
+		if after, err := show("snapshot/early"); err != nil || after != before {
+			t.Errorf("%s, the view shows %s instead of %s, %v", when, after, before, err)
+		}
+		if _, err := show("snapshot/late"); !errdefs.IsFailedPrecondition(err) {
+			t.Errorf("%s, a new view: %v", when, err)
+		}
+	}
+	check("during the download")
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_ = ends(t, "the download", pull)
+	s = storetest.Open(t, dir, store.Options{})
+	check("after a restart")
+}

@@ -148,12 +148,12 @@ func (s *Set) missingFiles(t *filetable.Table, o Request) ([]missingFile, error)
 			continue
 		}
 		layout := layouts[f.Digest]
-		if layout != nil && layout.Chained() { // the view may show it since before its chain was known
-			waited, err := s.DB.WaitedFor(o.View, f.Digest)
+		if layout != nil && layout.Chained() { // it may have begun before its chain was known
+			way, err := s.DB.Way(o.View, f.Digest)
 			if err != nil {
 				return nil, err
 			}
-			if waited {
+			if way == f.Digest || way != identityOf(f.Digest, layout) && s.Engine.Begun(layout) {
 				layout = nil
 			}
 		}

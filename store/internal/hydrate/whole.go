@@ -77,13 +77,15 @@ func (t *Target) whole() *Target {
 // begun returns targets with the blobs whole that have a chain, and of which bytes were staged before that was known.
 func (e *Engine) begun(targets []Target) []Target {
 	for i, t := range targets {
-		if len(t.Files) == 0 || !t.Files[0].Layout.Chained() {
-			continue
-		}
-		whole := t.whole()
-		if e.Area.Marked(whole.dirs()[0], t.Blob.Size, whole.Files[0].Layout.Grid) > 0 {
-			targets[i] = *whole
+		if len(t.Files) > 0 && t.Files[0].Layout.Chained() && e.Begun(t.Files[0].Layout) {
+			targets[i] = *t.whole()
 		}
 	}
 	return targets
+}
+
+// Begun reports whether bytes of the blob of a layout that is Chained were staged without its chain.
+func (e *Engine) Begun(l *chunkfile.Layout) bool {
+	raw := chunkfile.NewRaw(l.From, l.Group)
+	return e.Area.Marked(raw.Dir(l.From.Digest), l.From.Size, raw.Grid) > 0
 }

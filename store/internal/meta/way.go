@@ -91,11 +91,12 @@ func (db *DB) Identity(view string, file digest.Digest) (shown digest.Digest, er
 	})
 }
 
-// WaitedFor reports whether a file is read in a view when it is complete, or was before it was complete.
-func (db *DB) WaitedFor(view string, file digest.Digest) (waited bool, err error) {
-	return waited, db.view(func(tx *txn) error {
+// Way returns the way (identity) in which a file is read in a view before it is complete, or was, whatever wrong bytes
+// were read. It is "" for a file that never was.
+func (db *DB) Way(view string, file digest.Digest) (identity digest.Digest, err error) {
+	return identity, db.view(func(tx *txn) error {
 		w, err := load[way](tx, bucketWays, wayKey(view, file))
-		waited = w.Identity == file
+		identity = w.Identity
 		if errdefs.IsNotFound(err) {
 			return nil
 		}

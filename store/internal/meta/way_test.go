@@ -76,7 +76,7 @@ func TestWays(t *testing.T) {
 		if err := db.update(func(tx *txn) error { return replaceWays(tx, map[digest.Digest]bool{file: true}) }); err != nil {
 			t.Fatal(err)
 		}
-		if waited, err := db.WaitedFor("snapshot/2", file); !waited || err != nil {
+		if way, err := db.Way("snapshot/2", file); way != file || err != nil {
 			t.Errorf("not waited for, %v", err)
 		}
 	}
@@ -87,8 +87,8 @@ func TestWays(t *testing.T) {
 	if id, err := db.Identity("snapshot/2", file); err != nil || !seen[id] || id == two {
 		t.Errorf("identity %s, %v: of a way that was wrong", id, err)
 	}
-	if waited, err := db.WaitedFor("snapshot/2", file); waited || err != nil {
-		t.Errorf("waited for: %t, %v", waited, err)
+	if way, err := db.Way("snapshot/2", file); way != two || err != nil {
+		t.Errorf("way %s, %v", way, err)
 	}
 	if _, err := db.ReplaceIdentity("snapshot/3", file); !errdefs.IsNotFound(err) {
 		t.Errorf("a file without a way: %v", err)

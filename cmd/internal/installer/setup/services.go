@@ -118,7 +118,7 @@ func (b *builder) units() (map[string]string, error) {
 	return units, nil
 }
 
-// listenStream returns an address as systemd takes it: it knows no host names, and a port alone is one of all addresses.
+// listenStream returns an address for systemd, which knows no host names, and takes a port alone for all addresses.
 // https://www.freedesktop.org/software/systemd/man/257/systemd.socket.html#ListenStream=
 func listenStream(address string) string {
 	switch host, port, _ := net.SplitHostPort(address); host {

@@ -182,11 +182,20 @@ func (k *Checker) proxy(kind, usual string) (string, bool) {
 	return "", false
 }
 
+// RecordFile is the record of "ballast setup".
+const RecordFile = "/var/lib/ballast-setup/setup.json"
+
 // addDropIn returns the command that writes our drop-in with the missing plugin, and makes
 // containerd read it. It leaves out what is already done. containerd reads drop-ins only if its
 // main file imports them.
 func (k *Checker) addDropIn(plugin string) string {
-	dir := filepath.Join(filepath.Dir(k.c.File), "conf.d")
+	if k.Host.Exists(RecordFile) { // with the choices of the operator
+		return "ballast doctor --fix"
+	}
+	dir, imported := k.c.dropInDir()
+	if d, err := k.Host.distro(Auto); err == nil && d.Generated && d.Config == k.c.File && !imported { // from templates
+		return "ballast setup"
+	}
 	dropin := filepath.Join(dir, "ballast.toml")
 	imports := fmt.Sprintf("imports = [%q]", filepath.Join(dir, "*.toml"))
 	var steps []string

@@ -23,6 +23,24 @@ func (c *Containerd) Main() containerdversion.File {
 	return containerdversion.File{}
 }
 
+// dropInDir returns a directory whose drop-ins are all imported by the main file, or conf.d beside it.
+func (c *Containerd) dropInDir() (dir string, imported bool) {
+	base := filepath.Dir(c.File)
+	dir = filepath.Join(base, "conf.d")
+	if len(c.Files) == 0 || c.Files[0].Path != c.File {
+		return dir, false
+	}
+	for _, pattern := range slices.Backward(c.Files[0].imports) {
+		if !filepath.IsAbs(pattern) {
+			pattern = filepath.Join(base, pattern)
+		}
+		if d := filepath.Dir(pattern); filepath.Base(pattern) == "*.toml" && !strings.Contains(d, "*") {
+			return d, true
+		}
+	}
+	return dir, false
+}
+
 // Setting returns a setting of a plugin, or nil.
 func (c *Containerd) Setting(plugin string, keys ...string) any {
 	return containerdversion.Setting(c.Plugins, append([]string{plugin}, keys...)...)

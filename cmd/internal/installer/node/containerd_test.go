@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
 	"github.com/ballast-dev/ballast/cmd/internal/host/containerdversion"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
@@ -184,5 +185,36 @@ func TestHandlerLike(t *testing.T) {
 				t.Errorf("the error names no handler: %v", err)
 			}
 		})
+	}
+}
+
+// TestDropInThatIsRead checks containerds without ballast: what doctor says to do writes a drop-in that containerd
+// reads.
+func TestDropInThatIsRead(t *testing.T) {
+	const k3s = "/var/lib/rancher/k3s/agent/etc/containerd/"
+	for _, tt := range []struct {
+		file, text, want string
+		others           string // another file
+	}{
+		{mainFile, "version = 3\n", "mkdir -p /etc/containerd/conf.d && ballast config containerd > /etc/containerd/conf.d/ballast.toml && systemctl restart containerd", ""},
+		{mainFile, "version = 2\nimports = [\"/opt/*/x.toml\", \"config.d/*.toml\", \"/opt/one.toml\"]\n", " > /etc/containerd/config.d/ballast.toml ", "/opt/one.toml"},
+		{k3s + "config.toml", "version = 3\nimports = [\"" + k3s + "config-v3.toml.d/*.toml\"]\n", " > " + k3s + "config-v3.toml.d/ballast.toml ", ""},
+		{k3s + "config.toml", "version = 3\n", "fix: ballast setup", ""},
+		{mainFile, "version = 3\n", "fix: ballast doctor --fix", RecordFile},
+	} {
+		all := map[string]string{tt.file: tt.text}
+		if tt.others != "" {
+			all[tt.others] = ""
+		}
+		h := files(t, all)
+		c, err := h.Load(t.Context(), tt.file, containerdversion.Newest, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		k := Checker{Host: h, Config: config.Default(), Unit: "containerd"}
+		k.Check(c)
+		if got := k.Failed()[0].Text(); !strings.Contains(got, tt.want) {
+			t.Errorf("%s: got %q, want %q", tt.text, got, tt.want)
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ballast-dev/ballast/cmd/internal/installer/node"
 	"github.com/ballast-dev/ballast/contrib/systemd"
 	"github.com/opencontainers/go-digest"
 )
@@ -77,7 +78,7 @@ const DefaultBinDir = "/usr/local/bin"
 // everything. Only root can read it.
 const (
 	stateDir  = "/var/lib/ballast-setup"
-	stateFile = stateDir + "/setup.json"
+	stateFile = node.RecordFile
 	keptDir   = stateDir + "/kept" // versions of files, by path and digest
 )
 

@@ -1,6 +1,7 @@
 package setup
 
 import (
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -185,6 +186,32 @@ func TestPlace(t *testing.T) {
 		r.ok(o.Place(filepath.Join(r.dir, tt.programs), tt.chosen))
 		if o.BinDir != tt.dir || o.Packaged != tt.packaged {
 			t.Errorf("%s with %+v: %s, packaged %v", tt.programs, tt.o, o.BinDir, o.Packaged)
+		}
+	}
+}
+
+// TestLinkedProgramsStay has a link of others to the same program, or to another one, where setup copies it: neither an
+// upgrade nor a removal changes the file behind it.
+func TestLinkedProgramsStay(t *testing.T) {
+	const at = "/usr/local/bin/ballast"
+	for _, name := range []string{"ballast", "ballastd"} { // the one that is to be copied, and another
+		r := newRoot(t, "plain")
+		theirs, err := os.ReadFile(filepath.Join(r.programs, name))
+		r.ok(err)
+		r.program("opt/build/ballast", string(theirs))
+		r.ok(os.MkdirAll(filepath.Join(r.dir, filepath.Dir(at)), 0o755))
+		r.ok(os.Symlink("/opt/build/ballast", filepath.Join(r.dir, at)))
+		r.set(Options{})
+		if again := r.set(Options{}); again != nil {
+			t.Errorf("%s, a second run: %q", name, again)
+		}
+		r.version("2")
+		r.set(Options{})
+		p, err := NewRemoval(t.Context(), Options{Host: r.dir, NoRestart: true})
+		r.ok(err)
+		r.apply(p)
+		if r.read("opt/build/ballast") != string(theirs) || r.read(at) != string(theirs) {
+			t.Errorf("%s: got %q, and %q in place of the link", name, r.read("opt/build/ballast"), r.read(at))
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -284,6 +285,15 @@ func (b *builder) program(name string) error {
 	if s.digest, err = digestOf(s.from); err != nil {
 		return fmt.Errorf("ballast, ballastd and %s must be in one directory: %w", keyless.Name, err)
 	}
+	switch linked, err := b.linked(p, s.digest); {
+	case err != nil:
+		return err
+	case linked: // a removal would take the file behind it
+		s.found = s.digest
+		b.put(s, s.found, true)
+		b.add(s)
+		return nil
+	}
 	before := len(b.plan.Steps)
 	if err := b.give(s, true); err != nil {
 		return err
@@ -296,6 +306,19 @@ func (b *builder) program(name string) error {
 		return nil
 	}
 	return err
+}
+
+// linked reports whether a path is a symbolic link to a file with a content.
+func (b *builder) linked(p string, content digest.Digest) (bool, error) {
+	name, err := b.Path(p)
+	if err != nil {
+		return false, err
+	}
+	if info, err := os.Lstat(name); err != nil || info.Mode().Type() != fs.ModeSymlink {
+		return false, nil // or it does not exist
+	}
+	have, err := b.disk().digestAt(p)
+	return have == content, err
 }
 
 // daemon adds what the daemon needs: programs, settings, units; and its start.

@@ -17,7 +17,7 @@ const settingsDir = configDir + "/conf.d"
 const noSettings = "version = 1\n"
 
 // ReadSettings returns the settings files, *.toml, by name, in a directory of this process's file
-// system.
+// system. It returns errdefs.ErrInvalidArgument for one with the name of a file that setup writes itself.
 func ReadSettings(dir string) (map[string]string, error) {
 	names, err := filepath.Glob(filepath.Join(dir, "*.toml"))
 	if err != nil {
@@ -28,6 +28,9 @@ func ReadSettings(dir string) (map[string]string, error) {
 	}
 	all := map[string]string{}
 	for _, n := range names {
+		if p := filepath.Join(settingsDir, filepath.Base(n)); p == ownConfig || p == closedConfig {
+			return nil, fmt.Errorf("--settings: leave %s out: setup writes %s itself: %w", n, p, errdefs.ErrInvalidArgument)
+		}
 		p, err := os.ReadFile(n)
 		if err != nil {
 			return nil, err

@@ -7,6 +7,7 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
 	"github.com/ballast-dev/ballast/cmd/internal/installer/node"
+	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -71,5 +72,17 @@ func TestFixHasTheRecordedChoices(t *testing.T) {
 	r.ok(err)
 	if fix.Distro != node.EKS || fix.Changes() {
 		t.Errorf("on %s: %s", fix.Distro, list(fix.Steps))
+	}
+}
+
+// TestSettingsOfSetup refuses settings files with the names of files that setup writes itself.
+func TestSettingsOfSetup(t *testing.T) {
+	for _, p := range []string{ownConfig, closedConfig} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, filepath.Base(p)), []byte(noSettings), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := ReadSettings(dir)
+		wantError(t, err, errdefs.IsInvalidArgument, "leave "+dir, "setup writes "+p+" itself")
 	}
 }

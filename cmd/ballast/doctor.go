@@ -99,7 +99,7 @@ func (a *app) fix(ctx context.Context, dryRun bool, out output) error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("--fix changes the system; run it as root: %w", errdefs.ErrPermissionDenied)
 	}
-	return locked(ctx, "/", true, func() error {
+	return a.locked(ctx, "/", true, func() error {
 		plan, err := setup.NewFix(ctx, setup.Options{})
 		if err != nil {
 			return err

@@ -94,7 +94,7 @@ func (a *app) setup(cmd *cobra.Command, o *setupFlags, out output) error {
 	case given("registry") && given("open"):
 		return usage("--registry closes a registry and --open opens one: run setup for each")
 	}
-	return locked(cmd.Context(), o.Host, os.Geteuid() == 0, func() error {
+	return a.locked(cmd.Context(), o.Host, os.Geteuid() == 0, func() error {
 		if o.withDaemon {
 			if err := o.recall(cmd); err != nil {
 				return err
@@ -110,11 +110,11 @@ func (a *app) setup(cmd *cobra.Command, o *setupFlags, out output) error {
 }
 
 // locked calls f while no other set-up of a host runs; who changes nothing does not wait for others.
-func locked(ctx context.Context, root string, changes bool, f func() error) error {
+func (a *app) locked(ctx context.Context, root string, changes bool, f func() error) error {
 	if !changes {
 		return f()
 	}
-	release, err := setup.Lock(ctx, root)
+	release, err := setup.Lock(ctx, root, func() { a.note("another set-up of this node runs: waiting until it ends") })
 	if err != nil {
 		return err
 	}

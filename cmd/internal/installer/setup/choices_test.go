@@ -9,8 +9,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/host/containerdversion"
 	"github.com/containerd/errdefs"
@@ -574,19 +575,49 @@ func TestWithoutRecord(t *testing.T) {
 	}
 }
 
-// TestLock runs one set-up of a host at a time.
+// TestLock runs one set-up of a host at a time, says that one waits, and leaves nothing. Who is not root can lock /run,
+// and not what set-ups lock.
 func TestLock(t *testing.T) {
+	const dir = "run/ballast-setup"
 	r := newRoot(t, "plain")
-	release, err := Lock(t.Context(), r.dir)
+	anybody, err := os.Open(filepath.Join(r.dir, "run"))
 	r.ok(err)
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
-	_, err = Lock(ctx, r.dir)
-	wantError(t, err, func(err error) bool { return errors.Is(err, context.DeadlineExceeded) }, "another set-up runs")
-	r.ok(release())
-	release, err = Lock(t.Context(), r.dir)
+	defer anybody.Close()
+	r.ok(unix.Flock(int(anybody.Fd()), unix.LOCK_EX))
+	release, err := Lock(t.Context(), r.dir, func() { t.Error("another set-up is waited for") })
 	r.ok(err)
+	if info, err := os.Stat(filepath.Join(r.dir, dir)); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("%s: mode %v, %v", dir, info.Mode(), err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err = Lock(ctx, r.dir, cancel)
+	wantError(t, err, func(err error) bool { return errors.Is(err, context.Canceled) }, "another set-up runs")
 	r.ok(release())
+
+	var all sync.WaitGroup
+	var running atomic.Int32
+	for range 4 {
+		all.Go(func() {
+			for range 10 {
+				release, err := Lock(t.Context(), r.dir, func() {})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if n := running.Add(1); n != 1 {
+					t.Errorf("%d set-ups run", n)
+				}
+				running.Add(-1)
+				if err := release(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if hostAt(r.dir).Exists("/" + dir) {
+		t.Errorf("%s is left", dir)
+	}
 }
 
 // TestRemovalIsRefusedWhileMounted refuses to remove what is mounted, whether containerd runs or not.

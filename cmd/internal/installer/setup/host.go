@@ -9,30 +9,63 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/installer/node"
 	"github.com/ballast-dev/ballast/store/durable"
 	"golang.org/x/sys/unix"
 )
 
-// Lock waits until no other set-up of a host runs, on the host itself or in a pod. The lock is on a
-// directory, so that it leaves no file behind.
-func Lock(ctx context.Context, root string) (release func() error, err error) {
-	name, err := hostAt(root).Follow("/run")
+// lockDir is locked by a set-up that runs. Only root can open it: a lock on what others can open is also theirs to take.
+const lockDir = "/run/ballast-setup"
+
+// Lock waits until no other set-up of a host runs, on the host itself or in a pod; after a second it calls waits. The
+// lock is on a directory, which release removes.
+func Lock(ctx context.Context, root string, waits func()) (release func() error, err error) {
+	name, err := hostAt(root).Path(lockDir)
 	if err != nil {
 		return nil, err
 	}
-	dir, err := os.Open(name)
-	if err != nil {
-		return nil, err
+	for {
+		if err := os.Mkdir(name, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, err
+		}
+		dir, err := os.Open(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // another set-up has just ended
+		}
+		if err != nil {
+			return nil, err
+		}
+		if err := lock(ctx, dir, waits); err != nil {
+			return nil, errors.Join(err, dir.Close())
+		}
+		locked, err := dir.Stat()
+		if err != nil {
+			return nil, errors.Join(err, dir.Close())
+		}
+		if now, err := os.Stat(name); err == nil && os.SameFile(locked, now) {
+			return func() error { return errors.Join(os.Remove(name), dir.Close()) }, nil
+		}
+		if err := dir.Close(); err != nil { // it was removed, and can be there anew
+			return nil, err
+		}
 	}
-	if err = durable.Lock(ctx, dir); err == nil {
-		return dir.Close, nil
+}
+
+// lock waits for the lock of a directory, and calls waits after a second.
+func lock(ctx context.Context, dir *os.File, waits func()) error {
+	soon, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	err := durable.Lock(soon, dir)
+	if err != nil && soon.Err() != nil && ctx.Err() == nil {
+		waits()
+		err = durable.Lock(ctx, dir)
 	}
-	if ctx.Err() != nil {
-		err = fmt.Errorf("another set-up runs: %w", ctx.Err())
+	if ctx.Err() != nil && err != nil {
+		return fmt.Errorf("another set-up runs: %w", ctx.Err())
 	}
-	return nil, errors.Join(err, dir.Close())
+	return err
 }
 
 // A host is the file system of a machine that is changed.

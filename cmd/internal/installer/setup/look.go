@@ -25,6 +25,8 @@ type view struct {
 	docker   bool     // Docker has ballast, or gets it
 	running  running
 
+	noRestart bool // see Options.NoRestart
+
 	unreadable error // why View.Containerd is missing
 }
 
@@ -82,7 +84,7 @@ func (v *view) foreign() ([]string, error) {
 func look(ctx context.Context, o *Options) (*view, error) {
 	o.complete()
 	h := hostAt(o.Host)
-	v := &view{}
+	v := &view{noRestart: o.NoRestart}
 	var err error
 	if v.record, err = h.readRecord(); err != nil {
 		return nil, err

@@ -105,3 +105,31 @@ func TestOpenedInARun(t *testing.T) {
 		t.Errorf("undone (-before +after):\n%s", d)
 	}
 }
+
+// TestUndoneWithoutRestarts has a set-up without restarts that fails: its undoing restarts nothing either, and says
+// what to restart.
+func TestUndoneWithoutRestarts(t *testing.T) {
+	r := newRoot(t, "docker")
+	r.keys()
+	r.set(Options{SnapshotterOnly: true})
+	r.docker(map[string]any{"ServerVersion": "29.7.2", "Driver": "overlayfs"})
+	r.version("2")
+	r.write("run/calls", "")
+	p := r.running(Options{Docker: true, SnapshotterOnly: true, NoRestart: true})
+	p.view.running.daemon = true
+	p.Steps = append(p.Steps, Step{Action: Chmod, Target: "/of/nobody"})
+	wantError(t, p.Apply(t.Context(), func(Step) {}), errdefs.IsFailedPrecondition, "everything was undone")
+	if calls := r.read("run/calls"); strings.Contains(calls, "restart") || strings.Contains(calls, "start ") {
+		t.Errorf("calls of systemctl:\n%s", calls)
+	}
+	rec, err := hostAt(r.dir).readRecord()
+	r.ok(err)
+	if d := cmp.Diff([]string{pendingDaemon, pendingContainerd, pendingDocker}, sorted(rec.Pending)); d != "" {
+		t.Errorf("pending (-want +got):\n%s", d)
+	}
+	for _, unit := range []string{"containerd", dockerService, serviceName} {
+		if notes := strings.Join(p.Notes, "\n"); !strings.Contains(notes, "since setup began: systemctl restart "+unit) {
+			t.Errorf("notes do not say %s: %q", unit, notes)
+		}
+	}
+}

@@ -115,7 +115,8 @@ func (p *Plan) putBack(path string) (changed bool, err error) {
 }
 
 // undo restores the host as it was before the run, in the order of a removal: what uses ballast first. It
-// can be repeated after a crash.
+// can be repeated after a crash. Without restarts, those of services that an earlier part of the run can have restarted
+// are left to do.
 func (p *Plan) undo(ctx context.Context, why string) error {
 	h, r := p.view.disk(), p.next.Run
 	if r.Undoing == "" {
@@ -133,6 +134,11 @@ func (p *Plan) undo(ctx context.Context, why string) error {
 		order = append(order[1:], dockerGroup)
 	}
 	var changed [groups]bool
+	var left []string
+	leaveTo := func(name, unit string) {
+		left = append(left, name)
+		p.Notes = append(p.Notes, fmt.Sprintf("if %s was restarted since setup began: systemctl restart %s", name, unit))
+	}
 	for _, g := range order {
 		if g == daemonGroup {
 			fresh := slices.DeleteFunc(p.view.installed(), func(u string) bool {
@@ -154,12 +160,16 @@ func (p *Plan) undo(ctx context.Context, why string) error {
 			changed[g] = changed[g] || done
 		}
 		if g == dockerGroup && changed[g] && r.Docker && slices.Contains(p.next.Pending, pendingDocker) && p.view.Systemd {
-			if err := p.systemctl(ctx, "restart", dockerService); err != nil {
+			if p.view.noRestart {
+				leaveTo(pendingDocker, dockerService)
+			} else if err := p.systemctl(ctx, "restart", dockerService); err != nil {
 				return fmt.Errorf("dockerd does not start with its old storage driver; see journalctl -u %s: %w", dockerService, err)
 			}
 		}
 		if g == containerdGroup && slices.Contains(p.next.Pending, pendingContainerd) && r.Well != nil && p.view.Systemd {
-			if err := p.restart(ctx); err != nil {
+			if p.view.noRestart {
+				leaveTo(pendingContainerd, p.view.Unit)
+			} else if err := p.restart(ctx); err != nil {
 				err = fmt.Errorf("containerd does not start with its old configuration; see journalctl -u %s; ballast setup --remove --force takes ballast out of it: %w", p.view.Unit, err)
 				if r.Old == nil || !slices.Contains(r.Old.Pending, pendingContainerd) {
 					return err
@@ -167,6 +177,9 @@ func (p *Plan) undo(ctx context.Context, why string) error {
 				p.Notes = append(p.Notes, err.Error()) // it was not known to start with that
 			}
 		}
+	}
+	if changed[daemonGroup] && r.Daemon && p.view.noRestart {
+		leaveTo(pendingDaemon, serviceName)
 	}
 	if err := p.restartDaemon(ctx, changed[daemonGroup]); err != nil {
 		return err
@@ -176,6 +189,11 @@ func (p *Plan) undo(ctx context.Context, why string) error {
 		old = &record{}
 	}
 	old.Kept = p.next.Kept // what others have edited since was not put back
+	for _, name := range left {
+		if !slices.Contains(old.Pending, name) {
+			old.Pending = append(old.Pending, name)
+		}
+	}
 	return p.leave(old, r.Dirs)
 }
 
@@ -195,7 +213,7 @@ func (p *Plan) restartDaemon(ctx context.Context, changed bool) error {
 			return err
 		}
 	}
-	if changed && r.Daemon && p.view.hasUnit(serviceName) {
+	if changed && r.Daemon && !p.view.noRestart && p.view.hasUnit(serviceName) {
 		if err := p.start(ctx); err != nil {
 			return fmt.Errorf("ballastd does not start again as it was; see journalctl -u ballastd: %w", err)
 		}

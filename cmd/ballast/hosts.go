@@ -39,7 +39,7 @@ REGISTRY is a host as in references, such as ghcr.io or docker.io, or _default f
 without a directory of its own. containerd supports only two forms of _default; the file explains them.`,
 		Example: "  ballast config hosts registry.ollama.ai --write",
 		Args:    numberOfArgs(0, 1, "one registry expected"),
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usage("say which registry: a host, or _default")
 			}
@@ -52,6 +52,9 @@ without a directory of its own. containerd supports only two forms of _default; 
 			}
 			o.Registry = args[0]
 			dir := snippet.Dir(o.dir, o.Registry, isDir)
+			if old, err := os.ReadFile(filepath.Join(dir, "hosts.toml")); err == nil && !cmd.Flags().Changed("plain-http") {
+				o.PlainHTTP = strings.Contains("\n"+string(old), "\nserver = \"http://"+o.Registry+"\"\n")
+			}
 			if entries, err := os.ReadDir(dir); err == nil && o.Registry != snippet.DefaultRegistry && !o.PlainHTTP {
 				var names []string
 				for _, e := range entries {
@@ -73,7 +76,7 @@ without a directory of its own. containerd supports only two forms of _default; 
 	f := c.Flags()
 	f.StringVar(&o.Facade, "facade", "", "host:port of the facade (default: from the configuration)")
 	f.StringVar(&o.root, "root", "", "root of ballastd, which has the keys (default: from the configuration)")
-	f.BoolVar(&o.PlainHTTP, "plain-http", false, "the registry itself uses plain HTTP; upstream.hosts_dir must say so too, unless it is on this machine")
+	f.BoolVar(&o.PlainHTTP, "plain-http", false, "the registry itself uses plain HTTP (default: as the file there says); upstream.hosts_dir must say so too, unless it is on this machine")
 	f.BoolVar(&o.Open, "open", false, "for _default: tags can also be resolved without ballastd")
 	f.BoolVar(&o.write, "write", false, "write the file into --hosts-dir")
 	f.StringVar(&o.dir, "hosts-dir", defaultHostsDir, "directory of hosts.toml files")

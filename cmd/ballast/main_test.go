@@ -202,6 +202,30 @@ func TestConfigHostsWrite(t *testing.T) {
 	}
 }
 
+// TestConfigHostsPlainHTTP writes the hosts.toml of a registry with plain HTTP again, as doctor says: it stays one,
+// unless the command line says otherwise.
+func TestConfigHostsPlainHTTP(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "localhost:5000", "hosts.toml")
+	for _, tt := range []struct{ old, flag, want string }{
+		{"server = \"http://localhost:5000\"\n", "--force", "http"},
+		{"# ours\nserver = \"http://localhost:5000\"\n", "--force", "http"},
+		{"# ours\nserver = \"http://localhost:5000\"\n", "--plain-http=false", "https"},
+		{"server = \"https://localhost:5000\"\n", "--force", "https"},
+		{"server = \"https://localhost:5000\"\n", "--plain-http", "http"},
+	} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(tt.old), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		if code, _, stderr := ballast(t, "config", "hosts", "localhost:5000", "--root", dir, "--write", "--hosts-dir", dir, "--force", tt.flag); code != 0 {
+			t.Fatalf("code %d: %s", code, stderr)
+		}
+		if got, err := os.ReadFile(path); err != nil || !strings.Contains(string(got), "\nserver = \""+tt.want+"://localhost:5000\"\n") {
+			t.Errorf("%s after %q: %v, no %s in:\n%s", tt.flag, tt.old, err, tt.want, got)
+		}
+	}
+}
+
 // TestConfigHostsFacade checks that --facade counts, and not the configuration.
 func TestConfigHostsFacade(t *testing.T) {
 	for flag, want := range map[string]string{"127.0.0.1:6000": "127.0.0.1:6000", "0.0.0.0:6000": "127.0.0.1:6000", "": "127.0.0.1:5757", "nonsense": ""} {

@@ -70,7 +70,9 @@ func (a *app) doctorCommand() *cobra.Command {
 			ProbeUsers: snapshotter.ProbeUsers,
 		}
 		findings := d.Run(cmd.Context())
-		err = nil
+		if err = cmd.Context().Err(); err != nil {
+			return err
+		}
 		if *out == outJSON {
 			err = a.printJSON(findings)
 		} else {

@@ -264,6 +264,16 @@ func TestDoctorConfig(t *testing.T) {
 	}
 }
 
+// TestDoctorInterrupted: what doctor finds after Ctrl-C is not printed.
+func TestDoctorInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var stdout, stderr strings.Builder
+	if code := run(ctx, []string{"doctor", "--address", "/nowhere/admin.sock", "--containerd-config", "/nowhere/c.toml"}, &stdout, &stderr); code == 1 || stdout.String()+stderr.String() != "" {
+		t.Errorf("code %d, %q, %q", code, stdout.String(), stderr.String())
+	}
+}
+
 // TestTouchProcess has the disk of a directory refuse writes: the other process says why.
 func TestTouchProcess(t *testing.T) {
 	dir := t.TempDir()

@@ -47,19 +47,20 @@ type Doctor struct {
 	// ProbeUsers returns why mounts of a directory cannot be id-mapped, or nil.
 	ProbeUsers func(dir string) error
 
+	silent    bool // the daemon runs, and does not answer
 	forDocker bool // Docker Engine has ballast, or is to have it
 
 	node.Findings
 }
 
-// Run makes all checks and returns the findings, causes before effects.
+// Run makes all checks and returns the findings, causes before effects. Those after the end of ctx mean nothing.
 func (d *Doctor) Run(ctx context.Context) node.Findings {
 	d.Findings = nil
 	if d.ConfigError != nil {
 		d.Fail("config", "correct that file; ballastd does not start with it. The other checks use the defaults", "%s", wire.Text(d.ConfigError))
 	}
 	health, allowed := d.daemon(ctx)
-	if !allowed { // the other findings would be guesses
+	if !allowed || ctx.Err() != nil { // the other findings would be guesses
 		return d.Findings
 	}
 	writes := d.disk(diskTime)

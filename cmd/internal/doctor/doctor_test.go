@@ -262,6 +262,23 @@ func TestHungDisk(t *testing.T) {
 	}
 }
 
+// TestSilentDaemon checks a daemon that hangs: the port of the facade is its own, and who does not wait for it gets no
+// findings about the rest.
+func TestSilentDaemon(t *testing.T) {
+	n := newNode(t)
+	n.silence(t)
+	for _, f := range n.run(t) {
+		if f.Check == "facade" {
+			t.Errorf("%+v", f)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if findings := n.doctor.Run(ctx); len(findings) != 1 {
+		t.Errorf("interrupted: %+v", findings)
+	}
+}
+
 // TestReadOnlyDisk checks a root that became read-only: that is the only problem, and no feature of the kernel.
 func TestReadOnlyDisk(t *testing.T) {
 	n := newNode(t)

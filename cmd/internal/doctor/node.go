@@ -23,11 +23,12 @@ import (
 func (d *Doctor) daemon(ctx context.Context) (h *wire.Health, allowed bool) {
 	const check = "daemon"
 	health, err := d.Client.Health(ctx)
+	d.silent = errors.Is(err, wire.ErrSilent)
 	switch {
 	case errdefs.IsPermissionDenied(err):
 		d.Fail(check, "run as root", "%s", wire.Text(err))
 		return nil, false
-	case errors.Is(err, wire.ErrSilent):
+	case d.silent:
 		d.Fail(check, "systemctl restart ballastd; if that hangs too, its disk does: see dmesg", "%s", wire.Text(err))
 		return nil, true
 	case err != nil && d.Fresh:

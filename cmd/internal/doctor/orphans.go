@@ -55,7 +55,12 @@ func orphansOf(ctx context.Context, c *ctrd.Client, snapshotter string) ([]strin
 		if err != nil && !errdefs.IsNotFound(err) {
 			return nil, err
 		}
-		lost[config] = err != nil
+		if err != nil {
+			lost[config] = true
+		}
+	}
+	if len(lost) == 0 {
+		return nil, nil // Named reads the manifests of all images
 	}
 	return c.Named(ctx, func(config digest.Digest) bool { return lost[config] })
 }

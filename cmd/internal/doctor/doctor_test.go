@@ -20,6 +20,7 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 	"github.com/ballast-dev/ballast/cmd/internal/daemon/admin"
 	"github.com/ballast-dev/ballast/cmd/internal/door/facadetls"
+	"github.com/ballast-dev/ballast/cmd/internal/door/hostsfile"
 	"github.com/ballast-dev/ballast/cmd/internal/host/containerdversion"
 	"github.com/ballast-dev/ballast/cmd/internal/installer/node"
 	"github.com/ballast-dev/ballast/cmd/internal/installer/snippet"
@@ -657,6 +658,7 @@ func TestSignaturesOfOpenRegistries(t *testing.T) {
 		{"all, but _default is open", []config.VerifyRule{signed("*")}, []snippet.Hosts{{Registry: snippet.DefaultRegistry, Open: true}}, "", "can ask registries without"},
 		{"all, but not in every directory", []config.VerifyRule{signed("*")}, []snippet.Hosts{{Registry: snippet.DefaultRegistry}}, "", "can ask registries without"},
 		{"all, but one is open", []config.VerifyRule{signed("*")}, []snippet.Hosts{{Registry: snippet.DefaultRegistry}}, "quay.io", "can ask quay.io"},
+		{"all, and what Spegel has moved away", []config.VerifyRule{signed("*")}, []snippet.Hosts{{Registry: snippet.DefaultRegistry}}, hostsfile.SpegelBackup, ""},
 		{"all but the open one", []config.VerifyRule{off("quay.io/*"), signed("*")}, []snippet.Hosts{{Registry: snippet.DefaultRegistry}}, "quay.io", ""},
 		{"all but a part of the open one", []config.VerifyRule{off("quay.io/free/*"), signed("*")}, []snippet.Hosts{{Registry: snippet.DefaultRegistry}}, "quay.io", "can ask quay.io"},
 		{"a pattern that can be a host", []config.VerifyRule{signed("*team*")}, nil, "", "can ask registries without"},

@@ -52,7 +52,7 @@ func (d *Doctor) hosts(ctx context.Context, h *wire.Health) {
 		for _, e := range entries {
 			registry := snippet.RegistryOf(e.Name())
 			sub := filepath.Join(dir, e.Name())
-			if !d.Node.IsDir(sub) {
+			if e.Name() == hostsfile.SpegelBackup || !d.Node.IsDir(sub) {
 				continue
 			}
 			if !d.namesFacade(filepath.Join(sub, "hosts.toml")) {

@@ -260,12 +260,12 @@ func (j *job) blob(d digest.Digest, size int64) content {
 
 // object returns an object of the temporary store.
 func (j *job) object(d digest.Digest, size int64) content {
-	return contentOf(func(context.Context) (io.ReadCloser, error) {
+	return contentOf(func(ctx context.Context) (io.ReadCloser, error) {
 		f, err := j.store.OpenObject(d, []string{sourceName})
 		if err != nil {
 			return nil, err
 		}
-		return reading(verify.NewReader(f, d, size), f), nil
+		return reading(&untilDone{ctx, verify.NewReader(f, d, size)}, f), nil
 	})
 }
 

@@ -104,8 +104,8 @@ func (w *frameWriter) finish() (digest.Digest, Opener, error) {
 		return "", nil, err
 	}
 	d, size := digest.NewDigest(digest.SHA256, w.hash), w.off
-	return d, func(context.Context) (io.ReadCloser, error) {
-		return io.NopCloser(verify.NewReader(io.NewSectionReader(w.f, 0, size), d, size)), nil
+	return d, func(ctx context.Context) (io.ReadCloser, error) {
+		return io.NopCloser(&untilDone{ctx, verify.NewReader(io.NewSectionReader(w.f, 0, size), d, size)}), nil
 	}, nil
 }
 

@@ -220,6 +220,19 @@ func (c *counter) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// An untilDone reader reads a local file until ctx ends.
+type untilDone struct {
+	ctx context.Context // of the caller of an Opener; an io.Reader has no context parameter
+	r   io.Reader
+}
+
+func (u *untilDone) Read(p []byte) (int, error) {
+	if err := u.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return u.r.Read(p)
+}
+
 // encode returns the JSON of a value whose encoding cannot fail.
 func encode(v any) []byte {
 	p, err := json.Marshal(v)

@@ -1,6 +1,7 @@
 package export
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -167,20 +168,20 @@ func (w *writer) sendAll(ctx context.Context, all []*item) error {
 	})
 	defer report.Wait()
 	defer close(stop)
-	g, ctx := errgroup.WithContext(ctx)
+	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(w.o.Parallel)
 	for _, t := range all {
 		if t.first != nil {
 			continue
 		}
 		g.Go(func() error {
-			if err := w.send(ctx, t); err != nil {
+			if err := w.send(gctx, t); err != nil {
 				return fmt.Errorf("%s: %w", t.name, err)
 			}
 			return nil
 		})
 	}
-	return g.Wait()
+	return cmp.Or(g.Wait(), ctx.Err()) // a layout has written all that it could read
 }
 
 // send writes one item to the target, unless the target has it.

@@ -3,9 +3,11 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -151,6 +153,51 @@ func (x *exporting) complete() error {
 	return durable.WriteFile(filepath.Join(x.artifacts(), ocispec.ImageLayoutFile), []byte(`{"imageLayoutVersion":"`+ocispec.ImageLayoutVersion+`"}`), 0o644)
 }
 
+// begun is the file with the manifests, as JSON, whose blobs an export writes or removes. The directory can have blobs
+// of other programs, so only of these the next export removes what no manifest needs, if this one is killed.
+func (x *exporting) begun() string { return filepath.Join(x.dir, ".ballast-export.json") }
+
+// begin notes the manifests whose blobs are written or removed until end.
+func (x *exporting) begin(manifests ...[]byte) error {
+	p, err := json.Marshal(manifests)
+	if err != nil {
+		return err
+	}
+	return durable.WriteFile(x.begun(), p, 0o600)
+}
+
+// end removes what no manifest needs of manifests, which can be nil, and the note of begin.
+func (x *exporting) end(ctx context.Context, l *layout.Layout, manifests ...[]byte) error {
+	for _, m := range manifests {
+		if m == nil {
+			continue
+		}
+		if err := l.Prune(ctx, m); err != nil {
+			return err
+		}
+	}
+	return os.Remove(x.begun())
+}
+
+// tidy removes what a killed export has left.
+func (x *exporting) tidy(ctx context.Context, l *layout.Layout) error {
+	if err := l.Sweep(); err != nil {
+		return err
+	}
+	p, err := os.ReadFile(x.begun())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var manifests [][]byte
+	if err == nil {
+		err = json.Unmarshal(p, &manifests)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", x.begun(), err)
+	}
+	return x.end(ctx, l, manifests...)
+}
+
 // named opens the layout for a name, without what a killed export has left, and returns the manifest that it has there;
 // nil if it has none, or one that nobody can read.
 func (x *exporting) named(ctx context.Context, ref remote.Ref) (l *layout.Layout, manifest []byte, err error) {
@@ -160,7 +207,7 @@ func (x *exporting) named(ctx context.Context, ref remote.Ref) (l *layout.Layout
 	if l, err = layout.Create(x.artifacts(), ref.Recorded()); err != nil {
 		return nil, nil, err
 	}
-	if err = l.Sweep(); err == nil {
+	if err = x.tidy(ctx, l); err == nil {
 		manifest, err = l.Named(ctx)
 	}
 	if err != nil && !errdefs.IsDataLoss(err) {
@@ -171,7 +218,7 @@ func (x *exporting) named(ctx context.Context, ref remote.Ref) (l *layout.Layout
 }
 
 // export writes a model.
-func (x *exporting) export(ctx context.Context, cl *wire.Client, ref remote.Ref) (err error) {
+func (x *exporting) export(ctx context.Context, cl *wire.Client, ref remote.Ref) error {
 	m, config, err := x.model(ctx, cl, ref)
 	if err != nil {
 		return err
@@ -187,24 +234,13 @@ func (x *exporting) export(ctx context.Context, cl *wire.Client, ref remote.Ref)
 			return err
 		}
 	}
-	if err := x.blobs(ctx, l, m, config); err != nil {
-		return errors.Join(err, l.Prune(ctx, m.body))
+	if err := x.begin(m.body, old); err != nil {
+		return err
 	}
-	// What was damaged, refused or replaced meanwhile is not given away.
-	again, _, err := x.model(ctx, cl, ref)
-	if err == nil && !bytes.Equal(again.body, m.body) {
-		err = fmt.Errorf("the model was replaced by another one: %w", errdefs.ErrAborted)
+	if err := x.write(ctx, cl, l, ref, m, config); err != nil {
+		return errors.Join(err, x.end(ctx, l, m.body, old))
 	}
-	if err != nil {
-		return errors.Join(err, l.Prune(ctx, m.body))
-	}
-	err = x.locked(func() error {
-		if err := l.PutManifest(ctx, mediatype.OCIManifest, m.body); err != nil || old == nil || bytes.Equal(old, m.body) {
-			return err
-		}
-		return l.Prune(ctx, old)
-	})
-	if err != nil {
+	if err := x.end(ctx, l, old); err != nil {
 		return err
 	}
 	if left := unnamed(m.Manifest); left != nil {
@@ -212,6 +248,22 @@ func (x *exporting) export(ctx context.Context, cl *wire.Client, ref remote.Ref)
 	}
 	d := m.Digest.String()
 	return x.app.show(outTable, nil, []string{d}, [][]string{{ref.Recorded(), d}})
+}
+
+// write writes the blobs of a model, and then its manifest.
+func (x *exporting) write(ctx context.Context, cl *wire.Client, l *layout.Layout, ref remote.Ref, m exported, config []byte) error {
+	if err := x.blobs(ctx, l, m, config); err != nil {
+		return err
+	}
+	// What was damaged, refused or replaced meanwhile is not given away.
+	again, _, err := x.model(ctx, cl, ref)
+	if err == nil && !bytes.Equal(again.body, m.body) {
+		err = fmt.Errorf("the model was replaced by another one: %w", errdefs.ErrAborted)
+	}
+	if err != nil {
+		return err
+	}
+	return x.locked(func() error { return l.PutManifest(ctx, mediatype.OCIManifest, m.body) })
 }
 
 // blobs writes the config and the layers of a model.
@@ -257,9 +309,15 @@ func (x *exporting) remove(ctx context.Context, ref remote.Ref) error {
 		return err
 	}
 	defer l.Close()
+	if err := x.begin(old); err != nil {
+		return err
+	}
 	err = x.locked(func() error { return l.Remove(ctx, old) })
 	if errdefs.IsNotFound(err) {
-		return fmt.Errorf("it is not in %s: %w", x.dir, errdefs.ErrNotFound)
+		err = fmt.Errorf("it is not in %s: %w", x.dir, errdefs.ErrNotFound)
+	}
+	if err == nil || old == nil {
+		err = errors.Join(err, x.end(ctx, l))
 	}
 	return err
 }

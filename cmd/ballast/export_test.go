@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -152,6 +153,61 @@ func TestExport(t *testing.T) {
 		return err
 	}); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestExportKilled: the next export removes what one that was killed has left, and nothing of other programs.
+func TestExportKilled(t *testing.T) {
+	s := newSite(t)
+	dir := filepath.Join(s.dir, "crio")
+	killed, other := s.Add("a/killed", "v1", converttest.ModelPackRaw([]converttest.File{
+		{Path: "a.safetensors", Data: []byte("first"), Mode: 0o644}, {Path: "b.safetensors", Data: []byte("second"), Mode: 0o644},
+	})), s.Add("a/other", "v1", small("weights"))
+	s.ok(t, "prefetch", killed, other)
+	blob := func(text string) string {
+		return filepath.Join(dir, "artifacts/blobs/sha256", digest.FromString(text).Encoded())
+	}
+	s.ok(t, "export", "--artifact-store", dir, other)
+	if err := os.WriteFile(blob("of another program"), []byte("of another program"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+
+	// It is killed while it waits for a reader of the index, with all blobs written.
+	lock, err := os.OpenFile(filepath.Join(dir, "artifacts/index.lock"), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := unix.FcntlFlock(lock.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK}); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "--config", s.config, "--address", s.address, "export", "--artifact-store", dir, killed)
+	cmd.Env = append(os.Environ(), programVariable+"=1")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	waitUntil(t, "the last blob", func() bool { _, err := os.Stat(blob("second")); return err == nil })
+	if err := errors.Join(cmd.Process.Kill(), lock.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err == nil {
+		t.Fatal("the export has ended before")
+	}
+
+	s.ok(t, "export", "--artifact-store", dir, other)
+	for _, text := range []string{"first", "second"} {
+		if _, err := os.Stat(blob(text)); !os.IsNotExist(err) {
+			t.Errorf("%q of the killed export is left: %v", text, err)
+		}
+	}
+	for _, text := range []string{"of another program", "weights"} {
+		if _, err := os.Stat(blob(text)); err != nil {
+			t.Error(err)
+		}
+	}
+	s.ok(t, "export", "--artifact-store", dir, "--remove", other)
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
+		t.Errorf("left: %v, %v", entries, err)
 	}
 }
 

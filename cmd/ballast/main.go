@@ -19,7 +19,11 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ends := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) { // nohup
+		ends = append(ends, syscall.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), ends...)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process, whatever it waits for
 	args := os.Args[1:]
@@ -45,7 +49,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return exitCode(ctx, err)
 }
 
-// endWithin is how long a command may take to end after SIGINT or SIGTERM. It can wait for something
+// endWithin is how long a command may take to end after SIGINT, SIGTERM or SIGHUP. It can wait for something
 // that no context ends: the writer of a FIFO, a terminal, a file system that does not answer.
 const endWithin = 2 * time.Second
 

@@ -10,6 +10,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/headers"
 	"github.com/ballast-dev/ballast/convert/image"
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
@@ -24,7 +25,10 @@ func (j *job) planBallast(ctx context.Context) (*plan, error) {
 		return j.planCompressed(ctx)
 	}
 	model := *j.src.Model
-	if len(model.Table.Blobs) > maxImageBlobs && !j.o.Referrer { // the origin protects them there
+	if n := len(model.Table.Blobs); n > maxImageBlobs && !j.o.Referrer { // the origin protects them there
+		if j.o.NoChunks {
+			return nil, fmt.Errorf("the model has %d blobs, and a converted image has layers for %d: it can be packed, but not with --no-chunks: %w", n, maxImageBlobs, errdefs.ErrNotImplemented)
+		}
 		return j.planPacked(ctx)
 	}
 	p, names := &plan{}, blobNames(&model)

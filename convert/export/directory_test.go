@@ -250,6 +250,7 @@ func TestAdviceForManyFiles(t *testing.T) {
 		want  string // "" if there is room
 	}{
 		{300, export.Options{}, ""},
+		{300, export.Options{NoChunks: true}, "has 300 blobs, and a converted image has layers for 256: it can be packed, but not with --no-chunks"},
 		{300, export.Options{Compress: export.CompressSeekable}, "write it with --compress zstd-chunked, or take fewer files"},
 		{300, export.Options{Compress: export.CompressChunked}, ""},
 		{300, export.Options{Form: export.FormModelPack}, ""},

@@ -90,7 +90,7 @@ type Options struct {
 	// Tar puts each file into a tar; FormModelPack only.
 	Tar bool
 
-	// NoChunks leaves out the digests of chunks; FormBallast only.
+	// NoChunks leaves out the digests of chunks: the result is what nodes make; FormBallast only.
 	NoChunks bool
 
 	// Compress compresses the files in chunks; FormBallast, and with CompressChunked FormImage.

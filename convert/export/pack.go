@@ -39,11 +39,9 @@ func (j *job) planPacked(ctx context.Context) (*plan, error) {
 		if err != nil {
 			return nil, err
 		}
-		if !j.o.NoChunks {
-			it.watched = &ranges{files: content, whole: b.path != ""}
-			if it.watched.whole && headers.Has(b.path, b.size) {
-				it.watched.header = b.path
-			}
+		it.watched = &ranges{files: content, whole: b.path != ""}
+		if it.watched.whole && headers.Has(b.path, b.size) {
+			it.watched.header = b.path
 		}
 		p.items, places[it] = append(p.items, it), content
 	}

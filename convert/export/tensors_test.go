@@ -27,6 +27,12 @@ func TestTensorLayers(t *testing.T) {
 		for _, form := range forms {
 			dir := t.TempDir()
 			res, err := export.Run(t.Context(), fromServer(t, c, ref), toLayout(t, dir, "1"), form.o)
+			if form.o.NoChunks && n > 256 {
+				if !errdefs.IsNotImplemented(err) {
+					t.Errorf("%d, %s: got %v", n, form.name, err)
+				}
+				continue
+			}
 			if err != nil {
 				t.Fatalf("%d, %s: %v", n, form.name, err)
 			}
@@ -61,7 +67,7 @@ func TestManyFiles(t *testing.T) {
 		}
 		out := t.TempDir()
 		res, err := export.Run(t.Context(), src, toLayout(t, out, "1"), form.o)
-		if form.o.Compress == export.CompressSeekable {
+		if form.o.Compress == export.CompressSeekable || form.o.NoChunks {
 			if !errdefs.IsNotImplemented(err) {
 				t.Errorf("%s: got %v", form.name, err)
 			}
@@ -96,7 +102,7 @@ func TestManyFiles(t *testing.T) {
 			case f.Type != filetable.TypeReg || f.Size == 0:
 			case f.Digest == "":
 				t.Errorf("%s: %s has no digest", form.name, f.Path)
-			case !form.o.NoChunks && len(f.Source.Chunks) == 0:
+			case len(f.Source.Chunks) == 0:
 				t.Errorf("%s: %s has no chunks", form.name, f.Path)
 			}
 		}

@@ -32,6 +32,9 @@ func unpacked(src *resolve.Source, name string, facts format.Facts) error {
 	if src.Origin != nil || isA(f, src) {
 		return usage("%s: --runner and --runner-framework are for a directory that is no %s, or for --as %[2]s", name, f.Name)
 	}
+	if err := export.NoPointers(src); err != nil {
+		return err
+	}
 	model, err := f.Writer.FromFiles(src.Model, facts)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -145,6 +146,16 @@ func TestPackRefuses(t *testing.T) {
 	}
 	if code, _, stderr := ballast(t, "convert", dir, out, "--as", "carton", "--runner", "x", "--runner-framework", "newest"); code == 0 || !strings.Contains(stderr, "required_framework_version") {
 		t.Errorf("a version that is none: code %d: %s", code, stderr)
+	}
+	pointer := modelDir(t)
+	if err := os.WriteFile(filepath.Join(pointer, "w.safetensors"), fmt.Appendf(nil, "version https://git-lfs.github.com/spec/v1\noid sha256:%064d\nsize 4976698672\n", 0), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"oci:" + t.TempDir() + "/l:v1"}, {out, "--as", "carton"}} {
+		code, _, stderr := ballast(t, append(append([]string{"convert", pointer}, args...), facts...)...)
+		if code != exitState || !strings.Contains(stderr, `"w.safetensors" is a pointer of Git LFS`) {
+			t.Errorf("a pointer of Git LFS to %q: code %d: %s", args, code, stderr)
+		}
 	}
 	if _, err := os.Stat(out); err == nil {
 		t.Error("what failed left a file")

@@ -213,7 +213,7 @@ func Run(ctx context.Context, src *resolve.Source, dst Target, o Options) (res *
 	if o.Referrer && verify.Bytes(src.Model.Table.Origin.Digest, src.Model.Documents.Manifest) != nil {
 		return nil, fmt.Errorf("only what a node makes of a manifest can refer to that: %w", errdefs.ErrInvalidArgument)
 	}
-	if err := noPointers(src); err != nil {
+	if err := NoPointers(src); err != nil {
 		return nil, err
 	}
 	if o.Prefix != nil {
@@ -243,7 +243,7 @@ func distinct(texts []string) []string { return slices.Compact(slices.Sorted(sli
 // content of their targets. Files in archives are unpacked before, and removed afterwards. It
 // returns what is left out and what is wrong with the files, and the errors of Run and fn.
 func Files(ctx context.Context, src *resolve.Source, o Options, fn func([]format.File) error) (losses, problems []string, err error) {
-	if err := noPointers(src); err != nil {
+	if err := NoPointers(src); err != nil {
 		return nil, nil, err
 	}
 	j := newJob(src, o)

@@ -145,8 +145,9 @@ func (j *job) found(problems []headers.Problem) {
 	}
 }
 
-// noPointers returns an error for files that have only the address of their content.
-func noPointers(src *resolve.Source) error {
+// NoPointers returns errdefs.ErrFailedPrecondition for files that have only the address of their content. It compares
+// paths, so a model whose files get others is checked before.
+func NoPointers(src *resolve.Source) error {
 	for _, f := range src.Model.Table.Files {
 		if slices.Contains(src.Pointers, f.Path) {
 			return fmt.Errorf("%s: %q is a pointer of Git LFS, not the file: run \"git lfs pull\", or leave it out with --exclude: %w",

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/ballast-dev/ballast/convert/converttest"
@@ -47,6 +49,30 @@ func TestCanceledCopy(t *testing.T) {
 			if p, named := to.Named(t.Context()); !errors.Is(err, context.Canceled) || to.copied || p != nil || named != nil {
 				t.Errorf("%+v, late %v: %v; copied %v, tagged %q, %v", o, late, err, to.copied, p, named)
 			}
+		}
+	}
+}
+
+// TestUploadAnsweredEarly: chunks have digests also if the registry answers an upload before it has read all bytes, as
+// it may if it has got them from somebody else.
+func TestUploadAnsweredEarly(t *testing.T) {
+	from, to, c := registrytest.New(t), registrytest.New(t), client(t, remote.Credentials{})
+	w := weights(64 << 20) // more than is sent ahead
+	to.Before(func(rw http.ResponseWriter, r *http.Request) bool {
+		early := r.Method == http.MethodPut && strings.Contains(r.URL.RawQuery, digest.FromBytes(w).Encoded())
+		if early {
+			to.PutBlob("out", w)
+			rw.WriteHeader(http.StatusCreated)
+		}
+		return early
+	})
+	src := fromServer(t, c, from.Add("m", "1", converttest.ModelPackRaw(converttest.Files(w))))
+	if _, err := export.Run(t.Context(), src, toServer(t, c, to.Host()+"/out:1"), export.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range fromServer(t, c, to.Host()+"/out:1").Model.Table.Files {
+		if f.Size > 0 && len(f.Source.Chunks) == 0 {
+			t.Errorf("%s has no chunks", f.Path)
 		}
 	}
 }

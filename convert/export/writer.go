@@ -205,7 +205,7 @@ func (w *writer) send(ctx context.Context, t *item) (err error) {
 		t.setState(stateUploading)
 		state, err = w.put(ctx, t, open)
 	}
-	if err == nil && state != StateUploaded && t.watched != nil {
+	if err == nil && t.watched != nil && (state != StateUploaded || t.seen.off < t.desc.Size) { // a registry may answer before the end
 		t.setState(stateReading)
 		err = discard(ctx, open)
 	}

@@ -185,12 +185,16 @@ func (r *Repository) PutStream(ctx context.Context, size int64, open Opener) (di
 	if err != nil {
 		return "", fmt.Errorf("%s: push: %w", r, err)
 	}
-	hash := digest.SHA256.Hash()
+	hash, rest := digest.SHA256.Hash(), &io.LimitedReader{R: body, N: size + 1} // with more than size bytes, send fails
 	h := http.Header{"Content-Type": {"application/octet-stream"}, "Content-Range": {"0-" + strconv.FormatInt(max(size-1, 0), 10)}}
 	if size > 0 {
-		resp, err := r.send(ctx, e, upload{method: http.MethodPatch, url: u, header: h, body: io.TeeReader(body, hash), size: size})
+		resp, err := r.send(ctx, e, upload{method: http.MethodPatch, url: u, header: h, body: io.TeeReader(rest, hash), size: size})
 		if err != nil {
 			return "", fmt.Errorf("%s: push: %w", r, err)
+		}
+		if unread := rest.N - 1; unread > 0 {
+			resp.Body.Close()
+			return "", fmt.Errorf("%s: push: %s answered %s, and has not read %d of %d bytes: %w", r, e.Host, resp.Status, unread, size, errdefs.ErrUnknown)
 		}
 		if u, err = uploadLocation(e, resp); err != nil {
 			return "", err

@@ -94,6 +94,33 @@ type errorReader struct{ err error }
 
 func (r errorReader) Read([]byte) (int, error) { return 0, r.err }
 
+// TestPutStreamAnsweredEarly: a registry that answers before it has read all bytes has no blob with the digest of those
+// that were sent.
+func TestPutStreamAnsweredEarly(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	u.Before(func(w http.ResponseWriter, r *http.Request) bool {
+		switch r.Method {
+		case http.MethodPatch:
+			_, _ = io.CopyN(io.Discard, r.Body, 1<<20)
+			w.Header().Set("Location", r.URL.Path)
+			w.WriteHeader(http.StatusAccepted)
+		case http.MethodPut:
+			w.WriteHeader(http.StatusCreated)
+		default:
+			return false
+		}
+		return true
+	})
+	const size = 64 << 20 // more than is sent ahead
+	d, err := u.repository(t, remote.Options{}, nil).PutStream(t.Context(), size, func(context.Context) (io.ReadCloser, error) {
+		return io.NopCloser(io.LimitReader(zeros{}, size)), nil
+	})
+	if err == nil || d != "" {
+		t.Errorf("got %q, %v, want an error", d, err)
+	}
+}
+
 // TestUploadAtOtherSpelling checks that an upload keeps the credentials if the registry spells its port in another way.
 func TestUploadAtOtherSpelling(t *testing.T) {
 	t.Parallel()

@@ -2,6 +2,7 @@ package export
 
 import (
 	"context"
+	"encoding/base64"
 	"fmt"
 
 	"github.com/ballast-dev/ballast/convert/mediatype"
@@ -13,6 +14,10 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
+// maxStatement limits a statement as JSON, in bytes: its bundle has it in base64, and beside it certificates, entries
+// of logs and timestamps.
+const maxStatement = (dsse.MaxSize - 64<<10) / 4 * 3
+
 // sign attaches two signatures to the manifest that is about to be written: one of the manifest, as
 // made by cosign, and one of the files, as made by model-signing. They are written before the name,
 // so that the model is never visible without them. What is not signed is a loss of res.
@@ -23,7 +28,11 @@ func (w *writer) sign(ctx context.Context, docs documents, res *Result) error {
 	if err == nil {
 		var s dsse.Statement
 		if s, err = oms.Statement(w.dst.String(), files); err == nil {
-			statements = append(statements, s)
+			if n := len(encode(s)); n <= maxStatement {
+				statements = append(statements, s)
+			} else {
+				err = fmt.Errorf("it would have %d bytes for %d files, and readers take %d", base64.StdEncoding.EncodedLen(n), len(files), dsse.MaxSize)
+			}
 		}
 	}
 	if err != nil {

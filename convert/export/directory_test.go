@@ -254,6 +254,7 @@ func TestAdviceForManyFiles(t *testing.T) {
 		{300, export.Options{Compress: export.CompressSeekable}, "write it with --compress zstd-chunked, or take fewer files"},
 		{300, export.Options{Compress: export.CompressChunked}, ""},
 		{300, export.Options{Form: export.FormModelPack}, ""},
+		{8900, export.Options{Form: export.FormCNAI}, "for 8900 files, and registries take 4194304"},
 		{12000, export.Options{}, ""},
 		{12000, export.Options{Form: export.FormModelPack}, "for 12000 files, and registries take 4194304; write it --as image, or take fewer files"},
 		{12000, export.Options{Form: export.FormImage}, ""},

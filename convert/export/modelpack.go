@@ -81,7 +81,9 @@ func (j *job) planArtifact(ctx context.Context, d dialect, tars bool) (*plan, er
 	}
 	size := 0
 	for _, it := range p.items {
-		size += len(encode(it.desc))
+		if size += len(encode(it.desc)); it.desc.Digest == "" {
+			size += digestSize
+		}
 	}
 	if err := checkManifest(size, len(p.items)); err != nil { // before anything is sent
 		return nil, err
@@ -284,6 +286,9 @@ func rawFiles(all []*item) (files []filetable.File) {
 
 // takeFewer is advice for models with too many files.
 const takeFewer = "take fewer files with --include and --exclude"
+
+// digestSize is the size of a digest in a manifest, in bytes.
+const digestSize = len("sha256:") + 64
 
 // maxManifest limits a manifest to the size that all registries accept, in bytes.
 // https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md#pushing-manifests

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -96,7 +97,7 @@ func vacant(name string, force bool) error {
 // writeFile writes a file under a temporary name and renames it when it is complete. It returns the
 // result of write, and the size of the file in bytes.
 func writeFile(name, extension string, force bool, write func(w *os.File) (digest.Digest, error)) (d digest.Digest, n int64, err error) {
-	f, err := os.CreateTemp(filepath.Dir(name), ".ballast-*"+extension)
+	f, err := os.OpenFile(filepath.Join(filepath.Dir(name), ".ballast-"+rand.Text()+extension), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o644)
 	if err != nil {
 		return "", 0, err
 	}
@@ -111,7 +112,7 @@ func writeFile(name, extension string, force bool, write func(w *os.File) (diges
 	}
 	info, err := f.Stat()
 	if err == nil {
-		err = errors.Join(f.Chmod(0o644), f.Sync())
+		err = f.Sync()
 	}
 	if err != nil {
 		return "", 0, err

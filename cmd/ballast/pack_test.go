@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/ballast-dev/ballast/convert/carton"
@@ -125,6 +126,23 @@ func TestPackedFromOthers(t *testing.T) {
 	m, err := openCarton(t, to).Model(t.Context())
 	if err != nil || len(m.Table.Files) != len(b.Files)+2 {
 		t.Errorf("%d files, want %d and two more: %v", len(m.Table.Files), len(b.Files), err)
+	}
+}
+
+// TestCartonUmask writes a carton with the permissions that the umask leaves.
+func TestCartonUmask(t *testing.T) {
+	for umask, want := range map[int]os.FileMode{0o022: 0o644, 0o077: 0o600} {
+		out := filepath.Join(t.TempDir(), "m.carton")
+		before := syscall.Umask(umask)
+		t.Cleanup(func() { syscall.Umask(before) })
+		converted(t, append([]string{modelDir(t), out, "--as", "carton"}, facts...)...)
+		info, err := os.Stat(out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode() != want {
+			t.Errorf("with the umask %03o: %v", umask, info.Mode())
+		}
 	}
 }
 

@@ -82,14 +82,18 @@ func (a *app) pack(ctx context.Context, f *format.Format, from, to string, choic
 	return a.converted(conversion{Source: from, Target: to, Origin: src.Model.Table.Origin, Result: res}, out, time.Since(start))
 }
 
-// vacant returns errdefs.ErrAlreadyExists for a file that is there, unless it is to be replaced.
+// vacant returns errdefs.ErrAlreadyExists for a file that is there, unless it is to be replaced, and for a directory.
 func vacant(name string, force bool) error {
-	_, err := os.Lstat(name)
+	info, err := os.Lstat(name)
 	switch {
-	case force, errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err != nil:
 		return err
+	case info.IsDir():
+		return fmt.Errorf("%s is a directory; choose another name: %w", name, errdefs.ErrAlreadyExists)
+	case force:
+		return nil
 	}
 	return fmt.Errorf("%s exists; choose another name, or replace it with --force: %w", name, errdefs.ErrAlreadyExists)
 }

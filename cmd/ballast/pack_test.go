@@ -178,6 +178,14 @@ func TestPackRefuses(t *testing.T) {
 	if _, err := os.Stat(out); err == nil {
 		t.Error("what failed left a file")
 	}
+	if err := os.Mkdir(out, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, src := range []string{dir, "./no-such-model"} {
+		if code, _, stderr := ballast(t, "convert", src, out, "--as", "carton", "--force"); code != exitExists || !strings.Contains(stderr, "is a directory; choose another name") {
+			t.Errorf("a directory in place of a file, and %s: code %d: %s", src, code, stderr)
+		}
+	}
 	if left, _ := filepath.Glob(filepath.Dir(out) + "/.ballast*"); left != nil {
 		t.Errorf("left over: %q", left)
 	}

@@ -130,7 +130,7 @@ func (a *app) convertCommand() *cobra.Command {
 			return usage("--runner and --runner-framework go together")
 		}
 		if f := formats.All().Get(form); f.Writer != nil {
-			if plain := o; sign.given() || compress != "" || plain.Tar || plain.NoChunks || plain.Referrer || plain.DryRun || plain.Prefix != nil || said.given() || len(args) < 2 {
+			if plain := o; sign.given() || compress != "" || plain.Tar || plain.NoChunks || plain.Referrer || plain.DryRun || plain.Prefix != nil || said.given() {
 				return usage("--as %s writes FILE%s, and takes --runner, --runner-framework, --temp-dir and --force only", f.Name, f.Writer.Extension)
 			}
 			return a.pack(cmd.Context(), f, args[0], args[1], choice, o, facts, *out)
@@ -141,6 +141,9 @@ func (a *app) convertCommand() *cobra.Command {
 		}
 		if o.Compress, err = export.ParseCompression(compress); err != nil {
 			return &usageError{err}
+		}
+		if o.Referrer && (o.Form != export.FormBallast || o.Compress != export.CompressNone || facts != (format.Facts{}) || len(choice.Include)+len(choice.Exclude) > 0) {
+			return usage("--referrer goes with --as ballast, and not with --compress, --include and --exclude: it is what a node makes")
 		}
 		o.NoChunks = o.NoChunks || o.Referrer
 		if o.Annotations, err = said.check(o); err != nil {
@@ -153,13 +156,7 @@ func (a *app) convertCommand() *cobra.Command {
 			return err
 		}
 		if o.Referrer {
-			if o.Form != export.FormBallast || o.Compress != export.CompressNone || facts != (format.Facts{}) || len(choice.Include)+len(choice.Exclude) > 0 {
-				return usage("--referrer goes with --as ballast, and not with --compress, --include and --exclude: it is what a node makes")
-			}
 			return a.refer(cmd.Context(), args, o, *out)
-		}
-		if len(args) < 2 {
-			return usage("no target given")
 		}
 		to, err := parseTarget(args[1])
 		if err != nil {

@@ -25,6 +25,16 @@ func modelDir(t *testing.T) string {
 	return dir
 }
 
+// TestConvertReferrer says which flags do not go with --referrer.
+func TestConvertReferrer(t *testing.T) {
+	for _, flags := range [][]string{{"--as", "image"}, {"--compress", "zstd-seekable"}, {"--include", "*"}} {
+		code, _, stderr := ballast(t, append([]string{"convert", "ghcr.io/a/b:c", "--referrer"}, flags...)...)
+		if code != exitUsage || !strings.Contains(stderr, "--referrer goes with --as ballast") {
+			t.Errorf("%q: code %d, %s", flags, code, stderr)
+		}
+	}
+}
+
 func TestConvertUsage(t *testing.T) {
 	dir := modelDir(t)
 	for _, args := range [][]string{
@@ -196,6 +206,7 @@ func TestConvertChosen(t *testing.T) {
 	}{
 		{[]string{"inspect", "--include", "*", "ghcr.io/a/b:c"}, exitUsage},
 		{[]string{"convert", "ghcr.io/a/b:c", "--referrer", "--exclude", "*.md"}, exitUsage},
+		{[]string{"convert", "ghcr.io/a/b:c", "--as", "carton", "--referrer"}, exitUsage},
 		{[]string{"convert", dir, "oci:" + t.TempDir() + "/l:v1", "--include", "*.gguf"}, exitNotFound},
 		{[]string{"convert", dir, "oci:" + t.TempDir() + "/l:v1", "--include", "[z-a]"}, exitInvalid},
 	} {

@@ -86,24 +86,18 @@ func kindOf(p string) kind {
 // without a header it keeps nothing.
 func NewSniffer(p string, size int64) *Sniffer {
 	s := &Sniffer{path: p, size: size}
-	s.Restart()
-	return s
-}
-
-// Restart resets s: the file is written again from its first byte.
-func (s *Sniffer) Restart() {
-	*s = Sniffer{path: s.path, size: s.size}
-	if !Has(s.path, s.size) {
-		return
+	if !Has(p, size) {
+		return s
 	}
-	switch kindOf(s.path) {
+	switch kindOf(p) {
 	case kindGGUF:
-		s.gguf = gguf.NewSniffer(gguf.Options{Size: s.size})
+		s.gguf = gguf.NewSniffer(gguf.Options{Size: size})
 	case kindTensors:
-		s.tensors = safetensors.NewSniffer(safetensors.Options{Size: s.size})
+		s.tensors = safetensors.NewSniffer(safetensors.Options{Size: size})
 	case kindConfig:
 		s.text = []byte{}
 	}
+	return s
 }
 
 // Write reads the next bytes of the file. It always returns len(p) and nil.

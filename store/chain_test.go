@@ -455,3 +455,35 @@ func TestStagedBeforeChain(t *testing.T) {
 	s = storetest.Open(t, dir, store.Options{})
 	check("after a restart")
 }
+
+// A wrong chain is dropped when the blob is complete, also if the daemon was stopped while the blob was fetched whole.
+func TestWrongChainInterrupted(t *testing.T) {
+	p := storetest.Random(10, 14<<20)
+	wrong := bytes.Clone(p)
+	wrong[9<<20] ^= 1
+	dir := t.TempDir()
+	s, table, blob := rawModel(t, dir, p, store.Options{})
+	if err := putChain(s, blob, chainOf(t, wrong), "team"); err != nil {
+		t.Fatal(err)
+	}
+	f := storetest.NewFetcher(p)
+	f.Allow = func(off, n int64) bool { return off > 0 || n <= verify.Head } // all but the first chunk without a chain
+	pull := later(func() error {
+		return s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)})
+	})
+	waitFor(t, "the other chunks", func() bool { return state(t, s, table).Done == 10<<20 }) // 8 MiB by the chain
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_ = ends(t, "the download", pull)
+	s = storetest.Open(t, dir, store.Options{})
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(storetest.NewFetcher(p))}); err != nil {
+		t.Fatal(err)
+	}
+	if names, err := s.ChainSigners(table); err != nil || len(names) > 0 {
+		t.Errorf("the wrong chain by %q is still there, %v", names, err)
+	}
+	if got := leftovers(t, s); len(got) > 0 {
+		t.Errorf("left over: %v", got)
+	}
+}

@@ -25,6 +25,7 @@ type Target struct {
 
 	pieces []staging.Piece // where an archive is staged, once known
 	group  string
+	before []ChunkedFile // the file of a whole blob, if it was fetched by a chain before
 }
 
 // A ChunkedFile is a file with its layout in a blob.

@@ -19,7 +19,11 @@ func (e *Engine) fetch(ctx context.Context, h *hydration, i int, next func()) er
 	t := &h.targets[i]
 	whole := t.whole()
 	if whole == nil {
-		return e.fetchTarget(ctx, h, i, t, next)
+		err := e.fetchTarget(ctx, h, i, t, next)
+		if err == nil && t.before != nil {
+			err = e.replaced(ctx, t.before)
+		}
+		return err
 	}
 	present := func() (bool, error) { return e.hasTarget(t, nil, &h.from) } // unpacked for another target
 	if ok, err := present(); ok || err != nil {
@@ -46,13 +50,18 @@ func (e *Engine) fetch(ctx context.Context, h *hydration, i int, next func()) er
 	if err != nil {
 		return fmt.Errorf("%w (fetched whole, because: %v)", err, cause)
 	}
-	for _, f := range t.Files { // drops what was staged
+	return e.replaced(ctx, t.Files)
+}
+
+// replaced drops what was staged by chunks of files that were then fetched whole.
+func (e *Engine) replaced(ctx context.Context, files []ChunkedFile) (err error) {
+	for _, f := range files {
 		c := e.Files.Acquire(f.File.Digest, f.File.Size, f.File.Path, f.Layout)
 		err = errors.Join(err, c.Move())
 		e.Files.Release(c)
 	}
-	if len(whole.Files) > 0 {
-		e.Objects.DoubtChain(ctx, whole.Blob)
+	if l := files[0].Layout; l.Chained() {
+		e.Objects.DoubtChain(ctx, l.From)
 	}
 	return err
 }
@@ -74,11 +83,16 @@ func (t *Target) whole() *Target {
 	return &Target{Blob: b, Name: t.Name, group: l.Group, pieces: staging.RawPieces(b.Size)}
 }
 
-// begun returns targets with the blobs whole that have a chain, and of which bytes were staged before that was known.
+// begun returns targets with the blobs whole that have a chain, and of which bytes were staged without: before it was
+// known, or because they could not be fetched by it.
 func (e *Engine) begun(targets []Target) []Target {
 	for i, t := range targets {
-		if len(t.Files) > 0 && t.Files[0].Layout.Chained() && e.Begun(t.Files[0].Layout) {
-			targets[i] = *t.whole()
+		if len(t.Files) == 0 || !t.Files[0].Layout.Chained() || !e.Begun(t.Files[0].Layout) {
+			continue
+		}
+		targets[i] = *t.whole()
+		if e.Area.Has(t.dirs()[0]) {
+			targets[i].before = t.Files
 		}
 	}
 	return targets

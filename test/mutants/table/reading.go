@@ -75,7 +75,7 @@ var reading = []Mutant{
 		"	if p.Size != b.Size || p.Head", "	if p.Head",
 		"convert/hashstate", "TestOpen"},
 	{24, "a wrong table stays", "store/internal/hydrate/whole.go",
-		"		e.Objects.DoubtChain(ctx, whole.Blob)\n", "",
+		"		e.Objects.DoubtChain(ctx, l.From)\n", "",
 		"store", "TestWrongChain"},
 	{24, "a source that lies drops a right table", "store/host.go",
 		"bytes.Equal(right, c.States)", "bytes.Equal(right, nil)",

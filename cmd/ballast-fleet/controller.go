@@ -216,10 +216,10 @@ func (c *controller) tally(set *v1alpha1.ModelSet) (t plan.Tally) {
 	return t
 }
 
-// up returns the nodes that a set selects and that are not down, sorted.
+// up returns the nodes that a set selects, that have an agent and that are not down, sorted.
 func (c *controller) up(set *v1alpha1.ModelSet) (names []string) {
 	c.selected(set, func(n plan.Node, _ *v1alpha1.ModelNode) {
-		if !n.Down {
+		if !n.Down && !n.Silent {
 			names = append(names, n.Name)
 		}
 	})

@@ -169,14 +169,14 @@ func counts(was, is client.Object) bool {
 }
 
 // concerns reports whether a set is counted again because of a change of an object, which was or is nil if there was or
-// is none: the change of a state is one for the sets with the models that have changed, and that of a node for those of
-// which it is now a node, or no longer.
+// is none: the change of a state is one for the sets with the models that have changed, the first state of a node one
+// for all, and the change of a node one for those of which it is now a node, or no longer.
 func concerns(s *v1alpha1.ModelSet, was, is client.Object) bool {
 	switch cmp.Or(is, was).(type) {
 	case *v1alpha1.ModelNode:
 		was, _ := was.(*v1alpha1.ModelNode)
 		is, _ := is.(*v1alpha1.ModelNode)
-		return omits(was) != omits(is) || plan.Differ(s, list(was), list(is))
+		return (was == nil) != (is == nil) || omits(was) != omits(is) || plan.Differ(s, list(was), list(is))
 	case *metav1.PartialObjectMetadata:
 		return (was != nil && plan.Selects(&s.Spec, was.GetLabels())) != (is != nil && plan.Selects(&s.Spec, is.GetLabels()))
 	}
@@ -268,7 +268,7 @@ func (t *table) each(pods bool, f func(plan.Node, *v1alpha1.ModelNode)) {
 		for _, ready := range r.pods {
 			r.Down = r.Down && !ready
 		}
-		r.Omitted = omits(r.state)
+		r.Omitted, r.Silent = omits(r.state), r.state == nil
 		f(r.Node, r.state)
 	}
 }

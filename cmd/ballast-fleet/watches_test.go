@@ -11,6 +11,7 @@ import (
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
 	core "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
@@ -89,6 +90,30 @@ func TestTable(t *testing.T) {
 	}
 }
 
+// TestUp: a node is up if its pod is ready and an agent has begun there, also if it has no model yet.
+func TestUp(t *testing.T) {
+	c, set := &controller{pods: labels.Everything()}, &v1alpha1.ModelSet{}
+	set.Spec.Models = []string{"r/a:1"}
+	for name, ready := range map[string]core.ConditionStatus{"n1": core.ConditionTrue, "n2": core.ConditionTrue, "n3": core.ConditionFalse} {
+		c.table.set(nil, labelled(name, "a"))
+		c.table.set(nil, pod("pod-"+name, name, ready))
+	}
+	for i, tt := range []struct {
+		was, is client.Object
+		want    string
+	}{
+		{nil, stateOf("n3", "Ready"), ""},
+		{nil, &v1alpha1.ModelNode{ObjectMeta: metav1.ObjectMeta{Name: "n2"}}, "n2"},
+		{nil, stateOf("n1", "Pending"), "n1 n2"},
+		{stateOf("n2", "Ready"), nil, "n1"},
+	} {
+		c.table.set(tt.was, tt.is)
+		if got := strings.Join(c.up(set), " "); got != tt.want {
+			t.Errorf("step %d: %q are up, want %q", i, got, tt.want)
+		}
+	}
+}
+
 // TestConcerns: a change has only those sets counted again whose tally it may change.
 func TestConcerns(t *testing.T) {
 	all, gpu, other := &v1alpha1.ModelSet{}, &v1alpha1.ModelSet{}, &v1alpha1.ModelSet{}
@@ -100,11 +125,11 @@ func TestConcerns(t *testing.T) {
 		was, is client.Object
 		want    string // all, gpu, other
 	}{
-		"a new state":      {nil, stateOf("n", "Ready"), "true true false"},
+		"a new state":      {nil, stateOf("n", "Ready"), "true true true"},
 		"a phase":          {stateOf("n", "Pending"), stateOf("n", "Ready"), "true true false"},
 		"the disk":         {stateOf("n", "Ready"), moved, "false false false"},
 		"omitted models":   {stateOf("n", "Ready"), omitting("n", "Ready"), "true true true"},
-		"no state":         {stateOf("n", "Ready"), nil, "true true false"},
+		"no state":         {stateOf("n", "Ready"), nil, "true true true"},
 		"a new node":       {nil, labelled("n", "b"), "true false true"},
 		"a label":          {labelled("n", "b"), labelled("n", "a"), "false true false"},
 		"a node that goes": {labelled("n", "b"), nil, "true false true"},

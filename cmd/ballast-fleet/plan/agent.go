@@ -22,6 +22,7 @@ type Node struct {
 	Labels  map[string]string
 	Down    bool // the pod is not ready
 	Omitted bool // it does not get some models: TooMany
+	Silent  bool // no agent has written its ModelNode
 }
 
 // A Wish is a model that a node should have.

@@ -116,7 +116,7 @@ func reasons(s *v1alpha1.ModelSet, t Tally) (ready, progressing, degraded verdic
 		progressing = no("Complete")
 	case paused(&s.Spec):
 		progressing = no("Paused")
-	case len(t.waits) > 0:
+	case lack > t.Failed+t.Down:
 		progressing = yes("Downloading")
 	case t.Failed > 0:
 		progressing = no("Failed")

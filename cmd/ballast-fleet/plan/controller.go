@@ -37,7 +37,7 @@ type Tally struct {
 
 	models []amount // as in the spec
 	down   []string // nodes that are counted in Down
-	waits  []string // nodes that lack models, and are neither down nor failed
+	waits  []string // nodes with an agent that lack models, and are neither down nor failed
 	failed []string // nodes that are counted in Failed
 	busy   []string // nodes that download, whether they wait, are down or failed
 }
@@ -171,7 +171,7 @@ func (t *Tally) Add(s *v1alpha1.ModelSet, n Node, states []v1alpha1.ModelState, 
 		t.Down, t.down, rate = t.Down+1, append(t.down, n.Name), 0
 	case failed:
 		t.Failed, t.failed, t.Trouble = t.Failed+1, append(t.failed, n.Name), cmp.Or(t.Trouble, trouble)
-	default:
+	case !n.Silent:
 		t.waits = append(t.waits, n.Name)
 	}
 	needs := time.Duration(0)

@@ -296,6 +296,22 @@ func TestOmitted(t *testing.T) {
 	}
 }
 
+// TestNoAgent: a node without an agent gets no turn and passes on the one that it had, and the set does not say that it
+// is down.
+func TestNoAgent(t *testing.T) {
+	s := set("s", v1alpha1.ModelSetSpec{Models: []string{"r/a:1"}, Parallelism: new(int32(1))})
+	s.Status.Turns = []string{"n1"}
+	var tally Tally
+	tally.Add(&s, Node{Name: "n1", Silent: true}, nil, time.Hour)
+	if got := Turns(&s, tally, time.Now()); len(got) > 0 || Conditions(&s, tally)[1].Reason != "Downloading" {
+		t.Errorf("no agent: turns of %q, %+v", got, Conditions(&s, tally))
+	}
+	tally.Add(&s, Node{Name: "n2"}, nil, time.Hour)
+	if got := Turns(&s, tally, time.Now()); strings.Join(got, " ") != "n2" || tally.Desired != 2 || tally.Down != 0 {
+		t.Errorf("turns of %q, %+v", got, tally)
+	}
+}
+
 // TestWarning wants one event, at 80 % of the time from the last change or later, if nodes are late or do not download.
 func TestWarning(t *testing.T) {
 	begin := time.Date(2026, 12, 1, 6, 0, 0, 0, time.UTC)

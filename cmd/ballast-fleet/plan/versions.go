@@ -37,7 +37,7 @@ func versionOf(all []v1alpha1.ModelVersion, ref string) v1alpha1.ModelVersion {
 type Resolver struct {
 	Sets []v1alpha1.ModelSet // sorted by name
 
-	// Up returns the names of the nodes of a set that are not down, sorted.
+	// Up returns the names of the nodes of a set that have an agent and are not down, sorted.
 	Up func(*v1alpha1.ModelSet) []string
 
 	// State returns the state of a model on a node.

@@ -20,13 +20,20 @@ func TestRefresh(t *testing.T) {
 	}
 }
 
-// TestRequests: the client of the controller has no limit of its own, those of agents have the usual one.
-func TestRequests(t *testing.T) {
-	a := &app{kubeconfig: filepath.Join(t.TempDir(), "config"), log: slog.New(slog.DiscardHandler)}
+// noCluster returns a file with the address of an API server that does not answer.
+func noCluster(t *testing.T) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "config")
 	config := `{"clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}], "contexts": [{"name": "c", "context": {"cluster": "c"}}], "current-context": "c"}`
-	if err := os.WriteFile(a.kubeconfig, []byte(config), 0o600); err != nil {
+	if err := os.WriteFile(name, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	return name
+}
+
+// TestRequests: the client of the controller has no limit of its own, those of agents have the usual one.
+func TestRequests(t *testing.T) {
+	a := &app{kubeconfig: noCluster(t), log: slog.New(slog.DiscardHandler)}
 	for want, o := range map[float32]manager.Options{-1: {LeaderElection: true, LeaderElectionID: "x", LeaderElectionNamespace: "x"}, 0: {}} {
 		mgr, err := a.manager(o)
 		if err != nil {

@@ -1,16 +1,23 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
 	"net/http/httptest"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/agent"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	core "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
 // TestMetrics: there is an agent on each node, so it has few series, and a controller has few for each set. Their names
@@ -56,5 +63,67 @@ func TestMetrics(t *testing.T) {
 		if err != nil || len(problems) > 0 {
 			t.Errorf("%s: %v, %v", what, problems, err)
 		}
+	}
+}
+
+// A retries reports the lines of a log that say so.
+type retries chan struct{}
+
+func (r retries) Write(p []byte) (int, error) {
+	if bytes.Contains(p, []byte("trying again")) {
+		r <- struct{}{}
+	}
+	return len(p), nil
+}
+
+// TestMetricsPortIsTaken: an agent runs while another process has the port of its metrics, and serves them afterwards.
+// An address that cannot be is an error.
+func TestMetricsPortIsTaken(t *testing.T) {
+	squatter, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := make(retries, 1)
+	a := &app{kubeconfig: noCluster(t), log: slog.New(slog.NewTextHandler(said, nil))}
+	start := func(ctx context.Context, address string) <-chan error {
+		mgr, err := a.manager(manager.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := serveMetrics(mgr, address, &agent.Agent{}); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- mgr.Start(ctx) }()
+		return ended
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := start(ctx, squatter.Addr().String())
+	select {
+	case <-said:
+	case err := <-ended:
+		t.Fatalf("it has ended: %v", err)
+	}
+	squatter.Close()
+	for {
+		resp, err := http.Get("http://" + squatter.Addr().String() + "/metrics")
+		if err == nil {
+			resp.Body.Close()
+			break
+		}
+		select {
+		case err := <-ended:
+			t.Fatalf("it has ended: %v", err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if err := <-start(t.Context(), "x"); err == nil || !strings.Contains(err.Error(), "--metrics") {
+		t.Errorf("got %v", err)
 	}
 }

@@ -93,9 +93,7 @@ func (c *controller) Describe(all chan<- *prometheus.Desc) {
 // Collect counts nodes. Only the leader does.
 func (c *controller) Collect(all chan<- prometheus.Metric) {
 	setNodes.Collect(all)
-	select {
-	case <-c.elected:
-	default:
+	if !c.leads() {
 		return
 	}
 	var desired, ready float64
@@ -109,21 +107,29 @@ func (c *controller) Collect(all chan<- prometheus.Metric) {
 	all <- prometheus.MustNewConstMetric(allNodes, prometheus.GaugeValue, ready, "ready")
 }
 
-// Reconcile counts the nodes of a set.
-func (c *controller) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+// leads reports whether this controller is the one that counts.
+func (c *controller) leads() bool {
 	select {
 	case <-c.elected:
-	default: // another replica counts
-		return reconcile.Result{RequeueAfter: countEvery}, nil
+		return true
+	default:
+		return false
 	}
+}
+
+// Reconcile counts the nodes of a set.
+func (c *controller) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var set v1alpha1.ModelSet
 	if err := c.client.Get(ctx, req.NamespacedName, &set); err != nil {
-		if apierrors.IsNotFound(err) {
+		if apierrors.IsNotFound(err) && c.leads() {
 			setNodes.DeletePartialMatch(prometheus.Labels{"set": req.Name})
 			delete(c.wrote, req.Name)
 			err = c.client.Delete(ctx, &v1alpha1.ModelPlan{ObjectMeta: metav1.ObjectMeta{Name: req.Name}})
 		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if !c.leads() {
+		return reconcile.Result{RequeueAfter: countEvery}, nil
 	}
 	sets, err := c.sets(ctx)
 	if err != nil {

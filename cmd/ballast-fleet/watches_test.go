@@ -1,17 +1,21 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/plan"
 	"github.com/ballast-dev/ballast/cmd/ballast-fleet/v1alpha1"
 	core "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
@@ -147,11 +151,26 @@ func TestConcerns(t *testing.T) {
 	}
 }
 
-// TestStandby: a replica that is not the leader counts nothing, and looks again whether it is.
+// A reader answers with an error, and does nothing else.
+type reader struct {
+	client.Client
+	err error
+}
+
+func (r reader) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
+	return r.err
+}
+
+// TestStandby: a replica that is not the leader counts nothing, and looks again whether it is, unless the set is gone.
 func TestStandby(t *testing.T) {
-	c := &controller{elected: make(chan struct{})} // without a client
-	if r, err := c.Reconcile(t.Context(), reconcile.Request{}); err != nil || r.RequeueAfter != countEvery {
-		t.Errorf("%+v, %v", r, err)
+	for _, tt := range []struct {
+		err   error
+		again time.Duration
+	}{{nil, countEvery}, {apierrors.NewNotFound(schema.GroupResource{}, "s"), 0}} {
+		c := &controller{elected: make(chan struct{}), client: reader{err: tt.err}}
+		if r, err := c.Reconcile(t.Context(), reconcile.Request{}); err != nil || r.RequeueAfter != tt.again {
+			t.Errorf("%v: %+v, %v", tt.err, r, err)
+		}
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockDir is locked by a set-up that runs. Only root can open it: a lock on what others can open is also theirs to take.
+// lockDir is locked by a set-up that runs. Only root can open it: what others can open, they can lock too.
 const lockDir = "/run/ballast-setup"
 
 // Lock waits until no other set-up of a host runs, on the host itself or in a pod; after a second it calls waits. The

@@ -44,7 +44,7 @@ func TestCluster(t *testing.T) {
 	}
 	before := m.foreignFiles(t)
 	const page = "contrib/docs/kubernetes-install.md"
-	if n := node.Blocks(t, page); n != 8 {
+	if n := node.Blocks(t, page); n != 9 {
 		t.Errorf("%s has %d blocks of commands", page, n)
 	}
 	pod := func(t *testing.T) { m.podReads(t, llama) }

@@ -21,7 +21,6 @@ type setupFlags struct {
 	setup.Options
 	open           []string
 	settings       string
-	withDaemon     bool
 	remove, dryRun bool
 }
 
@@ -71,7 +70,7 @@ in that root. Without systemd, --no-service leaves it to you to run ballastd, fo
 	f.BoolVar(&o.Force, "force", false, "replace files and settings of others, which are kept; close a registry that the node needs; remove while containers use ballast")
 	f.BoolVar(&o.dryRun, "dry-run", false, "show what would be done")
 	f.BoolVar(&o.remove, "remove", false, "uninstall ballast, with all models; other images stay")
-	f.BoolVar(&o.withDaemon, "with-daemon", false, "with --remove, where ballastd was in a pod: run the ballastd beside this program until the images are removed")
+	f.BoolVar(&o.WithDaemon, "with-daemon", false, "with --remove, where ballastd was in a pod: run the ballastd beside this program until the images are removed")
 	f.StringSliceVar(&o.open, "open", nil, "ask these registries directly again, without ballast")
 	flagValues(c, "distro", node.Distros()...)
 	c.RunE = func(cmd *cobra.Command, _ []string) error { return a.setup(cmd, &o, *out) }
@@ -85,9 +84,9 @@ func (a *app) setup(cmd *cobra.Command, o *setupFlags, out output) error {
 	}
 	given := cmd.Flags().Changed
 	switch {
-	case o.withDaemon && !o.remove:
+	case o.WithDaemon && !o.remove:
 		return usage("--with-daemon is for --remove")
-	case o.withDaemon && o.dryRun:
+	case o.WithDaemon && o.dryRun:
 		return usage("--with-daemon runs ballastd, and --dry-run runs nothing; without --with-daemon it shows the rest of the plan")
 	case o.remove && (given("registry") || given("open")):
 		return usage("--remove removes ballast from all registries; --open REGISTRY from one")
@@ -95,11 +94,15 @@ func (a *app) setup(cmd *cobra.Command, o *setupFlags, out output) error {
 		return usage("--registry closes a registry and --open opens one: run setup for each")
 	}
 	return a.locked(cmd.Context(), o.Host, os.Geteuid() == 0, func() error {
-		if o.withDaemon {
+		if o.WithDaemon {
 			if err := o.recall(cmd); err != nil {
 				return err
 			}
-			return a.removeWithDaemon(cmd.Context(), o, out)
+			self, err := os.Executable()
+			if err != nil {
+				return err
+			}
+			return a.removeWithDaemon(cmd.Context(), o.Options, filepath.Join(filepath.Dir(self), "ballastd"), out)
 		}
 		plan, err := o.plan(cmd.Context(), cmd)
 		if err != nil {
@@ -195,20 +198,28 @@ func (o *setupFlags) recall(cmd *cobra.Command) error {
 
 // applyPlan prints a plan, and executes it unless dryRun is set.
 func (a *app) applyPlan(ctx context.Context, plan *setup.Plan, dryRun bool, out output) error {
-	say := func(s setup.Step) {
+	var err error
+	if say := a.stepPrinter(out); dryRun {
+		for _, s := range plan.Steps {
+			say(s)
+		}
+	} else {
+		err = plan.Apply(ctx, say)
+	}
+	return a.printPlan(plan, dryRun, out, err)
+}
+
+// stepPrinter returns what prints a step of a plan.
+func (a *app) stepPrinter(out output) func(setup.Step) {
+	return func(s setup.Step) {
 		if out != outJSON && !a.quiet {
 			fmt.Fprintf(a.stdout, "%-8s %s: %s\n", s.Action, printable(s.Target), printable(s.Why))
 		}
 	}
-	if dryRun {
-		for _, s := range plan.Steps {
-			say(s)
-		}
-	}
-	var err error
-	if !dryRun {
-		err = plan.Apply(ctx, say)
-	}
+}
+
+// printPlan prints what is left to say of a plan whose steps were printed, and returns the error of its execution.
+func (a *app) printPlan(plan *setup.Plan, dryRun bool, out output, err error) error {
 	if out == outJSON && err == nil {
 		plan.Steps = append([]setup.Step{}, plan.Steps...) // [] and not null
 		return a.printJSON(plan)

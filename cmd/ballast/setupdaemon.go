@@ -4,9 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -15,24 +14,29 @@ import (
 )
 
 // removeWithDaemon removes ballast where the pod of the daemon is gone: containerd removes its images,
-// and so its snapshots, only while the snapshotter answers. So what needs a running daemon is removed
-// first, and then the daemon's files.
-func (a *app) removeWithDaemon(ctx context.Context, o *setupFlags, out output) error {
+// and so its snapshots, only while the snapshotter answers. So what needs a running daemon, of a program, is removed
+// first, and then the daemon's files. Both are printed as one plan.
+func (a *app) removeWithDaemon(ctx context.Context, o setup.Options, program string, out output) error {
+	var all setup.Plan
 	remove := func() error {
-		plan, err := setup.NewRemoval(ctx, o.Options)
+		plan, err := setup.NewRemoval(ctx, o)
 		if err != nil {
 			return err
 		}
-		return a.applyPlan(ctx, plan, false, out)
-	}
-	self, err := os.Executable()
-	if err != nil {
+		err = plan.Apply(ctx, a.stepPrinter(out))
+		all.Distro, all.Steps = plan.Distro, append(all.Steps, plan.Steps...)
+		for _, n := range plan.Notes {
+			if !slices.Contains(all.Notes, n) {
+				all.Notes = append(all.Notes, n)
+			}
+		}
 		return err
 	}
-	if err := a.withDaemon(ctx, filepath.Join(filepath.Dir(self), "ballastd"), remove); err != nil {
-		return err
+	err := a.withDaemon(ctx, program, remove)
+	if err == nil {
+		err = remove()
 	}
-	return remove()
+	return a.printPlan(&all, false, out, err)
 }
 
 // answerTimeout limits the time until a daemon answers: it may repair the effects of a crash first.

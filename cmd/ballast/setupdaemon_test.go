@@ -15,6 +15,7 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
 	"github.com/ballast-dev/ballast/cmd/internal/daemon"
+	"github.com/ballast-dev/ballast/cmd/internal/installer/setup"
 )
 
 // TestDaemonProcess is the process of a daemon for other tests: that of the configuration in DAEMON.
@@ -38,9 +39,10 @@ func TestDaemonProcess(t *testing.T) {
 	}
 }
 
-// TestDaemonForRemoval starts a daemon again that exits at first, as beside one that is just ending,
-// calls the function while it answers, and stops it and removes its mount.
-func TestDaemonForRemoval(t *testing.T) {
+// stoppedDaemon returns a program that runs the daemon of a site, and the file that lists its calls; it fails for those
+// that match a pattern of the shell: its number and its arguments.
+func stoppedDaemon(t *testing.T, fails string) (a *app, program, calls string) {
+	t.Helper()
 	s := newSite(t)
 	s.stop()
 	self, err := os.Executable()
@@ -48,20 +50,27 @@ func TestDaemonForRemoval(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	program, calls := filepath.Join(dir, "ballastd"), filepath.Join(dir, "calls")
+	program, calls = filepath.Join(dir, "ballastd"), filepath.Join(dir, "calls")
 	script := fmt.Sprintf(`#!/bin/sh
 echo "run $*" >> %[1]q
 case "$(wc -l < %[1]q) $1" in
-1*|*unmount) exit 1;;
+%[4]s) exit 1;;
+*unmount) exit 0;;
 esac
 DAEMON=%[2]q exec %[3]q -test.run='^TestDaemonProcess$'
-`, calls, s.config, self)
+`, calls, s.config, self, fails)
 	if err := os.WriteFile(program, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	a := &app{stdout: new(bytes.Buffer), stderr: new(bytes.Buffer), address: s.address}
+	return &app{stdout: new(bytes.Buffer), stderr: new(bytes.Buffer), address: s.address}, program, calls
+}
+
+// TestDaemonForRemoval starts a daemon again that exits at first, as beside one that is just ending,
+// calls the function while it answers, and stops it and removes its mount.
+func TestDaemonForRemoval(t *testing.T) {
+	a, program, calls := stoppedDaemon(t, "1*|*unmount")
 	called := errors.New("called")
-	err = a.withDaemon(t.Context(), program, func() error {
+	err := a.withDaemon(t.Context(), program, func() error {
 		c, err := a.client()
 		if err != nil {
 			return err
@@ -83,6 +92,18 @@ DAEMON=%[2]q exec %[3]q -test.run='^TestDaemonProcess$'
 			t.Error("the daemon still answers")
 		}
 		c.Close()
+	}
+}
+
+// TestRemovalIsOnePlan prints the removals while the daemon runs and after it as one.
+func TestRemovalIsOnePlan(t *testing.T) {
+	a, program, _ := stoppedDaemon(t, "none")
+	if err := a.removeWithDaemon(t.Context(), setup.Options{Host: t.TempDir()}, program, outJSON); err != nil {
+		t.Fatal(err)
+	}
+	plan := parse[setup.Plan](t, a.stdout.(*bytes.Buffer).String())
+	if len(plan.Notes) != 1 || !strings.Contains(plan.Notes[0], "ballast is not set up on this node") {
+		t.Errorf("got %+v", plan)
 	}
 }
 

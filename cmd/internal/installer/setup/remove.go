@@ -118,7 +118,9 @@ func (b *builder) remove(ctx context.Context, found *record, busy []string) erro
 		}
 	}
 	if b.o.NoService && b.running.daemon {
-		b.note("ballastd runs elsewhere, and its files stay while it does: stop it, and run this command again")
+		if !b.o.WithDaemon {
+			b.note("ballastd runs elsewhere, and its files stay while it does: stop it, and run this command again")
+		}
 		return nil
 	}
 	if (len(units) > 0 || b.o.Packaged && !b.o.NoService) && b.Systemd {

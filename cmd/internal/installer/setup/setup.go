@@ -66,6 +66,9 @@ type Options struct {
 	// reported.
 	NoRestart bool `json:"-"`
 
+	// WithDaemon means that a ballastd runs for a removal alone, which another removal completes when it has ended.
+	WithDaemon bool `json:"-"`
+
 	// Force replaces files and settings of others, which are kept, and continues if a registry that the
 	// node needs would be closed, or while containers use ballast.
 	Force bool `json:"-"`

@@ -1,6 +1,8 @@
 package setup
 
 import (
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -142,5 +144,28 @@ func TestRemovalWithoutContainerd(t *testing.T) {
 	r.apply(p)
 	if hostAt(r.dir).Exists("/" + file) {
 		t.Error("the snapshots are left")
+	}
+}
+
+// TestDaemonElsewhere removes ballast while a daemon of a pod runs: its files stay, and that it has to be stopped is
+// said unless it runs for the removal.
+func TestDaemonElsewhere(t *testing.T) {
+	r := newRoot(t, "kubeadm")
+	r.set(Options{NoService: true, RuntimeHandler: "ballast"})
+	r.ok(os.MkdirAll(filepath.Join(r.dir, "run/ballast"), 0o700))
+	l, err := net.Listen("unix", filepath.Join(r.dir, "run/ballast/admin.sock"))
+	r.ok(err)
+	daemon := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("{}")) })}
+	go func() { _ = daemon.Serve(l) }()
+	t.Cleanup(func() { r.ok(daemon.Close()) })
+	for _, with := range []bool{false, true} {
+		p, err := NewRemoval(t.Context(), Options{Host: r.dir, NoRestart: true, WithDaemon: with})
+		r.ok(err)
+		if said := strings.Contains(strings.Join(p.Notes, "\n"), "stop it, and run this command again"); said == with {
+			t.Errorf("with a daemon for the removal %v: notes %q", with, p.Notes)
+		}
+		if slices.ContainsFunc(p.Steps, func(s Step) bool { return s.Action == Purge }) {
+			t.Errorf("with a daemon for the removal %v: %v", with, p.Steps)
+		}
 	}
 }

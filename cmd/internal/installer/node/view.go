@@ -17,13 +17,12 @@ import (
 
 // Options are what is known of a node before anybody looks at it. The zero value is this machine.
 type Options struct {
-	Root     string         // of its file system in this process; empty is "/"
-	Distro   string         // one of Distros; empty is Auto
-	Config   *config.Config // of ballast on the node; nil is the default
-	Main     string         // containerd's main file; empty is the one that the running containerd reads
-	Version  string         // of containerd, such as "2.3"; empty is that of the running one
-	Earlier  string         // a version seen earlier, for a containerd that does not run
-	Settings Changes        // files of containerd's configuration that count as changed
+	Root    string         // of its file system in this process; empty is "/"
+	Distro  string         // one of Distros; empty is Auto
+	Config  *config.Config // of ballast on the node; nil is the default
+	Main    string         // containerd's main file; empty is the one that the running containerd reads
+	Version string         // of containerd, such as "2.3"; empty is that of the running one
+	Earlier string         // a version seen earlier, for a containerd that does not run
 }
 
 // A View is a node at one moment.
@@ -72,7 +71,7 @@ func Look(ctx context.Context, o Options) (*View, error) {
 	if err := v.version(ctx, o); err != nil {
 		return nil, err
 	}
-	v.Containerd, err = v.Load(ctx, v.Distro.Config, v.Version, o.Settings)
+	v.Containerd, err = v.Load(ctx, v.Distro.Config, v.Version, nil)
 	return v, err
 }
 

@@ -47,9 +47,9 @@
 // that has neither of these was edited by others in the meantime, and stays. So does one that is not as the plan has
 // found it: the step that changes it fails. The journal is in place until the run is done or undone: a crash before
 // the undoing has begun is followed by a run that completes the steps, a crash in the undoing by one that completes
-// that; a removal by force takes the place of both. Versions of others that have no place any more stay when ballast is
-// removed. A configuration of containerd that is put back, and that a run without restarts has written, need not work:
-// that containerd does not start with it is said, and the run is undone.
+// that, or by a removal by force. Versions of others that have no place any more stay when ballast is removed. A
+// configuration of containerd that is put back, and that a run without restarts has written, need not work: that
+// containerd does not start with it is said, and the run is undone.
 //
 // # Record
 //

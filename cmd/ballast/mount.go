@@ -9,8 +9,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
+	"github.com/ballast-dev/ballast/store/durable"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
 	"github.com/moby/sys/mountinfo"
@@ -139,7 +141,7 @@ func mountModel(ctx context.Context, cl *wire.Client, r wire.MountRequest) (wire
 	if err != nil {
 		return m, err
 	}
-	unlock, err := lockDir(m.Dir)
+	unlock, err := lockDir(ctx, m.Dir)
 	if err != nil {
 		return m, err
 	}
@@ -170,14 +172,20 @@ func mountModel(ctx context.Context, cl *wire.Client, r wire.MountRequest) (wire
 	return m, err
 }
 
+// lockTimeout limits the wait for a lock, which every user who can open a directory can hold. The daemon releases a
+// model that is not mounted within a minute.
+const lockTimeout = 30 * time.Second
+
 // lockDir serializes mounts at a directory. A command that starts after the mount locks the mount's
 // root, and finds it mounted.
-func lockDir(dir string) (unlock func(), err error) {
+func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 	f, err := os.Open(dir)
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+	ctx, cancel := context.WithTimeoutCause(ctx, lockTimeout, fmt.Errorf("another process has locked it for %v, which lslocks names: %w", lockTimeout, errdefs.ErrUnavailable))
+	defer cancel()
+	if err := durable.Lock(ctx, f); err != nil {
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", dir, err), f.Close())
 	}
 	return func() { _ = f.Close() }, nil

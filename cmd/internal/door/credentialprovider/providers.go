@@ -118,8 +118,8 @@ func (p *Providers) ask(g plugin, host, repository string) (map[string]login, er
 	image := host + "/" + repository
 	keys := map[string]string{"Image": image, "Registry": host, "Global": ""}
 	p.mu.Lock()
-	for kind, key := range keys {
-		if a := p.cached[g.Name+" "+kind+" "+key]; time.Now().Before(a.until) {
+	for _, kind := range []string{"Image", "Registry", "Global"} { // in the order of the kubelet
+		if a := p.cached[g.Name+" "+kind+" "+keys[kind]]; time.Now().Before(a.until) {
 			p.mu.Unlock()
 			return a.auth, nil
 		}

@@ -96,6 +96,22 @@ func TestCache(t *testing.T) {
 	}
 }
 
+// TestCacheOrder: of several answers that may be used, the one for the smallest scope is, as in the kubelet.
+func TestCacheOrder(t *testing.T) {
+	p, _ := providers(t, config, "exit 1")
+	for _, kind := range []string{"Image reg.example/team/a", "Registry reg.example", "Global "} {
+		p.cached["plugin "+kind] = answer{map[string]login{"reg.example": {Username: kind}}, time.Now().Add(time.Hour)}
+	}
+	for _, want := range []string{"Image reg.example/team/a", "Registry reg.example", "Global "} {
+		for range 20 {
+			if c, err := p.Credentials("reg.example", "team/a"); err != nil || c.Username != want {
+				t.Fatalf("got %q, %v, want %q", c.Username, err, want)
+			}
+		}
+		delete(p.cached, "plugin "+want)
+	}
+}
+
 // TestHostile: whatever a plugin does, the caller gets an error without secrets, in time and without all of its output.
 func TestHostile(t *testing.T) {
 	for name, tt := range map[string]struct {

@@ -57,13 +57,16 @@ func Lacks(release string, now time.Time) (lacks []string) {
 	return lacks
 }
 
-// Advice returns the releases that are supported for everything at a time, newest last.
+// Advice returns the releases that are supported for everything at a time, newest last, or Newest if none is known.
 func Advice(now time.Time) string {
 	var names []string
 	for _, s := range supports {
 		if s.only == "" && now.Before(s.until) {
 			names = append(names, fmt.Sprintf("%s.%d", s.version, s.secure))
 		}
+	}
+	if names == nil {
+		names = []string{Newest.String()}
 	}
 	return "containerd " + strings.Join(names, " or ") + " or later"
 }

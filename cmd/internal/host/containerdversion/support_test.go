@@ -28,6 +28,7 @@ func TestLacks(t *testing.T) {
 	}
 	for now, want := range map[time.Time]string{
 		day(2026, time.December, 1): "containerd 2.3.2 or 2.4.0 or later", day(2027, time.June, 1): "containerd 2.3.2 or later",
+		day(2028, time.May, 2): "containerd 2.4 or later",
 	} {
 		if got := Advice(now); got != want {
 			t.Errorf("advice at %s: got %q, want %q", now.Format(time.DateOnly), got, want)

@@ -48,8 +48,19 @@ func (s *Set) Arrived(d, layout digest.Digest) {
 		return
 	}
 	s.spawn(func() {
+		checked := map[digest.Digest]error{} // by layout
 		for _, x := range unchecked {
-			if err := s.checkChunks(x.digest, x.file.Layout); err != nil {
+			l := x.file.Layout
+			err, ok := checked[l.ID]
+			if !ok {
+				err = s.checkChunks(d, l)
+				checked[l.ID] = err
+			}
+			if err == errClosed {
+				x.fail(err)
+				continue
+			}
+			if err != nil {
 				s.Log.Warn("a file was read with chunks that do not match its content; its readers must open it again", "digest", d, "err", err)
 				if err := s.replaceIdentity(x); err != nil {
 					s.Log.Error("complete file is read by chunks until a restart", "digest", d, "err", err)
@@ -76,7 +87,8 @@ func (s *Set) replaceIdentity(x *exposure) error {
 	return err
 }
 
-// checkChunks compares the chunks of an exposed file with its object.
+// checkChunks compares the chunks of an exposed file with its object. It returns errClosed if the set is closed before
+// a difference is found.
 func (s *Set) checkChunks(d digest.Digest, l *chunkfile.Layout) error {
 	f, err := s.Objects.Open(d)
 	if err != nil {
@@ -85,6 +97,9 @@ func (s *Set) checkChunks(d digest.Digest, l *chunkfile.Layout) error {
 	defer f.Close()
 	var buf []byte
 	for _, c := range l.Chunks {
+		if s.ctx.Err() != nil {
+			return errClosed
+		}
 		if int64(cap(buf)) < c.Size {
 			buf = make([]byte, c.Size)
 		}
@@ -96,6 +111,31 @@ func (s *Set) checkChunks(d digest.Digest, l *chunkfile.Layout) error {
 		}
 	}
 	return nil
+}
+
+// grantRead adds an object to a view in which it may have been read by chunks before: after a
+// crash, or after the object was lost.
+func (s *Set) grantRead(view string, d digest.Digest, l *chunkfile.Layout) error {
+	identity, err := s.DB.Identity(view, d)
+	wrong := false
+	switch {
+	case errdefs.IsNotFound(err) || err == nil && identity == d: // only the right bytes were read
+	case err != nil:
+		return err
+	case l == nil || identity != identityOf(d, l):
+		wrong = true
+	default:
+		if err = s.checkChunks(d, l); err == errClosed {
+			return err
+		}
+		wrong = err != nil
+	}
+	if wrong {
+		if _, err := s.DB.ReplaceIdentity(view, d); err != nil {
+			return err
+		}
+	}
+	return s.Objects.Grant(view, d)
 }
 
 // spawn runs f in a goroutine, unless the set is closed.

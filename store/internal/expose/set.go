@@ -1,6 +1,7 @@
 package expose
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -48,6 +49,8 @@ type Set struct {
 	// Failed counts the failed reads of incomplete files.
 	Failed atomic.Int64
 
+	ctx  context.Context // cancels comparisons
+	stop context.CancelFunc
 	work sync.WaitGroup
 
 	// exposing serialises Expose and Withdraw. Locked before a bbolt transaction.
@@ -63,16 +66,20 @@ type Set struct {
 
 // New returns a Set without exposed files.
 func New(o Options) *Set {
-	return &Set{Options: o, index: newIndex(), presented: map[string]presented{}, recordings: map[recorded]*recording{}}
+	s := &Set{Options: o, index: newIndex(), presented: map[string]presented{}, recordings: map[recorded]*recording{}}
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	return s
 }
 
 var errClosed = fmt.Errorf("the store is closed: %w", errdefs.ErrUnavailable)
 
-// Close ends Expose, and waits until the objects that have arrived are compared.
+// Close ends Expose, and the comparison of objects that have arrived: they are compared when their views are shown
+// again.
 func (s *Set) Close() {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
+	s.stop()
 	s.work.Wait()
 	s.SaveOrders()
 }

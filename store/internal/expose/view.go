@@ -261,22 +261,6 @@ func (s *Set) grantTable(view string, t *filetable.Table, sources []transfer.Sou
 	return whole, nil
 }
 
-// grantRead adds an object to a view in which it may have been read by chunks before: after a
-// crash, or after the object was lost.
-func (s *Set) grantRead(view string, d digest.Digest, l *chunkfile.Layout) error {
-	identity, err := s.DB.Identity(view, d)
-	switch {
-	case errdefs.IsNotFound(err) || err == nil && identity == d: // only the right bytes were read
-	case err != nil:
-		return err
-	case l == nil || identity != identityOf(d, l) || s.checkChunks(d, l) != nil:
-		if _, err := s.DB.ReplaceIdentity(view, d); err != nil {
-			return err
-		}
-	}
-	return s.Objects.Grant(view, d)
-}
-
 // layoutsOf returns the layouts of the files of a table that can be read by chunks from sources.
 func layoutsOf(t *filetable.Table, sources []transfer.Source) map[digest.Digest]*chunkfile.Layout {
 	layouts := map[digest.Digest]*chunkfile.Layout{}

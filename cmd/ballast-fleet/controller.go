@@ -196,11 +196,9 @@ func (c *controller) writePlan(ctx context.Context, set *v1alpha1.ModelSet) erro
 
 // look returns what the page shows, from the watches.
 func (c *controller) look(r *http.Request) (v page.Cluster, err error) {
-	var sets v1alpha1.ModelSetList
-	if err := c.client.List(r.Context(), &sets); err != nil {
+	if v.Sets, err = c.sets(r.Context()); err != nil {
 		return v, err
 	}
-	v.Sets = sets.Items
 	c.table.each(c.pods != nil, func(n plan.Node, state *v1alpha1.ModelNode) {
 		v.Nodes = append(v.Nodes, n)
 		if state != nil {

@@ -12,7 +12,7 @@ import (
 func Large(n int) Cluster {
 	models := []string{"ghcr.io/team/embedder:v3", "ghcr.io/team/ranker:v1", "registry.ollama.ai/library/llama3.2:1b"}
 	chat, search := setNamed("chat", models[2]), setNamed("search", models[:2]...)
-	c := Cluster{Sets: []v1alpha1.ModelSet{search, chat}}
+	c := Cluster{Sets: []v1alpha1.ModelSet{chat, search}}
 	for i := range n {
 		name := fmt.Sprintf("node-%04d", i)
 		c.Nodes = append(c.Nodes, plan.Node{Name: name})

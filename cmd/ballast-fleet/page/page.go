@@ -20,8 +20,8 @@ import (
 
 // A Cluster is what the page shows.
 type Cluster struct {
-	Sets   []v1alpha1.ModelSet
-	Nodes  []plan.Node
+	Sets   []v1alpha1.ModelSet  // by name
+	Nodes  []plan.Node          // by name
 	States []v1alpha1.ModelNode // the states of the nodes
 }
 
@@ -33,7 +33,7 @@ var source string
 
 var page = template.Must(template.New("page").Funcs(template.FuncMap{"size": func(n int64) string { return humanize.Bytes(uint64(max(n, 0))) }, "percent": percent}).Parse(source))
 
-// write writes a page, from 1, or the last one if there are fewer. The order of nodes and sets of c does not matter.
+// write writes a page, from 1, or the last one if there are fewer.
 func write(w io.Writer, c Cluster, number int, now time.Time) error {
 	v := viewOf(c, number, now)
 	if v.Pages < number {
@@ -155,11 +155,8 @@ const (
 )
 
 func viewOf(c Cluster, number int, now time.Time) view {
-	nodes, sets := slices.Clone(c.Nodes), slices.Clone(c.Sets)
-	slices.SortFunc(nodes, func(a, b plan.Node) int { return strings.Compare(a.Name, b.Name) })
-	slices.SortFunc(sets, func(a, b v1alpha1.ModelSet) int { return strings.Compare(a.Name, b.Name) })
 	states := make(map[string][]v1alpha1.ModelState, len(c.States)) // by node
-	v := view{Now: now.UTC().Format(time.DateTime), Refresh: int(Refresh.Seconds()), Nodes: len(nodes), Page: number, Before: number - 1, Next: number + 1}
+	v := view{Now: now.UTC().Format(time.DateTime), Refresh: int(Refresh.Seconds()), Nodes: len(c.Nodes), Page: number, Before: number - 1, Next: number + 1}
 	from := map[string]*bytesFrom{}
 	add := func(name string, bytes, wrong int64) {
 		if from[name] == nil {
@@ -179,14 +176,14 @@ func viewOf(c Cluster, number int, now time.Time) view {
 			}
 		}
 	}
-	for _, n := range nodes {
+	for _, n := range c.Nodes {
 		if _, reported := states[n.Name]; !reported {
 			v.Silent++
 		}
 	}
 	stuck, rows := troubles{}, pager{}
-	for i := range sets {
-		out, first := setOf(&sets[i], nodes, states, now, stuck, &rows, number)
+	for i := range c.Sets {
+		out, first := setOf(&c.Sets[i], c.Nodes, states, now, stuck, &rows, number)
 		if len(out.Models) > 0 || first == number {
 			v.Sets = append(v.Sets, out)
 		}
@@ -194,7 +191,7 @@ func viewOf(c Cluster, number int, now time.Time) view {
 			v.Index = append(v.Index, entry{out.Name, first, out.Tally.Ready, out.Tally.Desired})
 		}
 	}
-	v.Pages, v.MoreSets = max(rows.page, 1), len(sets)-len(v.Index)
+	v.Pages, v.MoreSets = max(rows.page, 1), len(c.Sets)-len(v.Index)
 	v.Stuck, v.More = stuck.first(maxTroubles)
 	total := int64(0)
 	for _, b := range from {

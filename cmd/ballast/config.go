@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 
+	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
 	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 	"github.com/ballast-dev/ballast/cmd/internal/host/containerdversion"
 	"github.com/ballast-dev/ballast/cmd/internal/installer/node"
@@ -10,9 +11,6 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 )
-
-// defaultHostsDir is the directory of CRI's hosts.toml files after a set-up.
-const defaultHostsDir = snippet.DefaultHostsDir
 
 func (a *app) configCommand() *cobra.Command {
 	c := &cobra.Command{
@@ -82,7 +80,7 @@ Kubernetes: use "--snapshotter ballast" of ctr and nerdctl.`,
 	f.StringVar(&s.Address, "socket", "", "gRPC socket of ballastd (default: from the configuration)")
 	f.StringVar(&s.Root, "root", "", "root of ballastd (default: from the configuration)")
 	f.StringVar(&s.Platform, "platform", "", "platform of the node, such as linux/amd64 (default: this one)")
-	f.StringVar(&s.HostsDir, "hosts-dir", defaultHostsDir, "directory of hosts.toml files")
+	f.StringVar(&s.HostsDir, "hosts-dir", config.ContainerdHostsDir, "directory of hosts.toml files")
 	f.StringVar(&s.RuntimeHandler, "runtime-handler", "", "use ballast only for pods of this runtime handler")
 	f.StringSliceVar(&like, "like", nil, likeUsage)
 	f.StringVar(&version, "containerd-version", "", "version of containerd, such as 2.3 (default: that of this node)")

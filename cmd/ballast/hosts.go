@@ -79,7 +79,7 @@ without a directory of its own. containerd supports only two forms of _default; 
 	f.BoolVar(&o.PlainHTTP, "plain-http", false, "the registry itself uses plain HTTP (default: as the file there says); upstream.hosts_dir must say so too, unless it is on this machine")
 	f.BoolVar(&o.Open, "open", false, "for _default: tags can also be resolved without ballastd")
 	f.BoolVar(&o.write, "write", false, "write the file into --hosts-dir")
-	f.StringVar(&o.dir, "hosts-dir", defaultHostsDir, "directory of hosts.toml files")
+	f.StringVar(&o.dir, "hosts-dir", config.ContainerdHostsDir, "directory of hosts.toml files")
 	f.BoolVar(&o.force, "force", false, "replace an existing file that differs")
 	return c
 }

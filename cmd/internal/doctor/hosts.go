@@ -12,9 +12,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
 	"github.com/ballast-dev/ballast/cmd/internal/contract/wire"
 	"github.com/ballast-dev/ballast/cmd/internal/door/hostsfile"
-	"github.com/ballast-dev/ballast/cmd/internal/installer/node"
 	"github.com/ballast-dev/ballast/cmd/internal/installer/setup"
 	"github.com/ballast-dev/ballast/cmd/internal/installer/snippet"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
@@ -36,7 +36,7 @@ func (d *Doctor) hosts(ctx context.Context, h *wire.Health) {
 	}
 	dirs = append(dirs, d.HostsDirs...)
 	if d.forDocker {
-		dirs = append(dirs, node.DockerHostsDir)
+		dirs = append(dirs, config.DockerHostsDir)
 	}
 	var through, closed, open []string // registries
 	bad := false
@@ -83,7 +83,7 @@ func (d *Doctor) hosts(ctx context.Context, h *wire.Health) {
 	case bad:
 	case len(through) == 0:
 		fix := "ballast config hosts REGISTRY --write"
-		if len(dirs) > 0 && !slices.Contains(dirs, snippet.DefaultHostsDir) {
+		if len(dirs) > 0 && !slices.Contains(dirs, config.ContainerdHostsDir) {
 			fix += " --hosts-dir " + dirs[0]
 		}
 		d.Warn(check, fix, "no hosts.toml in %s uses the facade at %s, so models of all registries arrive unconverted", cmp.Or(strings.Join(dirs, ", "), "any directory"), d.Config.Facade.Listen)

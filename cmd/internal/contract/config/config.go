@@ -74,6 +74,15 @@ type HostsFile struct {
 	Digest digest.Digest `toml:"digest" comment:"Its content, as \"sha256:\" and a checksum."`
 }
 
+// The directories of hosts.toml files of containerd's CRI, unless it is told others, are this one and that of Docker
+// Engine.
+// https://github.com/containerd/containerd/blob/v2.4.2/plugins/cri/images/plugin.go
+// https://github.com/moby/moby/blob/docker-v29.0.0/daemon/hosts.go
+const (
+	ContainerdHostsDir = "/etc/containerd/certs.d"
+	DockerHostsDir     = "/etc/docker/certs.d"
+)
+
 // Upstream configures access to registries.
 type Upstream struct {
 	HostsDir     string   `toml:"hosts_dir" comment:"Directory with REGISTRY/hosts.toml files for requests of ballastd: mirrors, plain HTTP, override_path,\ncertificates, headers. The format is that of containerd. Entries that point to the facade are\nignored. For URLs of cartons, only ca is used."`

@@ -89,13 +89,12 @@ func Providers(c *config.Config) Lookup {
 
 // CertsDirs returns the directories in which containerd finds certificates: those of the hosts.toml files of closed
 // registries, and the usual ones. A daemon in a pod has them only below the root of the first process of the node.
-// https://github.com/containerd/containerd/blob/v2.4.2/plugins/cri/images/plugin.go
 func CertsDirs(closed []config.HostsFile) (all []string) {
 	dirs := []string{}
 	for _, f := range closed {
 		dirs = append(dirs, filepath.Dir(filepath.Dir(f.File)))
 	}
-	dirs = append(dirs, "/etc/containerd/certs.d", "/etc/docker/certs.d")
+	dirs = append(dirs, config.ContainerdHostsDir, config.DockerHostsDir)
 	slices.Sort(dirs)
 	dirs = slices.Compact(dirs)
 	for _, root := range []string{"/", "/proc/1/root"} {

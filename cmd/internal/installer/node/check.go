@@ -317,7 +317,7 @@ func (k *Checker) configPath() {
 	}
 	_, registry := k.tables()
 	if len(dirs) == 0 {
-		k.Fail(CheckCRI, fmt.Sprintf("%s config_path = %q", registry, defaultHostsDir), "config_path is not set: pulls by CRI read no hosts.toml, so models arrive unconverted")
+		k.Fail(CheckCRI, fmt.Sprintf("%s config_path = %q", registry, config.ContainerdHostsDir), "config_path is not set: pulls by CRI read no hosts.toml, so models arrive unconverted")
 		return
 	}
 	k.Fail(CheckCRI, fmt.Sprintf("%s config_path = %q", registry, dirs[0]),

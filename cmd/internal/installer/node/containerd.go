@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
 	"github.com/ballast-dev/ballast/cmd/internal/host/containerdversion"
 	"github.com/ballast-dev/ballast/cmd/internal/installer/snippet"
 	"github.com/containerd/errdefs"
@@ -142,19 +143,11 @@ func (c *Containerd) Sandbox() string {
 	return cmp.Or(s, c.Version.Sandbox())
 }
 
-// DockerHostsDir is the directory of hosts.toml files of Docker Engine.
-// https://github.com/moby/moby/blob/docker-v29.0.0/daemon/hosts.go
-const DockerHostsDir = "/etc/docker/certs.d"
-
-// The directories of hosts.toml files of CRI, unless it is told others, are this one and Docker's.
-// https://github.com/containerd/containerd/blob/v2.4.2/plugins/cri/images/plugin.go
-const defaultHostsDir = "/etc/containerd/certs.d"
-
 // HostsDirs returns the directories of hosts.toml files that CRI uses.
 func (c *Containerd) HostsDirs() []string {
 	v, _ := c.Setting(containerdversion.PluginImages, "registry", "config_path").(string)
 	if v == "" && c.Version.ConfigPathIsList() && len(c.Registry("mirrors")) == 0 {
-		return []string{defaultHostsDir, DockerHostsDir}
+		return []string{config.ContainerdHostsDir, config.DockerHostsDir}
 	}
 	return filepath.SplitList(v)
 }

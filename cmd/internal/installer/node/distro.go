@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 )
@@ -50,7 +51,7 @@ type Distro struct {
 func containerdOf(name string, marks ...string) Distro {
 	return Distro{
 		Name: name, Config: "/etc/containerd/config.toml", Socket: "/run/containerd/containerd.sock",
-		HostsDir: "/etc/containerd/certs.d", Services: []string{"containerd"}, marks: marks,
+		HostsDir: config.ContainerdHostsDir, Services: []string{"containerd"}, marks: marks,
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
 	"github.com/ballast-dev/ballast/cmd/internal/door/hostsfile"
 	"github.com/ballast-dev/ballast/cmd/internal/host/containerdversion"
 	"github.com/containerd/containerd/v2/defaults"
@@ -100,7 +101,7 @@ func (c *Containerd) pods(snapshotter string) string {
 func (k *Checker) mirrors() {
 	dirs := k.c.HostsDirs()
 	if len(dirs) == 0 {
-		dirs = []string{defaultHostsDir}
+		dirs = []string{config.ContainerdHostsDir}
 	}
 	for _, dir := range dirs {
 		names, err := k.Host.List(dir)

@@ -218,8 +218,8 @@ func (v *view) hostsFile(registry string) string {
 // ballast.
 func (v *view) hostsFiles(registry string) []string {
 	files := []string{v.hostsFile(registry)}
-	if v.docker && v.hostsDir != node.DockerHostsDir {
-		files = append(files, filepath.Join(snippet.Dir(node.DockerHostsDir, registry, v.IsDir), "hosts.toml"))
+	if v.docker && v.hostsDir != config.DockerHostsDir {
+		files = append(files, filepath.Join(snippet.Dir(config.DockerHostsDir, registry, v.IsDir), "hosts.toml"))
 	}
 	return files
 }

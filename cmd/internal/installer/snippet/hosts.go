@@ -21,9 +21,6 @@ import (
 // DefaultRegistry is the name of the directory for all registries without their own directory.
 const DefaultRegistry = "_default"
 
-// DefaultHostsDir is the directory of CRI's hosts.toml files after a set-up.
-const DefaultHostsDir = "/etc/containerd/certs.d"
-
 // maxHosts limits the size of a hosts.toml that is read, in bytes.
 const maxHosts = 1 << 20
 

@@ -31,7 +31,7 @@ func (d *Daemon) watchHosts(ctx context.Context) error {
 	}
 	var before []string // what is known not to lead to the facade
 	look := func(files []config.HostsFile) {
-		now := slices.DeleteFunc(hostsfile.Replaced(files), func(p string) bool { return snippet.NamesFacade(p, d.config.Facade.Listen) })
+		now := slices.DeleteFunc(hostsfile.Replaced(files), func(p string) bool { return hostsfile.Names(p, snippet.FacadeNames(d.config.Facade.Listen)) })
 		for _, p := range now {
 			if !slices.Contains(before, p) {
 				d.log.ErrorContext(ctx, "a hosts.toml does not lead to the facade any more: models of this registry arrive unconverted; see ballast doctor",

@@ -137,7 +137,7 @@ func distinct(all []string) []string {
 
 // namesFacade reports whether a file contains the address of the facade.
 func (d *Doctor) namesFacade(file string) bool {
-	return snippet.NamesFacade(file, d.Config.Facade.Listen)
+	return hostsfile.Names(file, snippet.FacadeNames(d.Config.Facade.Listen))
 }
 
 // rewriteHosts is the command that writes the hosts.toml in a directory again. It leaves the file as it is if it fails.

@@ -76,6 +76,12 @@ func Replaced(list []config.HostsFile) []string {
 	return slices.Compact(paths)
 }
 
+// Names reports whether a hosts.toml of this machine contains one of some addresses.
+func Names(file string, addresses []string) bool {
+	text, err := read("/", file)
+	return err == nil && slices.ContainsFunc(addresses, func(a string) bool { return strings.Contains(text, a) })
+}
+
 // hostsDir returns the directory of hosts.toml files that has a file.
 func hostsDir(f config.HostsFile) string { return filepath.Dir(filepath.Dir(f.File)) }
 

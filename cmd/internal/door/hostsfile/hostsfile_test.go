@@ -10,6 +10,7 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/contract/config"
 	"github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
 )
 
 const ours = "server = \"https://ghcr.io\"\n[host.\"https://127.0.0.1:5757\"]\n"
@@ -60,6 +61,23 @@ func TestWriter(t *testing.T) {
 }
 
 // TestReplaced finds what is not as it is listed, in the root of containerd alone.
+// TestNamesInHostsFiles finds addresses in files, and waits for no pipe.
+func TestNamesInHostsFiles(t *testing.T) {
+	n := newNode(t)
+	n.ok(unix.Mkfifo(n.at("pipe"), 0o600))
+	for _, tt := range []struct {
+		file, address string
+		want          bool
+	}{
+		{"certs.d/ghcr.io/hosts.toml", "127.0.0.1:5757", true}, {"certs.d/ghcr.io/hosts.toml", "127.0.0.1:5758", false},
+		{"none", "127.0.0.1:5757", false}, {"pipe", "127.0.0.1:5757", false},
+	} {
+		if got := Names(n.at(tt.file), []string{"localhost:1", tt.address}); got != tt.want {
+			t.Errorf("%s, %s: got %v", tt.file, tt.address, got)
+		}
+	}
+}
+
 func TestReplaced(t *testing.T) {
 	const file = "certs.d/ghcr.io/hosts.toml"
 	for name, tt := range map[string]struct {

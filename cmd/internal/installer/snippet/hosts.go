@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net"
 	"net/url"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -21,24 +20,10 @@ import (
 // DefaultRegistry is the name of the directory for all registries without their own directory.
 const DefaultRegistry = "_default"
 
-// maxHosts limits the size of a hosts.toml that is read, in bytes.
-const maxHosts = 1 << 20
-
 // FacadeNames returns the addresses of a facade that listens at an address.
 func FacadeNames(listen string) []string {
 	_, port, _ := net.SplitHostPort(listen)
 	return []string{listen, "127.0.0.1:" + port, "localhost:" + port, "[::1]:" + port}
-}
-
-// NamesFacade reports whether a file contains the address of a facade that listens at an address.
-func NamesFacade(file, listen string) bool {
-	f, err := os.Open(file)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	p, err := io.ReadAll(io.LimitReader(f, maxHosts))
-	return err == nil && slices.ContainsFunc(FacadeNames(listen), func(name string) bool { return strings.Contains(string(p), name) })
 }
 
 // Hosts are the parameters of a hosts.toml.

@@ -24,7 +24,6 @@ import (
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 )
 
 // askTimeout limits how long containerd may take to return its version.
@@ -85,9 +84,9 @@ func (d facts) Early(ctx context.Context, im store.Image) (how, whyNot string, e
 // Health implements admin.Node.
 func (d facts) Health(ctx context.Context) (wire.Health, error) {
 	h := wire.Health{
-		Version: d.version, Started: d.started, Kernel: kernelRelease(), Dirs: map[string]wire.Dir{},
-		Address: d.config.Address, Admin: d.config.AdminAddress, Facade: d.config.Facade.Listen, FacadeHealth: d.port.Health(),
-		Show: string(d.snapshotter.Backend()), Containerd: d.config.Containerd.Address, Mirrors: d.mirrors(),
+		Version: d.version, Started: d.started, Dirs: map[string]wire.Dir{},
+		Address: d.config.Address, Facade: d.config.Facade.Listen, FacadeHealth: d.port.Health(),
+		Show: string(d.snapshotter.Backend()), Mirrors: d.mirrors(),
 	}
 	for _, name := range append([]string{"root"}, rootParts...) {
 		path := filepath.Join(d.store.Dir(), name)
@@ -199,13 +198,4 @@ func (d *Daemon) containerdVersion(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	return d.containerd.Version(ctx)
-}
-
-// kernelRelease returns what "uname -r" prints.
-func kernelRelease() string {
-	var u unix.Utsname
-	if err := unix.Uname(&u); err != nil {
-		return ""
-	}
-	return unix.ByteSliceToString(u.Release[:])
 }

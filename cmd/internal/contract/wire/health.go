@@ -18,14 +18,12 @@ type SnapshotHealth struct {
 type Health struct {
 	Version Version   `json:"version"`
 	Started time.Time `json:"started"`
-	Kernel  string    `json:"kernel"`
 
 	// Dirs are the directories of the root, with their devices: "root", "objects", "partial",
 	// "snapshots".
 	Dirs map[string]Dir `json:"dirs"`
 
 	Address string `json:"address"`
-	Admin   string `json:"admin"`
 	Facade  string `json:"facade"`
 
 	// FacadeHealth are facts about the facade, its access and its port.
@@ -41,10 +39,8 @@ type Health struct {
 	// Snapshots are facts about snapshots.
 	Snapshots SnapshotHealth `json:"snapshots"`
 
-	// Containerd is the socket of containerd, and ContainerdError why it does not answer.
-	// ContainerdLoaded reports whether it has a snapshotter at Address, that is, has read its
-	// configuration.
-	Containerd        string `json:"containerd"`
+	// ContainerdError is why containerd does not answer. ContainerdLoaded reports whether it has a snapshotter at
+	// Address, that is, has read its configuration.
 	ContainerdVersion string `json:"containerdVersion,omitempty"`
 	ContainerdError   string `json:"containerdError,omitempty"`
 	ContainerdLoaded  bool   `json:"containerdLoaded"`
@@ -191,9 +187,8 @@ type Owner struct {
 
 // FacadeKeys describe the keys of the facade.
 type FacadeKeys struct {
-	// AuthorityEnds and ClientEnds are when the certificates expire. They are renewed before.
+	// AuthorityEnds is when the certificate of the CA expires. It is renewed before.
 	AuthorityEnds time.Time `json:"authorityEnds"`
-	ClientEnds    time.Time `json:"clientEnds"`
 
 	// Remade is when this daemon replaced a lost CA, and Why what was wrong with the old one. Zero
 	// if it did not.

@@ -52,9 +52,8 @@ type state struct {
 
 // Status describes what is currently valid.
 type Status struct {
-	// AuthorityEnds and ClientEnds are when the certificates expire. They are renewed before.
+	// AuthorityEnds is when the certificate of the CA expires. It is renewed before.
 	AuthorityEnds time.Time
-	ClientEnds    time.Time
 
 	// Remade is when this daemon replaced a lost CA, and Why what was wrong with the old one. Zero
 	// if it did not.
@@ -151,7 +150,7 @@ func (k *Keys) renew(rotate bool) (err error) {
 			return err
 		}
 	}
-	next.status.AuthorityEnds, next.status.ClientEnds = next.ca.cert.NotAfter, next.client.cert.NotAfter
+	next.status.AuthorityEnds = next.ca.cert.NotAfter
 	next.config = &tls.Config{
 		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{next.server.tls()},
 		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: poolOf(next.ca), Time: k.now,

@@ -211,7 +211,7 @@ func TestRenewal(t *testing.T) {
 	n := newNode(t)
 	before, files := n.client(t), n.read(t)
 	server := n.current.Load().server
-	for n.now.Before(n.Status().ClientEnds.Add(-renewAhead)) {
+	for n.now.Before(n.current.Load().client.cert.NotAfter.Add(-renewAhead)) {
 		n.now = n.now.Add(24 * time.Hour)
 	}
 	n.now = n.now.Add(time.Second)

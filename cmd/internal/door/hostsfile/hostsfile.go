@@ -65,7 +65,7 @@ func Writer(root, file string) string {
 func Replaced(list []config.HostsFile) []string {
 	var paths []string
 	for _, f := range list {
-		if _, err := os.Stat(filepath.Dir(hostsDir(f))); errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Stat(filepath.Dir(filepath.Dir(filepath.Dir(f.File)))); errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if text, err := read("/", f.File); err != nil || verify.Bytes(f.Digest, []byte(text)) != nil {
@@ -81,9 +81,6 @@ func Names(file string, addresses []string) bool {
 	text, err := read("/", file)
 	return err == nil && slices.ContainsFunc(addresses, func(a string) bool { return strings.Contains(text, a) })
 }
-
-// hostsDir returns the directory of hosts.toml files that has a file.
-func hostsDir(f config.HostsFile) string { return filepath.Dir(filepath.Dir(f.File)) }
 
 // read returns the content of a file of a host. A pipe is not waited for.
 func read(root, file string) (string, error) {

@@ -49,6 +49,7 @@ func (s *Set) Arrived(d, layout digest.Digest) {
 	}
 	s.spawn(func() {
 		checked := map[digest.Digest]error{} // by layout
+		var doubted *chunkfile.Layout        // by a chain that may be wrong
 		for _, x := range unchecked {
 			l := x.file.Layout
 			err, ok := checked[l.ID]
@@ -61,6 +62,9 @@ func (s *Set) Arrived(d, layout digest.Digest) {
 				continue
 			}
 			if err != nil {
+				if l.Chained() {
+					doubted = l
+				}
 				s.Log.Warn("a file was read with chunks that do not match its content; its readers must open it again", "digest", d, "err", err)
 				if err := s.replaceIdentity(x); err != nil {
 					s.Log.Error("complete file is read by chunks until a restart", "digest", d, "err", err)
@@ -72,6 +76,9 @@ func (s *Set) Arrived(d, layout digest.Digest) {
 			x.comparing.Store(false)
 		}
 		end()
+		if doubted != nil {
+			s.Engine.Objects.DoubtChain(s.ctx, doubted.From)
+		}
 	})
 }
 

@@ -37,8 +37,8 @@ type Objects interface {
 	// Publish makes files objects. It moves their staged files, except those of existing objects.
 	Publish(a meta.Arrival) error
 
-	// DoubtChain is called when a blob is an object that was not, or not to the end, fetched by its chain of states:
-	// its source or the chain may have been wrong.
+	// DoubtChain is called when a blob is an object that was not, or not to the end, fetched by its chain of states, or
+	// differs from what was read by it: a source or the chain may have been wrong.
 	DoubtChain(ctx context.Context, b filetable.Blob)
 
 	// PutBytes makes p an object.

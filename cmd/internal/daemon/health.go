@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -21,8 +22,10 @@ import (
 	"github.com/ballast-dev/ballast/snapshotter/tree"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/durable"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -58,27 +61,65 @@ func (d facts) Early(ctx context.Context, im store.Image) (how, whyNot string, e
 	if why := d.lazyWhy.Load(); why != nil {
 		return "", *why, nil
 	}
-	mode := d.mode(jobs.Repositories(registry.Names(im)))
+	names := registry.Names(im)
+	mode := d.mode(jobs.Repositories(names))
 	if mode == differ.Complete {
 		return "", "lazy.mode, or a rule of it, is \"complete\" for its repository", nil
 	}
 	signers, err := d.store.ChainSigners(im.Table)
+	if err != nil {
+		return "", "", err
+	}
+	without, err := d.store.Unchained(im.Table, names)
 	switch {
 	case err != nil:
 		return "", "", err
-	case len(signers) > 0:
+	case len(signers) > 0 && (len(without) == 0 || mode == differ.Lazy):
 		return fmt.Sprintf("by tables of hash states of %s (%s)", d.config.Lazy.Tables, strings.Join(signers, ", ")), "", nil
 	case mode == differ.Lazy:
 		return "", "", nil
 	}
 	use, err := d.store.ChunkUse(ctx, im.Table)
-	switch {
-	case err != nil || use.Chunks > 0:
+	if err != nil || use.Chunks > 0 && len(without) == 0 {
 		return "", "", err
-	case d.config.Lazy.Tables == "":
-		return "", "its files have no chunk digests, which \"ballast convert\" writes, and lazy.tables names no repository with tables of hash states", nil
 	}
-	return "", "its files have no chunk digests, and had no table of hash states in " + d.config.Lazy.Tables + ` when it was pulled, which "ballast tables push" writes where it is complete`, nil
+	files := "its files have"
+	if use.Chunks > 0 || len(signers) > 0 {
+		if files, err = d.have(im.Table, without); err != nil {
+			return "", "", err
+		}
+	}
+	switch lazy := d.config.Lazy; {
+	case lazy.Tables == "":
+		return "", files + " no chunk digests, which \"ballast convert\" writes, and lazy.tables names no repository with tables of hash states", nil
+	case len(lazy.TableKeys) == 0:
+		return "", files + " no chunk digests, and lazy.table_keys has no key whose tables of hash states are taken from " + lazy.Tables, nil
+	default:
+		return "", files + " no chunk digests, and had no table of hash states in " + lazy.Tables + ` when it was pulled, which "ballast tables push" writes where it is complete`, nil
+	}
+}
+
+// have returns the beginning of a sentence about the files of a table that are blobs, of which there is at least one.
+func (d facts) have(table digest.Digest, blobs []filetable.Blob) (string, error) {
+	t, err := d.store.Table(table)
+	if err != nil {
+		return "", err
+	}
+	first := ""
+	for _, f := range t.Files {
+		if f.Source != nil && f.Source.Blob == blobs[0].Digest {
+			first = strconv.Quote(f.Path)
+			break
+		}
+	}
+	switch n := len(blobs) - 1; n {
+	case 0:
+		return first + " has", nil
+	case 1:
+		return first + " and another file have", nil
+	default:
+		return fmt.Sprintf("%s and %d other files have", first, n), nil
+	}
 }
 
 // Health implements admin.Node.

@@ -173,16 +173,8 @@ func (s *Set) save(r *recording) {
 
 // Order returns the order in which a table is read from a group of sources, as far as known.
 func (s *Set) Order(table digest.Digest, group string) (filetable.Order, error) {
-	if r := s.recordingOf(recorded{table, group}); r != nil {
-		return r.now(), nil
-	}
-	all, err := s.DB.Orders(table)
-	for _, o := range all {
-		if o.Sources == group {
-			return filetable.Order{Ranges: o.Ranges}, nil
-		}
-	}
-	return filetable.Order{}, err
+	all, err := s.Orders(table)
+	return all[group], err
 }
 
 // Orders returns the orders in which a table is read, by the group of sources.

@@ -64,9 +64,6 @@ func newDecoder(o Options) *decoder {
 		contexts: map[string]uint64{},
 		tensor:   o.Tensor,
 	}
-	if o.Limit > 0 {
-		d.limit = min(d.limit, uint64(o.Limit))
-	}
 	if o.Size > 0 {
 		d.limit = min(d.limit, uint64(o.Size))
 	}

@@ -137,7 +137,7 @@ func TestHostileHeaderIsInvalid(t *testing.T) {
 func TestHeaderSizeLimit(t *testing.T) {
 	t.Parallel()
 	p := converttest.GGUF(converttest.SmallGGUF())
-	if _, err := sniff(bytes.NewReader(p), Options{Limit: 200}); !errdefs.IsInvalidArgument(err) {
+	if _, err := sniff(bytes.NewReader(p), Options{Size: 200}); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("got %v, want %v", err, errdefs.ErrInvalidArgument)
 	}
 	// Arrays that together need more than MaxHeader, but none of them alone.

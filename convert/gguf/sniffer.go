@@ -5,14 +5,11 @@ import (
 	"io"
 )
 
-// Options configure reading a header. The zero value uses the limits of this package.
+// Options configure reading a header. The zero value works.
 type Options struct {
 	// Size is the size of the file in bytes, zero if unknown. If it is known, tensors must fit into
 	// it.
 	Size int64
-
-	// Limit is the maximal size of a header in bytes, zero for MaxHeader, which it cannot exceed.
-	Limit int64
 
 	// Tensor, if not nil, is called for each tensor of the header, even of one that turns out
 	// invalid, with the start of its data in bytes from DataOffset.

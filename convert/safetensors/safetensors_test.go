@@ -425,7 +425,7 @@ func FuzzRead(f *testing.F) {
 	f.Add(file(`{"a":{"dtype":"Q","shape":[0,18446744073709551615],"data_offsets":[0,3]},"__metadata__":{"\u0061":"\ud83d\ude00"}}`, 3))
 	f.Fuzz(func(t *testing.T, p []byte) {
 		h, err := read(p)
-		s := newSniffer(Options{Size: int64(len(p)), Limit: MaxHeader})
+		s := newSniffer(Options{Size: int64(len(p))}, MaxHeader)
 		for at := 0; at < len(p); at += 5 {
 			s.Write(p[at:min(at+5, len(p))])
 		}

@@ -8,18 +8,14 @@ import (
 	"math"
 )
 
-// Options configure reading a header. The zero value uses the limits of this package.
+// Options configure reading a header. The zero value works.
 type Options struct {
 	// Size is the size of the file in bytes, zero if unknown. If it is known, the tensors must end
 	// at the end of the file.
 	Size int64
-
-	// Limit is the maximal size of a header in bytes. Zero means MaxHeader for Read and SniffLimit
-	// for a Sniffer.
-	Limit int64
 }
 
-// SniffLimit is the default limit of a header for a Sniffer, in bytes. A header of this size has
+// SniffLimit is the limit of a header for a Sniffer, in bytes; Read has MaxHeader. A header of this size has
 // some 70,000 tensors; files of the largest models have some thousands each.
 const SniffLimit = 8 << 20 // 8 MiB
 
@@ -36,15 +32,10 @@ type Sniffer struct {
 }
 
 // NewSniffer returns a Sniffer for one file.
-func NewSniffer(o Options) *Sniffer {
-	if o.Limit <= 0 {
-		o.Limit = SniffLimit
-	}
-	return newSniffer(o)
-}
+func NewSniffer(o Options) *Sniffer { return newSniffer(o, SniffLimit) }
 
-func newSniffer(o Options) *Sniffer {
-	return &Sniffer{size: o.Size, limit: uint64(min(o.Limit, MaxHeader)), need: lengthSize}
+func newSniffer(o Options, limit uint64) *Sniffer {
+	return &Sniffer{size: o.Size, limit: limit, need: lengthSize}
 }
 
 // Write receives the next bytes of the file. It returns len(p) and nil for any bytes: an invalid
@@ -124,10 +115,7 @@ func (s *Sniffer) Header() (*Header, error) {
 // Read reads the header of a file from its start. It returns errdefs.ErrInvalidArgument for a header
 // that is invalid or too large, and io.ErrUnexpectedEOF if p ends in it.
 func Read(p []byte, o Options) (*Header, error) {
-	if o.Limit <= 0 {
-		o.Limit = MaxHeader
-	}
-	s := newSniffer(o)
+	s := newSniffer(o, MaxHeader)
 	_, _ = s.Write(p) // never fails
 	return s.Header()
 }

@@ -149,7 +149,7 @@ func (s *Set) grantRead(view string, d digest.Digest, l *chunkfile.Layout) error
 func (s *Set) spawn(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.closed {
+	if s.ctx.Err() == nil {
 		s.work.Go(f)
 	}
 }

@@ -203,7 +203,7 @@ func (s *Set) register(table digest.Digest, files []missingFile, o Request) erro
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	if s.ctx.Err() != nil {
 		return errClosed
 	}
 	for _, f := range files {

@@ -49,15 +49,14 @@ type Set struct {
 	// Failed counts the failed reads of incomplete files.
 	Failed atomic.Int64
 
-	ctx  context.Context // cancels comparisons
-	stop context.CancelFunc
+	ctx  context.Context    // ends with Close
+	stop context.CancelFunc // called with mu
 	work sync.WaitGroup
 
 	// exposing serialises Expose and Withdraw. Locked before a bbolt transaction.
 	exposing sync.Mutex
 
 	mu        sync.Mutex // guards the following
-	closed    bool
 	index     index
 	presented map[string]presented // by view that has all of its table
 
@@ -77,9 +76,8 @@ var errClosed = fmt.Errorf("the store is closed: %w", errdefs.ErrUnavailable)
 // again.
 func (s *Set) Close() {
 	s.mu.Lock()
-	s.closed = true
-	s.mu.Unlock()
 	s.stop()
+	s.mu.Unlock()
 	s.work.Wait()
 	s.SaveOrders()
 }

@@ -53,7 +53,7 @@ without a directory of its own. containerd supports only two forms of _default; 
 			o.Registry = args[0]
 			dir := snippet.Dir(o.dir, o.Registry, isDir)
 			if old, err := os.ReadFile(filepath.Join(dir, "hosts.toml")); err == nil && !cmd.Flags().Changed("plain-http") {
-				o.PlainHTTP = strings.Contains("\n"+string(old), "\nserver = \"http://"+o.Registry+"\"\n")
+				o.PlainHTTP = snippet.HasPlainHTTP("\n"+string(old), o.Registry)
 			}
 			if entries, err := os.ReadDir(dir); err == nil && o.Registry != snippet.DefaultRegistry && !o.PlainHTTP {
 				var names []string

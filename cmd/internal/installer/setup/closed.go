@@ -77,7 +77,7 @@ func (b *builder) closeRegistry(hosts snippet.Hosts, registry, p string, later b
 	if err != nil {
 		return err
 	}
-	if strings.Contains(have, "\nserver = \"http://"+registry+"\"\n") {
+	if snippet.HasPlainHTTP(have, registry) {
 		hosts.PlainHTTP = true // as written by "ballast config hosts --plain-http"
 	}
 	names, err := b.List(filepath.Dir(p))

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
-	"github.com/google/go-cmp/cmp"
 )
 
 // What systemctl shows of a containerd with proxies, in its unit and in a file.
@@ -56,9 +55,7 @@ func TestEnvironmentOfContainerd(t *testing.T) {
 	gone, err := NewRemoval(t.Context(), Options{Host: r.dir, NoRestart: true})
 	r.ok(err)
 	r.apply(gone)
-	if d := cmp.Diff(before, r.files()); d != "" {
-		t.Errorf("left (-before +after):\n%s", d)
-	}
+	r.left(before)
 }
 
 // TestEnvironmentOfOthers leaves a file of others, and one that others have edited, as it is, and says what it lacks.

@@ -75,9 +75,7 @@ func TestOpenTwice(t *testing.T) {
 	r.ok(err)
 	r.apply(p)
 	delete(before, "var/lib/ballast")
-	if d := cmp.Diff(before, r.files()); d != "" {
-		t.Errorf("left (-before +after):\n%s", d)
-	}
+	r.left(before)
 }
 
 // TestUnreadDropIns has drop-ins of others that nothing imports before setup does: entries of lists are kept by the
@@ -420,9 +418,7 @@ func TestOpenedRegistryIsRemoved(t *testing.T) {
 	r.ok(err)
 	r.apply(gone)
 	delete(before, "var/lib/ballast")
-	if d := cmp.Diff(before, r.files()); d != "" {
-		t.Errorf("left (-before +after):\n%s", d)
-	}
+	r.left(before)
 }
 
 // TestVolumesOfTheChart removes ballast from a node on which a kubelet made the directory of the chart's volume
@@ -441,9 +437,7 @@ func TestVolumesOfTheChart(t *testing.T) {
 			p, err := NewRemoval(t.Context(), Options{Host: r.dir, NoRestart: true})
 			r.ok(err)
 			r.apply(p)
-			if d := cmp.Diff(before, r.files()); d != "" {
-				t.Errorf("left (-before +after):\n%s", d)
-			}
+			r.left(before)
 		})
 	}
 }
@@ -479,9 +473,7 @@ func TestTemporaryFilesOfACrash(t *testing.T) {
 	p, err := NewRemoval(t.Context(), Options{Host: r.dir, NoRestart: true})
 	r.ok(err)
 	r.apply(p)
-	if d := cmp.Diff(before, r.files()); d != "" {
-		t.Errorf("left (-before +after):\n%s", d)
-	}
+	r.left(before)
 }
 
 // TestInterruptedEmptying kills a removal while it empties the root: the next one takes the rest.

@@ -93,7 +93,8 @@ func (b *builder) units() (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	state := "StateDirectory=ballast\nStateDirectoryMode=0700\n"
+	const usual = "StateDirectory=ballast\nStateDirectoryMode=0700\n"
+	state := usual
 	if b.Config.Root != config.Default().Root {
 		state = ""
 	}
@@ -107,7 +108,7 @@ func (b *builder) units() (map[string]string, error) {
 		"ListenStream=127.0.0.1:5757\n", "ListenStream="+listenStream(b.Config.Facade.Listen)+"\n",
 		"--socket=/run/ballast/", "--socket="+filepath.Dir(b.Config.Address)+"/",
 		"RequiresMountsFor=/var/lib/ballast\n", "RequiresMountsFor="+mounts+"\n",
-		"StateDirectory=ballast\nStateDirectoryMode=0700\n", state,
+		usual, state,
 	)
 	units := map[string]string{}
 	for name, text := range systemd.Units {

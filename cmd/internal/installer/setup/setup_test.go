@@ -121,6 +121,14 @@ func (r *root) apply(p *Plan) []string {
 	return done
 }
 
+// left compares all files with those that were there before.
+func (r *root) left(before map[string]string) {
+	r.t.Helper()
+	if d := cmp.Diff(before, r.files()); d != "" {
+		r.t.Errorf("left (-before +after):\n%s", d)
+	}
+}
+
 // files returns all files with their content, except those written by systemctl.
 func (r *root) files() map[string]string {
 	r.t.Helper()
@@ -210,9 +218,7 @@ func TestDistros(t *testing.T) {
 			r.ok(err)
 			r.apply(gone)
 			delete(before, "var/lib/ballast")
-			if d := cmp.Diff(before, r.files()); d != "" {
-				t.Errorf("left (-before +after):\n%s", d)
-			}
+			r.left(before)
 		})
 	}
 }

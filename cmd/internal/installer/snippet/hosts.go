@@ -144,6 +144,11 @@ func (h Hosts) FacadeURL() string {
 	return "https://" + h.Facade
 }
 
+// HasPlainHTTP reports whether a hosts.toml of Write says that the registry itself uses plain HTTP.
+func HasPlainHTTP(text, registry string) bool {
+	return strings.Contains(text, "\nserver = \"http://"+registry+"\"\n")
+}
+
 // CheckRegistry returns errdefs.ErrInvalidArgument for a name that is neither DefaultRegistry nor a host name with an
 // optional port, as references have it.
 func CheckRegistry(name string) error {

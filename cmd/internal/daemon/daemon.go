@@ -153,9 +153,8 @@ func (d *Daemon) buildFacade() (err error) {
 
 // pulled is registry.Handler.Pulled.
 func (d *Daemon) pulled(ctx context.Context, im store.Image) {
-	if d.lazy.Load() != nil && slices.ContainsFunc(im.Refs, func(ref string) bool {
-		r, err := remote.ParseRef(ref)
-		return err == nil && d.config.Lazy.ModeOf(r.Host+"/"+r.Repository) != config.ModeComplete
+	if d.tables != nil && d.lazy.Load() != nil && slices.ContainsFunc(registry.Names(im), func(name string) bool {
+		return d.config.Lazy.ModeOf(name) != config.ModeComplete
 	}) {
 		d.tables.Pulled(im)
 	}

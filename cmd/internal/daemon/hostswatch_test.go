@@ -49,6 +49,24 @@ func writer(t *testing.T, dir string) func(p, text string) {
 	}
 }
 
+// watching returns a daemon that watches the hosts.toml files of a configuration, and its log, until stop is called.
+func watching(t *testing.T, c *config.Config) (d *Daemon, log *logged, stop func()) {
+	t.Helper()
+	log = new(logged)
+	d = &Daemon{config: c, log: slog.New(slog.NewTextHandler(log, nil))}
+	d.closed.Store(&c.Facade.Closed)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- d.watchHosts(ctx) }()
+	return d, log, func() {
+		t.Helper()
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestWatchHosts closes a registry while the daemon runs, and then has Spegel move its hosts.toml: the log names file,
 // registry and program, also after a change that still leads to the facade. A configuration that cannot be read changes
 // nothing.
@@ -60,12 +78,7 @@ func TestWatchHosts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := new(logged)
-	d := &Daemon{config: c, log: slog.New(slog.NewTextHandler(log, nil))}
-	d.closed.Store(&c.Facade.Closed)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- d.watchHosts(ctx) }()
+	d, log, stop := watching(t, c)
 
 	const hosts = "[host.\"https://127.0.0.1:5757\"]\n"
 	file := filepath.Join(dir, "certs.d/ghcr.io/hosts.toml")
@@ -106,10 +119,7 @@ func TestWatchHosts(t *testing.T) {
 	says("cannot be read again")
 	write("certs.d/ghcr.io/hosts.toml", "[host.\"http://127.0.0.1:4001\"]\n")
 	says("file=" + file + " registry=ghcr.io by=Dragonfly")
-	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	stop()
 }
 
 // TestHostsUnwatched has a list with a file that cannot be watched: files are compared, and the list is read, each
@@ -130,19 +140,11 @@ func TestHostsUnwatched(t *testing.T) {
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		log := new(logged)
-		d := &Daemon{config: c, log: slog.New(slog.NewTextHandler(log, nil))}
-		d.closed.Store(&c.Facade.Closed)
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- d.watchHosts(ctx) }()
+		d, log, stop := watching(t, c)
 		time.Sleep(hostsEvery / 2)
 		write("config.toml", unwatched+closed("certs.d/ghcr.io/hosts.toml"))
 		time.Sleep(3 * hostsEvery)
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		stop()
 		if n := len(*d.closed.Load()); n != 2 {
 			t.Errorf("%d files are listed, want 2", n)
 		}
